@@ -1,0 +1,71 @@
+"""Errors that users meet, one class a cause, each with its exit code.
+
+A message says where (file:line:column or key path), what was wrong, what would be right, and
+what to do next, in one line.  Anything that is not an AttnkitError is a bug in attnkit.
+"""
+
+
+class AttnkitError(Exception):
+    """Base class; `code` is the exit status of the command line."""
+
+    code = 1
+
+
+class UsageError(AttnkitError):
+    """The command line asks for something that does not exist or does not fit together."""
+
+    code = 2
+
+
+class DivergedError(AttnkitError):
+    """Training met a loss or a gradient that is not finite."""
+
+    code = 3
+
+
+class DataError(AttnkitError):
+    """A data file or a checkpoint is damaged or malformed."""
+
+    code = 65
+
+
+class MissingInputError(AttnkitError):
+    """A file, corpus, run or split that was asked for is not there."""
+
+    code = 66
+
+
+class UnavailableError(AttnkitError):
+    """A device, an optional package or the network is not available."""
+
+    code = 69
+
+
+class MemoryLimitError(AttnkitError):
+    """The machine or the device ran out of memory."""
+
+    code = 71
+
+
+class OutputPathError(AttnkitError):
+    """An output file or folder cannot be created."""
+
+    code = 73
+
+
+class OutputError(AttnkitError):
+    """Writing failed: input/output error, disk full, closed device."""
+
+    code = 74
+
+
+class StoppedError(AttnkitError):
+    """A signal stopped training after its state was saved; running again resumes."""
+
+    code = 75
+
+
+class RecipeError(AttnkitError):
+    """A recipe is malformed or asks for the impossible."""
+
+    code = 78

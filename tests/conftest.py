@@ -1,0 +1,31 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_threads() -> None:
+    """Two test workers share the cores: one thread each, so that they do not fight."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of real corpora, or a skip with the reason."""
+    folder = os.environ.get("ATTNKIT_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("real corpora are absent: set ATTNKIT_DATA to their folder")
+    return Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def _private_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test reads or writes the user's cache."""
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
