@@ -1,0 +1,122 @@
+"""What training tells the outside: one frozen record a happening, drawn or printed by the caller.
+
+Training yields these and never prints.  `json()` gives plain JSON values with an "event" key (the
+class name in lower case); numbers that JSON cannot hold (NaN, infinities) become null.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base class: which training it belongs to, None where it belongs to none."""
+
+    variant: str | None = field(default=None, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+
+    def json(self) -> dict[str, Any]:
+        """The event as plain JSON values."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"event": type(self).__name__.lower()} | {k: _plain(v) for k, v in values.items()}
+
+
+@dataclass(frozen=True)
+class Note(Event):
+    """Something that the user should know; nothing depends on it."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Prepared(Event):
+    """The data is tokenised and encoded; `reports` are lines for a person (rows kept, dropped)."""
+
+    reports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Started(Event):
+    """One training begins, or goes on from `resumed_from` (a step) where that is not None."""
+
+    recipe: str
+    steps: int
+    parameters: int
+    device: str
+    precision: str
+    resumed_from: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """One log interval: plain cross-entropy in nats a token, target tokens a second."""
+
+    step: int
+    steps: int
+    loss: float
+    lr: float
+    tokens_per_second: float
+    grad_norm: float | None = None
+    remaining_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Validated(Event):
+    """One validation; `monitor` names what `value` measures, `best` is the best value so far."""
+
+    step: int
+    loss: float
+    perplexity: float
+    monitor: str
+    value: float
+    best: float
+
+
+@dataclass(frozen=True)
+class Saved(Event):
+    """A checkpoint is on disk."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Finished(Event):
+    """One training ended at `step` after `seconds`; `reason` says why (steps, patience)."""
+
+    step: int
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Skipped(Event):
+    """One training was not run, for example because it is already done."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Scored(Event):
+    """All runs are scored: the rows, baseline and comparisons of `attnkit eval --format json`."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    baseline: str | None = None
+    comparisons: tuple[Mapping[str, Any], ...] = ()
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can hold it."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return str(value)
