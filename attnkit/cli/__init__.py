@@ -1,0 +1,102 @@
+"""The command line: each command is a module that is imported when it is called or completed."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from attnkit import __version__
+from attnkit.cli import console
+from attnkit.cli.help import Command, Group, Rows
+
+COMMANDS = {
+    "train": "Train every variant of a recipe and print the table that compares them.",
+    "eval": "Score trained runs, or the output of any system, side by side.",
+    "generate": "Translate, summarise or answer line by line with a trained run.",
+    "recipe": "List, show, explain and copy recipes.",
+}
+"""Command -> one line of help.  `attnkit.cli.<command>` defines a function of the same name, or
+`app`, a typer.Typer with subcommands; "-" in a command is "_" in its module."""
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class Lazy(Group):
+    """The root group: knows its commands by name and imports one only when it is needed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        # Loading on demand keeps `--help` fast; keeping them in `commands` feeds did-you-mean.
+        self.commands.update({name: None for name in COMMANDS if name not in self.commands})  # type: ignore[misc]
+        if cmd_name not in COMMANDS:
+            return None
+        if self.commands[cmd_name] is None:
+            self.commands[cmd_name] = load(cmd_name)
+        return self.commands[cmd_name]
+
+    def summaries(self, ctx: Any) -> Rows:
+        return list(COMMANDS.items())
+
+
+def load(name: str) -> Any:
+    """Build one command from its module."""
+    word = name.replace("-", "_")
+    module = import_module(f"attnkit.cli.{word}")
+    app = getattr(module, "app", None)
+    if app is None:
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(name=name, cls=Command, context_settings=HELP)(getattr(module, word))
+        return get_command(app)
+    app.info.name, app.info.cls, app.info.context_settings = name, Group, HELP
+    app._add_completion, app.rich_markup_mode = False, None
+    for command in app.registered_commands:
+        command.cls = Command
+    return get_command(app)
+
+
+def root_app() -> typer.Typer:
+    """The root: what `attnkit` without a command understands."""
+    app = typer.Typer(
+        cls=Lazy,
+        context_settings=HELP,
+        rich_markup_mode=None,
+        epilog="Exit codes: 0 done, 1 bug, 2 usage, 3 diverged, 65 bad data, 66 missing input, "
+        "69 unavailable, 71 out of memory, 73 and 74 output, 75 stopped and resumable, "
+        "78 bad recipe, 130 interrupted.",
+    )
+
+    @app.callback(invoke_without_command=True)
+    def attnkit(
+        context: typer.Context,
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and stop.")
+        ] = False,
+        no_color: Annotated[
+            bool, typer.Option("--no-color", help="No colour; works after a command as well.")
+        ] = False,
+    ) -> None:
+        """Train, score and compare sequence-to-sequence models whose attention mechanism is a part
+        that can be swapped.
+
+          attnkit train quickstart                          train all variants, print their table
+          attnkit eval runs/quickstart --format markdown    score what was trained
+          attnkit generate RUN < input.txt > output.txt     use it in a pipe
+        """
+        if version:
+            console.write(f"attnkit {__version__}\n")
+        elif context.invoked_subcommand is None:
+            console.say(context.get_help())
+            raise typer.Exit(2)
+
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return console.run(lambda: get_command(root_app()), words)

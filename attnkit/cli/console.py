@@ -1,0 +1,245 @@
+"""The two streams of the command line, its colour rules, and how every outcome becomes an exit code.
+
+Results go to standard output and everything else to standard error; each stream decides on its
+own about colour, width and glyphs.  Nothing else in attnkit prints.
+"""
+
+import errno
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+import typer
+
+from attnkit import __version__
+from attnkit.errors import AttnkitError, StoppedError
+from attnkit.text import safe_text
+
+if TYPE_CHECKING:
+    from attnkit.cli.screen import Screen
+
+PROGRAM = "attnkit"
+COMPLETE = "_ATTNKIT_COMPLETE"
+
+# The parser's own errors: where typer keeps the class has moved between its versions, what
+# BadParameter descends from has not.
+ParserError: Any = typer.BadParameter.__base__
+
+_WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
+_allow_colour = True
+
+
+def terminal(stream: TextIO) -> bool:
+    """Whether a person watches this stream on a screen that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether colour is wanted: a terminal, no NO_COLOR, no --no-color."""
+    return _allow_colour and not os.environ.get("NO_COLOR") and terminal(stream)
+
+
+def ascii_only(stream: TextIO) -> bool:
+    """Whether boxes and bars must be ASCII: an explicit C locale, or an encoding without them.
+
+    Python reads and writes UTF-8 under LC_ALL=C, so its encoding alone does not tell.
+    """
+    names = (os.environ.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG"))
+    locale = next((name for name in names if name), "")
+    return locale in ("C", "POSIX") or not (stream.encoding or "").lower().startswith("utf")
+
+
+def stdout() -> "Screen":
+    """The console of results."""
+    from attnkit.cli.screen import Screen
+
+    return Screen(sys.stdout)
+
+
+def stderr() -> "Screen":
+    """The console of everything else."""
+    from attnkit.cli.screen import Screen
+
+    return Screen(sys.stderr)
+
+
+def write(text: str) -> None:
+    """Result text (JSON, CSV, output lines) to standard output as it is; sent at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """One message to standard error, with control characters made visible."""
+    _complain(safe_text(text))
+
+
+def warn(text: str) -> None:
+    """One warning line to standard error."""
+    _complain(f"{PROGRAM}: {_paint('warning:', '33')} {safe_text(text)}")
+
+
+class Outcome(NamedTuple):
+    """How a command ended: the exit code, the lines for standard error, and whether it is a bug."""
+
+    code: int
+    lines: tuple[str, ...] = ()
+    bug: bool = False
+
+
+def outcome(error: BaseException) -> Outcome:
+    """The exit code and the message of anything that a command can raise."""
+    match error:
+        case StoppedError():
+            return Outcome(error.code, (str(error),))
+        case AttnkitError():
+            return Outcome(error.code, tuple(f"error: {line}" for line in str(error).splitlines()))
+        case typer.Exit():
+            return Outcome(error.exit_code)
+        case SystemExit():
+            return _system_exit(error)
+        case KeyboardInterrupt() | typer.Abort():
+            return Outcome(130, ("interrupted",))
+        case BrokenPipeError():
+            return Outcome(141)
+        case OSError() if error.errno in _WRITE_FAULTS:
+            where = error.filename or "standard output"
+            return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
+        case ParserError():
+            return _usage(error)
+    if out_of_memory(error):
+        return Outcome(71, (f"error: out of memory: {memory_advice()}",))
+    return Outcome(1, (f"error: this is a bug in attnkit {__version__}: please report it",), True)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether the machine or the device had no memory left; torch reports that in several ways."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "out of memory" in text
+    )
+
+
+def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
+    """What to change after running out of memory; exact where the recipe's values are known."""
+    if batch_tokens is None or batch_tokens < 2:
+        return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
+    return (
+        f"half the batch at the same update is train.batch_tokens={batch_tokens // 2} "
+        f"train.accumulate={2 * accumulate}"
+    )
+
+
+def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code; every error has been reported by then.
+
+    Args:
+        command: builds the parser's root command.
+        arguments: the words after the program's name.
+    """
+    _open_streams()
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            code = _invoke(command(), _global_options(arguments))
+            sys.stdout.flush()
+        except BaseException as error:
+            code = _report(error)
+    _close_quietly()
+    return code
+
+
+def _invoke(root: Any, arguments: list[str]) -> int:
+    """Parse and run; a command returns None or an exit code."""
+    if COMPLETE in os.environ:
+        root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
+    # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
+    with root.make_context(PROGRAM, arguments) as context:
+        return int(root.invoke(context) or 0)
+
+
+def _global_options(arguments: Sequence[str]) -> list[str]:
+    """Take --no-color out wherever it stands before `--`: it is meant for every command."""
+    global _allow_colour
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    _allow_colour = "--no-color" not in words[:end]
+    return [word for word in words[:end] if word != "--no-color"] + words[end:]
+
+
+def _report(error: BaseException) -> int:
+    """Print an error and return its exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError as fault:
+        # The command's own error explains more than the flush after it.
+        error = error if not isinstance(error, typer.Exit) else fault
+    result = outcome(error)
+    if result.bug:
+        _complain(safe_text("".join(traceback.format_exception(error)).rstrip("\n")))
+    for line in result.lines:
+        kind, colon, rest = safe_text(line).replace("\n", " ").partition(": ")
+        text = f"{_paint(kind + ':', '1;31')} {rest}" if colon and kind == "error" else line
+        _complain(f"{PROGRAM}: {text}")
+    return result.code
+
+
+def _usage(error: Any) -> Outcome:
+    """An error of the parser in one line, with the command whose help answers it."""
+    text = " ".join(str(error.format_message()).split()).rstrip(".")
+    path = error.ctx.command_path if error.ctx else PROGRAM
+    see = " See" if text.endswith("?") else "; see"
+    return Outcome(2, (f"error: {text[:1].lower()}{text[1:]}{see} `{path} --help`",))
+
+
+def _system_exit(error: SystemExit) -> Outcome:
+    """sys.exit(): a code, nothing, or a message."""
+    if isinstance(error.code, str):
+        return Outcome(1, (f"error: {error.code}",))
+    return Outcome(error.code or 0)
+
+
+def _paint(text: str, style: str) -> str:
+    """Text in an ANSI style where standard error is coloured."""
+    return f"\x1b[{style}m{text}\x1b[0m" if coloured(sys.stderr) else text
+
+
+def _complain(line: str) -> None:
+    """A line to standard error; a closed or full one must not hide what happens next."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Warnings of Python and of libraries, in one line each."""
+    warn(" ".join(str(message).split()))
+
+
+def _open_streams() -> None:
+    """Streams that are there and never raise for a character that they cannot show."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Closed by the caller (`>&-`): take the slot so that no file opened later gets it.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif callable(reconfigure := getattr(stream, "reconfigure", None)):
+            reconfigure(errors="backslashreplace")
+
+
+def _close_quietly() -> None:
+    """Send what is left nowhere if it cannot be sent, so that the interpreter's exit is silent."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

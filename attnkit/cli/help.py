@@ -1,0 +1,126 @@
+"""How `--help` looks: plain columns that fit any width, headings in bold where there is colour."""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from attnkit.cli import console
+
+Rows = list[tuple[str, str]]
+
+WIDEST = 100  # longer lines are hard to read
+NARROW = 60  # below this the explanation goes under the name
+
+
+class Command(TyperCommand):
+    """A command whose help is drawn by `page`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(draw(page(self, ctx, [])))
+
+
+class Group(TyperGroup):
+    """A group of commands whose help is drawn by `page`."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write(draw(page(self, ctx, self.summaries(ctx))))
+
+    def summaries(self, ctx: Any) -> Rows:
+        """Name and one line for each command."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        return [(name, command.get_short_help_str(200)) for name, command in commands if command]
+
+
+def page(command: Any, context: Any, commands: Rows) -> Iterator[tuple[str, str | Rows]]:
+    """The parts of a help page as (heading, text or two columns); an empty heading is none."""
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.get_params(context) if p.param_type_name == "option"]
+    words = [usage(argument) for argument in arguments] + (["COMMAND ..."] if commands else [])
+    yield "Usage", " ".join([context.command_path, *words, "[OPTIONS]"])
+    yield "", command.help or ""
+    yield "Arguments", [(argument.metavar, argument.help or "") for argument in arguments]
+    yield "Commands", commands
+    yield "Options", [option_row(option) for option in options if not option.hidden]
+    yield "", command.epilog or ""
+
+
+def usage(argument: Any) -> str:
+    """How an argument is written on the usage line: RECIPE, [INPUT], [KEY=VALUE ...]."""
+    word = f"{argument.metavar} ..." if argument.nargs != 1 else argument.metavar
+    return word if argument.required else f"[{word}]"
+
+
+def option_row(option: Any) -> tuple[str, str]:
+    """An option's spellings with its value, and what it does with its default."""
+    names = sorted(option.opts, key=len) + list(option.secondary_opts)
+    value = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
+    repeats = " ..." if option.multiple else ""
+    default = option.default if option.show_default and not option.is_flag else None
+    shown = f" [default: {default}]" if default not in (None, "", [], ()) else ""
+    return ", ".join(names) + value + repeats, (option.help or "") + shown
+
+
+def draw(parts: Iterable[tuple[str, str | Rows]], width: int | None = None) -> str:
+    """A page as text; width is the terminal's unless given."""
+    width = min(width or shutil.get_terminal_size().columns, WIDEST)
+    paint = _paint if console.coloured(sys.stdout) else _plain
+    blocks = []
+    for heading, body in parts:
+        if not body:
+            continue
+        if isinstance(body, str):
+            prefix = f"{heading}: " if heading else ""
+            lines = [_paragraphs(prefix + body, width)]
+            lines[0] = lines[0].replace(prefix, paint(prefix, "1"), 1) if prefix else lines[0]
+        else:
+            lines = [paint(f"{heading}:", "1"), *_columns(body, width, paint)]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _paragraphs(text: str, width: int) -> str:
+    """Text wrapped paragraph by paragraph; indented paragraphs (examples) stay as they are."""
+    wrapped = []
+    for paragraph in text.split("\n\n"):
+        raw = all(line.startswith("  ") for line in paragraph.splitlines() if line)
+        wrapped.append(paragraph if raw else _fill(paragraph, width, ""))
+    return "\n\n".join(wrapped)
+
+
+def _columns(rows: Rows, width: int, paint: Callable[[str, str], str]) -> Iterator[str]:
+    """Two columns, or one under the other where there is no room for two."""
+    left = max(len(name) for name, _ in rows) + 4
+    stacked = width < NARROW or left > width // 2
+    for name, text in rows:
+        first = "  " + paint(name, "36")
+        if stacked:
+            yield first
+            yield from _fill(text, width, "      ").splitlines()
+            continue
+        lines = _fill(text, width, " " * left).splitlines() or [""]
+        yield (first + " " * (left - len(name) - 2) + lines[0].lstrip()).rstrip()
+        yield from lines[1:]
+
+
+def _fill(text: str, width: int, indent: str) -> str:
+    """One paragraph, every line indented; long words such as paths are never cut."""
+    return textwrap.fill(
+        " ".join(text.split()),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _paint(text: str, style: str) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m"
+
+
+def _plain(text: str, style: str) -> str:
+    return text

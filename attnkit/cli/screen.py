@@ -1,0 +1,36 @@
+"""A rich console that keeps attnkit's rules of colour, glyphs and hostile text."""
+
+from typing import TextIO
+
+from rich.console import Console
+
+from attnkit.cli import console
+
+
+class Screen(Console):
+    """A rich console on one stream: no markup, no emoji codes, no guessing of links or numbers.
+
+    Text that comes from files goes through `attnkit.text.safe_text` before it gets here.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.live = console.terminal(stream)
+        self.glyphs_ascii = console.ascii_only(stream)
+        super().__init__(
+            file=stream,
+            force_terminal=self.live,
+            color_system="auto" if console.coloured(stream) else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            soft_wrap=False,
+        )
+
+    @property
+    def encoding(self) -> str:
+        """What rich chooses its boxes by."""
+        return "ascii" if self.glyphs_ascii else super().encoding
+
+    def on_broken_pipe(self) -> None:
+        """Let the broken pipe reach the one place that maps errors to exit codes."""
+        raise BrokenPipeError

@@ -1,0 +1,1 @@
+"""Training: events, the loop, checkpoints, and sessions of several variants and seeds."""
