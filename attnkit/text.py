@@ -1,0 +1,59 @@
+"""Text at the edges: made safe to show, and the nearest word for suggestions."""
+
+import difflib
+import unicodedata
+from collections.abc import Iterable
+
+_VISIBLE_FORMATS = frozenset(
+    # joiners, which scripts and emoji need, and the number signs, which are drawn
+    [0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD]
+)
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
+
+
+class _Visible(dict[int, str | int]):
+    """A `str.translate` table that fills itself."""
+
+    def __missing__(self, code: int) -> str | int:
+        self[code] = code if _harmless(code) else _escape(code)
+        return self[code]
+
+
+def _harmless(code: int) -> bool:
+    if code in (0x09, 0x0A) or code in _VISIBLE_FORMATS:
+        return True
+    return unicodedata.category(chr(code)) not in _HIDDEN
+
+
+def _escape(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_TABLE = _Visible()
+
+
+def safe_text(text: str) -> str:
+    r"""Text that cannot command a terminal or reorder what is around it.
+
+    Controls (but newline and tab), bidirectional and other format controls, line and paragraph
+    separators, lone surrogates and unassigned characters become visible: \x1b, \u202e.
+    """
+    return text if text.isascii() and text.isprintable() else text.translate(_TABLE)
+
+
+def quoted(text: str, longest: int = 48) -> str:
+    """Text for a message: safe, on one line, in single quotes, cut in the middle when long."""
+    if len(text) > longest:
+        text = f"{text[: longest - 12]}...{text[-9:]}"
+    return "'" + safe_text(text).replace("\n", "\\n").replace("\t", "\\t") + "'"
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice most like `word`, case aside, or None when none is near."""
+    if not 0 < len(word) <= 64:
+        return None
+    folded = {choice.casefold(): choice for choice in choices}
+    found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
