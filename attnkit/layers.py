@@ -1,0 +1,314 @@
+"""The parts of a model around a mechanism: projections, positions, feed-forward, blocks."""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit import mechanisms
+from attnkit.attention import Attention, Mask, Modifiers, Out, Scored, Shape, State
+from attnkit.errors import UsageError
+from attnkit.text import nearest
+
+
+class Dropout(nn.Module):
+    """Zero each value with probability `rate` while training, and scale up the rest.
+
+    On a CPU the draw is a random byte a value, several times faster than a Bernoulli draw; the rate
+    is then the nearest multiple of 1/256 and the scale matches it exactly.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        if not self.training or self.rate == 0:
+            return x
+        if x.device.type != "cpu" or x.is_meta or torch.compiler.is_compiling():
+            return F.dropout(x, self.rate)
+        return x * keep_mask(x.shape, self.rate, x.dtype)
+
+    def extra_repr(self) -> str:
+        """The rate."""
+        return f"rate={self.rate}"
+
+
+def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
+    """A random mask of 0 and 1 / (1 - rate), from one random byte an element."""
+    count = math.prod(shape)
+    dropped = min(255, max(1, round(rate * 256)))
+    words = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), 2**63 - 1)
+    kept = words.view(torch.uint8)[:count].view(shape) >= dropped
+    return kept.to(dtype).mul_(256 / (256 - dropped))
+
+
+class Rotary(nn.Module):
+    """Rotary positions: pairs of channels turn by position x frequency (Su et al. 2021, eq. 34)."""
+
+    frequencies: Tensor
+
+    def __init__(self, head_width: int, base: float = 10000.0) -> None:
+        super().__init__()
+        steps = torch.arange(0, head_width, 2, dtype=torch.float64) / head_width
+        # float64 and not persistent: angles of late positions need the digits, checkpoints do not
+        self.register_buffer("frequencies", base**-steps, persistent=False)
+
+    def forward(
+        self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "b T"]
+    ) -> Float[Tensor, "B H T D"]:
+        """Rotate each pair (x[i], x[i + D/2])."""
+        angles = positions[:, None, :, None].double() * self.frequencies.double()
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        first, second = x.chunk(2, -1)
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def sinusoids(positions: Int[Tensor, "b T"], width: int) -> Float[Tensor, "b T W"]:
+    """Fixed position vectors (Vaswani et al. 2017, section 3.5): sines first, then cosines."""
+    half = (width + 1) // 2
+    scale = torch.exp(torch.arange(half, device=positions.device) * (-math.log(10000.0) / half))
+    angles = positions[..., None] * scale
+    return torch.cat((angles.sin(), angles.cos()), -1)[..., :width]
+
+
+class MultiHead(nn.Module):
+    """Project, mix by a mechanism in every head, merge the heads, project back.
+
+    Only the projections that the mechanism uses exist; the others are None.
+    """
+
+    q: nn.Linear | None
+    k: nn.Linear | None
+    v: nn.Linear | None
+
+    def __init__(
+        self, width: int, mechanism: Attention, rotary: Rotary | None = None, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
+        for name in "qkv":
+            used = name in mechanism.uses
+            setattr(self, name, nn.Linear(width, width, bias) if used else None)
+        self.o = nn.Linear(width, width, bias)
+        self.mechanism = mechanism
+        self.rotary = rotary
+        for layer in (self.q, self.k, self.v, self.o):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                if bias:
+                    nn.init.zeros_(layer.bias)
+
+    @classmethod
+    def build(
+        cls,
+        word: str,
+        width: int,
+        heads: int,
+        max_length: int,
+        cross: bool = False,
+        depth: int = 0,
+        causal: bool | None = None,
+        *,
+        rotary: Rotary | None = None,
+        bias: bool = True,
+        **options: Any,
+    ) -> Self:
+        """A layer with the mechanism that a recipe calls `word`.
+
+        `causal=True` says that it will hide the future, and refuses a mechanism that cannot.
+        Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
+        """
+        facts = mechanisms.facts(word)
+        if width % heads:
+            raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
+        for role, wanted, able in (
+            ("causal", causal, facts.causal),
+            ("cross attention", cross, facts.cross),
+        ):
+            if wanted and not able:
+                raise UsageError(f"{word} cannot be {role}: {facts.why}")
+        for name in options:
+            if name not in facts.options:
+                close = nearest(name, facts.options)
+                hint = f"; did you mean {close!r}?" if close else ""
+                raise UsageError(f"{word} has no option {name!r}{hint}")
+        shared = {name: options.pop(name) for name in Modifiers._fields if name in options}
+        shape = Shape(heads, width // heads, max_length, cross, causal, depth)
+        mechanism = mechanisms.load(word)(shape, **options)
+        if isinstance(mechanism, Scored):
+            mechanism.modify(Modifiers(**shared))
+        return cls(width, mechanism, rotary, bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "R T W"],
+        mask: Mask,
+        memory: Float[Tensor, "B S W"] | None = None,
+        state: State = None,
+        prior: Float[Tensor, "R H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+    ) -> Out:
+        """Attend; Out.y is [R, T, W].
+
+        In cross attention `memory` may be omitted once a state exists, and x may have K rows for
+        each row of memory or state (beams): queries are folded, keys are never copied.
+        """
+        q, k, v = self._project(x, mask, memory)
+        if not self.cross:
+            self._refuse(mask)
+            out = self.mechanism(q, k, v, mask, state, prior, bias)
+            return Out(self._merge(out.y), out.state, out.scores)
+        rows = mask.valid.shape[0]
+        beams = x.shape[0] // rows
+        if beams > 1:
+            q, prior = self._fold(q, beams), self._fold(prior, beams)
+            mask = Mask.cross(mask.valid, beams * x.shape[1])
+        out = self.mechanism(q, k, v, mask, state, prior, bias)
+        if beams == 1:
+            return Out(self._merge(out.y), out.state, out.scores)
+        y, scores = (self._unfold(part, beams) for part in (out.y, out.scores))
+        assert y is not None
+        return Out(self._merge(y), out.state, scores)
+
+    def weights(
+        self,
+        x: Float[Tensor, "B T W"],
+        mask: Mask,
+        memory: Float[Tensor, "B S W"] | None = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+    ) -> Float[Tensor, "B H T S"]:
+        """The matrix that multiplies the values in every head, as in evaluation."""
+        q, k, v = self._project(x, mask, memory)
+        if not self.cross:
+            self._refuse(mask)
+        if v is None:
+            raise UsageError("weights of cross attention need the memory")
+        return self.mechanism.weights(q, k, v, mask, prior, bias)
+
+    def _project(
+        self, x: Tensor, mask: Mask, memory: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Queries of x; keys and values of x or of the memory (None: only the state has them)."""
+        source = memory if self.cross else x
+        q = self._split(self.q, x)
+        k, v = self._split(self.k, source), self._split(self.v, source)
+        if self.rotary is not None and q is not None and k is not None:
+            q = self.rotary(q, mask.q_pos)
+            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :])
+        return q, k, v
+
+    def _split(self, layer: nn.Linear | None, x: Tensor | None) -> Tensor | None:
+        if layer is None or x is None:
+            return None
+        return torch.unflatten(layer(x), -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
+
+    def _merge(self, y: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T W"]:
+        merged: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        return merged
+
+    def _refuse(self, mask: Mask) -> None:
+        if mask.causal and not self.mechanism.causal:
+            kind = type(self.mechanism).__name__
+            raise UsageError(f"{kind} cannot be causal: {self.mechanism.why}")
+
+    @staticmethod
+    def _fold(x: Tensor | None, beams: int) -> Tensor | None:
+        """[B K, H, T, D] -> [B, H, K T, D]."""
+        if x is None:
+            return None
+        return torch.unflatten(x, 0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+
+    @staticmethod
+    def _unfold(x: Tensor | None, beams: int) -> Tensor | None:
+        """[B, H, K T, D] -> [B K, H, T, D]."""
+        if x is None:
+            return None
+        return torch.unflatten(x, 2, (beams, -1)).transpose(1, 2).flatten(0, 1)
+
+
+class FeedForward(nn.Module):
+    """Two matrices around a non-linearity, or three when it is gated (swiglu, geglu)."""
+
+    functions: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "relu": F.relu,
+        "gelu": F.gelu,
+        "silu": F.silu,
+        "swiglu": F.silu,
+        "geglu": F.gelu,
+    }
+
+    def __init__(self, width: int, inner: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        gated = activation.endswith("glu")
+        self.up = nn.Linear(width, inner)
+        self.gate = nn.Linear(width, inner) if gated else None
+        self.down = nn.Linear(inner, width)
+        self.function = self.functions[activation]
+        self.dropout = Dropout(dropout)
+        for layer in (self.up, self.gate, self.down):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
+        """down(dropout(f(up x))), or down(dropout(f(gate x) * up x))."""
+        inner = self.up(x)
+        inner = self.function(inner) if self.gate is None else self.function(self.gate(x)) * inner
+        y: Tensor = self.down(self.dropout(inner))
+        return y
+
+
+class Block(nn.Module):
+    """Self-attention, cross attention where given, and feed-forward, each with a residual path."""
+
+    def __init__(
+        self,
+        width: int,
+        attention: MultiHead,
+        cross: MultiHead | None,
+        feed_forward: FeedForward,
+        norm: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
+        self.norm_attention = nn.LayerNorm(width)
+        self.norm_cross = nn.LayerNorm(width) if cross is not None else None
+        self.norm_feed_forward = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+        self.before = norm == "pre"
+
+    def forward(
+        self,
+        x: Float[Tensor, "R T W"],
+        mask: Mask,
+        state: State = None,
+        memory: Float[Tensor, "B S W"] | None = None,
+        memory_mask: Mask | None = None,
+        memory_state: State = None,
+    ) -> tuple[Float[Tensor, "R T W"], State, State]:
+        """Returns the new x, the state of self-attention, and the state of cross attention."""
+        inner, skip = self._enter(self.norm_attention, x)
+        out = self.attention(inner, mask, state=state)
+        x = self._leave(self.norm_attention, skip, out.y)
+        if self.cross is not None and self.norm_cross is not None:
+            inner, skip = self._enter(self.norm_cross, x)
+            seen = self.cross(inner, memory_mask, memory=memory, state=memory_state)
+            x, memory_state = self._leave(self.norm_cross, skip, seen.y), seen.state
+        inner, skip = self._enter(self.norm_feed_forward, x)
+        x = self._leave(self.norm_feed_forward, skip, self.feed_forward(inner))
+        return x, out.state, memory_state
+
+    def _enter(self, norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (norm(x) if self.before else x), x
+
+    def _leave(self, norm: nn.LayerNorm, skip: Tensor, y: Tensor) -> Tensor:
+        total: Tensor = skip + self.dropout(y)
+        return total if self.before else norm(total)

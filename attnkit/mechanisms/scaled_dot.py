@@ -1,0 +1,36 @@
+"""Scaled dot product: A = softmax(q k^T / sqrt(D)).
+
+The attention of the Transformer.  Source: Vaswani et al. 2017, "Attention Is All You Need",
+equation 1.
+
+Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) score 0 and ln 3, so
+the weights are 1/4, 3/4.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnkit.attention import Mask, Scored
+from attnkit.mechanisms.dot import fused_dot
+
+
+class ScaledDot(Scored):
+    """softmax(q k^T / sqrt(D)) v; cost T*S*D."""
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "B H T S"]:
+        """q k^T / sqrt(D)."""
+        assert q is not None
+        assert k is not None
+        return q.mul(q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+
+    def fused(
+        self,
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H S D"],
+        v: Float[Tensor, "B H S E"],
+        mask: Mask,
+    ) -> Float[Tensor, "B H T E"] | None:
+        """Torch's fused kernel."""
+        return fused_dot(q, k, v, mask, q.shape[-1] ** -0.5)

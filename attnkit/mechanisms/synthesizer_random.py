@@ -1,0 +1,60 @@
+"""Random Synthesizer: A = softmax(R), R an N x N table per head, indexed by position.
+
+Neither queries nor keys exist: the map is the same for every sentence.  R is trained, or with
+`trainable: false` stays as drawn (a saved buffer, not a parameter).  N is `data.max_length` + 1.
+Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", section
+3.1.2; R starts as small Gaussian noise.
+
+Worked number: a row of R that begins (0, ln 3) gives the second query of a causal decoder the
+weights 1/4, 3/4.
+"""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit.attention import Mask, Scored, Shape
+
+
+class SynthesizerRandom(Scored):
+    """softmax(R[query position, key position]) v; cost T*S*E, no queries, no keys."""
+
+    uses: ClassVar[str] = "v"
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    cost: ClassVar[str] = "T*S"
+    why: ClassVar[str] = "its weights are a table over the positions of one sequence"
+
+    def __init__(self, shape: Shape, *, trainable: bool = True) -> None:
+        super().__init__(shape)
+        self.limit = shape.max_length
+        table = torch.randn(shape.heads, shape.max_length, shape.max_length) * 0.02
+        if trainable:
+            self.table = nn.Parameter(table)
+        else:
+            # drawn with unit variance: a table that never learns must not start almost uniform
+            self.register_buffer("table", table / 0.02)
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "b H T S"]:
+        """Rows and columns of R by position, so that caches and left padding are exact."""
+        longest = mask.k_pos.shape[1]
+        if mask.layout != "any":
+            self._check(longest)
+            start = longest - mask.q_pos.shape[1]
+            return self.table[None, :, start:longest, :longest]
+        if longest > self.table.shape[1]:
+            self._check(int(mask.k_pos.max()) + 1)
+        return self.table[:, mask.q_pos[:, :, None], mask.k_pos[:, None, :]].transpose(0, 1)
+
+    def _check(self, length: int) -> None:
+        limit = self.table.shape[1]
+        if length > limit:
+            raise ValueError(
+                f"synthesizer-random: a sequence of {length} tokens is longer than its table of"
+                f" {limit} positions; shorten the text or raise data.max_length and train again"
+            )

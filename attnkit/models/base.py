@@ -1,0 +1,65 @@
+"""What search, training and capture ask of a model: start, step, forward."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, final
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnkit.attention import State
+
+PAD = 0
+"""Id of padding in source rows; the tokenizer keeps it."""
+
+
+class Decode(NamedTuple):
+    """Where decoding stands."""
+
+    moving: State
+    """One row a hypothesis, sentence by sentence; reordered with the beams."""
+    fixed: State
+    """One row a sentence, never copied for each beam."""
+
+
+class Model(nn.Module, ABC):
+    """A sequence model; holds no run state, prints nothing, knows no recipe.
+
+    Source rows end with the end token and are padded with PAD on the right; `ids` begin with the
+    begin token.
+    """
+
+    limit: int | None = None
+    """Most tokens that can be decoded, where weights are tied to positions."""
+    output: nn.Linear
+    """From the last hidden state to the vocabulary."""
+
+    @abstractmethod
+    def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
+        """Read the source; with source None, begin `rows` empty rows."""
+
+    @abstractmethod
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode
+    ) -> tuple[Float[Tensor, "R t W"], Decode]:
+        """Read further tokens; the last hidden states.  R is a multiple of the sentences."""
+
+    @abstractmethod
+    def hidden(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T W"]:
+        """The last hidden states of whole rows, for training."""
+
+    @final
+    def step(
+        self, ids: Int[Tensor, "R t"], state: Decode, last: bool = False
+    ) -> tuple[Float[Tensor, "R t V"], Decode]:
+        """Logits of further tokens; `last` projects the last position only (t = 1)."""
+        hidden, state = self.advance(ids, state)
+        return self.output(hidden[:, -1:] if last else hidden), state
+
+    def forward(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T V"]:
+        """One long step."""
+        logits: Tensor = self.output(self.hidden(source, ids))
+        return logits

@@ -1,0 +1,216 @@
+"""The Transformer (Vaswani et al. 2017) as encoder-decoder, decoder, or encoder."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnkit.attention import Attention, Mask, State
+from attnkit.layers import Block, Dropout, FeedForward, MultiHead, Rotary, sinusoids
+from attnkit.models.base import PAD, Decode, Model
+from attnkit.recipe import schema
+
+
+class Embedding(nn.Module):
+    """Token vectors times the square root of their width, plus positions, with dropout."""
+
+    def __init__(self, tokens: nn.Embedding, positions: str, length: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens, self.positions = tokens, positions
+        self.scale = math.sqrt(tokens.embedding_dim)
+        self.table = nn.Embedding(length, tokens.embedding_dim) if positions == "learned" else None
+        if self.table is not None:
+            # tokens have unit variance after scaling; positions start smaller, as a hint
+            nn.init.normal_(self.table.weight, std=0.1)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, ids: Int[Tensor, "R T"], positions: Int[Tensor, "b T"]
+    ) -> Float[Tensor, "R T W"]:
+        """Vectors of `ids` at 0-based `positions`."""
+        x = self.tokens(ids) * self.scale
+        if self.table is not None:
+            x = x + self.table(positions)
+        elif self.positions == "sinusoidal":
+            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
+        y: Tensor = self.dropout(x)
+        return y
+
+
+class Stack(nn.Module):
+    """Blocks, with a last normalisation when each normalises before its sublayers."""
+
+    def __init__(self, blocks: list[Block], width: int, norm: str) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+
+    def forward(
+        self,
+        x: Float[Tensor, "R T W"],
+        mask: Mask,
+        states: State = None,
+        memory: Float[Tensor, "B S W"] | None = None,
+        memory_mask: Mask | None = None,
+        memory_states: State = None,
+    ) -> tuple[Float[Tensor, "R T W"], State, State]:
+        """All blocks in turn; the states are tuples with an entry for each block."""
+        none = (None,) * len(self.blocks)
+        kept = []
+        for block, state, seen in zip(
+            self.blocks, states or none, memory_states or none, strict=True
+        ):
+            x, state, seen = block(x, mask, state, memory, memory_mask, seen)
+            kept.append((state, seen))
+        return self.norm(x), tuple(own for own, _ in kept), tuple(seen for _, seen in kept)
+
+
+class Transformer(Model):
+    """Encoder-decoder, decoder or encoder, by `shape`."""
+
+    def __init__(self, model: schema.Model, sizes: tuple[int, int], max_length: int) -> None:
+        super().__init__()
+        self.shape = model.shape
+        self.length = max_length
+        source = nn.Embedding(sizes[0], model.width, padding_idx=PAD)
+        shared = model.tie == "all" or model.shape != "encoder-decoder"
+        target = source if shared else nn.Embedding(sizes[1], model.width, padding_idx=PAD)
+        for table in dict.fromkeys((source, target)):
+            nn.init.normal_(table.weight, std=model.width**-0.5)
+            nn.init.zeros_(table.weight[PAD])
+        rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
+        two = model.shape == "encoder-decoder"
+        embed = (model.positions, max_length, model.dropout)
+        self.encoder = self.decoder = None
+        self.embed_source = Embedding(source, *embed) if model.shape != "decoder" else None
+        self.embed_target = Embedding(target, *embed) if model.shape != "encoder" else None
+        if model.shape != "decoder":
+            self.encoder = stack(model, "encoder", max_length, rotary)
+        if model.shape != "encoder":
+            self.decoder = stack(model, "decoder", max_length, rotary, cross=two)
+        self.output = nn.Linear(model.width, sizes[1], bias=False)
+        if model.tie == "none":
+            nn.init.normal_(self.output.weight, std=model.width**-0.5)
+        else:
+            self.output.weight = target.weight
+        self.limit = self._limit()
+
+    def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
+        """See `Model.start`."""
+        if self.encoder is not None:
+            if source is None:
+                raise ValueError(f"a model of shape {self.shape} needs a source")
+            memory, valid = self.encode(source)
+            return Decode(((), valid.new_ones((source.shape[0], 0))), (valid, memory, ()))
+        if source is None:
+            empty = self.output.weight.new_ones((rows or 1, 0), dtype=torch.bool)
+            return Decode(((), empty), ())
+        _, state = self._advance_decoder(source, source != PAD, Decode(((), None), ()))
+        return state
+
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode
+    ) -> tuple[Float[Tensor, "R t W"], Decode]:
+        """See `Model.advance`."""
+        if self.encoder is None:
+            return self._advance_decoder(ids, torch.ones_like(ids, dtype=torch.bool), state)
+        assert self.decoder is not None
+        assert self.embed_target is not None
+        states, seen = state.moving
+        valid, memory, memory_states = state.fixed
+        total = seen.shape[1] + ids.shape[1]
+        mask = Mask.packed(total, ids.device, causal=True, start=seen.shape[1])
+        x, states, memory_states = self.decoder(
+            self.embed_target(ids, mask.q_pos),
+            mask,
+            states,
+            memory,
+            Mask.cross(valid, ids.shape[1]),
+            memory_states,
+        )
+        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)
+        return x, Decode((states, seen), (valid, None, memory_states))
+
+    def hidden(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T W"]:
+        """See `Model.hidden`.  An encoder answers its source; the others answer `ids`."""
+        if ids is None:
+            if self.shape != "encoder" or source is None:
+                raise ValueError(f"a model of shape {self.shape} needs target ids")
+            return self.encode(source)[0]
+        if self.encoder is None and source is not None:
+            both = torch.cat((source, ids), 1)
+            valid = torch.cat((source != PAD, torch.ones_like(ids, dtype=torch.bool)), 1)
+            x, _ = self._advance_decoder(both, valid, Decode(((), None), ()))
+            return x[:, -ids.shape[1] :]
+        x, _ = self.advance(ids, self.start(source, ids.shape[0]))
+        return x
+
+    def encode(self, source: Int[Tensor, "B S"]) -> tuple[Float[Tensor, "B S W"], "torch.Tensor"]:
+        """Encoder states and which of them are no pads [B, S]."""
+        if self.encoder is None or self.embed_source is None:
+            raise ValueError(f"a model of shape {self.shape} has no encoder")
+        valid = source != PAD
+        mask = Mask.right(valid)
+        memory, _, _ = self.encoder(self.embed_source(source, mask.q_pos), mask)
+        return memory, valid
+
+    def _advance_decoder(
+        self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode
+    ) -> tuple[Tensor, Decode]:
+        """Read tokens without an encoder; `fresh` says which are no pads."""
+        if self.decoder is None or self.embed_target is None:
+            raise ValueError(f"a model of shape {self.shape} cannot decode")
+        states, seen = state.moving
+        start = 0 if seen is None else seen.shape[1]
+        valid = fresh if seen is None else torch.cat((seen, fresh), 1)
+        mask = Mask.of(valid, ids.shape[1], True, start)
+        x, states, _ = self.decoder(self.embed_target(ids, mask.q_pos), mask, states)
+        return x, Decode((states, valid), ())
+
+    def _limit(self) -> int | None:
+        tables = self.embed_target is not None and self.embed_target.table is not None
+        parts = [] if self.decoder is None else list(self.decoder.modules())
+        limits = [part.limit for part in parts if isinstance(part, Attention)]
+        found = [limit for limit in limits if isinstance(limit, int)]
+        return min(found + [self.length] * tables, default=None)
+
+
+def stack(
+    model: schema.Model,
+    role: str,
+    max_length: int,
+    rotary: Rotary | None,
+    cross: bool = False,
+) -> Stack:
+    """The blocks of an encoder or decoder."""
+    causal = role == "decoder"
+
+    def attention(chosen: schema.Attention, depth: int, other: bool) -> MultiHead:
+        return MultiHead.build(
+            chosen.name,
+            model.width,
+            model.heads,
+            max_length,
+            cross=other,
+            depth=depth,
+            causal=causal and not other,
+            rotary=None if other else rotary,
+            bias=model.bias,
+            **chosen.options(),
+        )
+
+    blocks = [
+        Block(
+            model.width,
+            attention(getattr(model.attention, role), depth, False),
+            attention(model.attention.cross, depth, True) if cross else None,
+            FeedForward(model.width, model.ff, model.activation, model.dropout),
+            model.norm,
+            model.dropout,
+        )
+        for depth in range(getattr(model.layers, role))
+    ]
+    return Stack(blocks, model.width, model.norm)

@@ -1,0 +1,167 @@
+"""The Transformer: sizes, caches, padding, beams."""
+
+import pytest
+import torch
+
+from attnkit.attention import reorder
+from attnkit.layers import Dropout
+from attnkit.models import Decode, Model, build
+from attnkit.recipe import schema
+
+SIZE = 23
+ROLES = {
+    "scaled-dot": {},
+    "dot": {"attention": {r: {"name": "dot"} for r in ("encoder", "decoder", "cross")}},
+    "synthesizer-random": {
+        "attention": {r: {"name": "synthesizer-random"} for r in ("encoder", "decoder")}
+    },
+    "linear": {"attention": {r: {"name": "linear"} for r in ("encoder", "decoder", "cross")}},
+}
+VARIANTS = [
+    *({"attention": options.get("attention", {})} for options in ROLES.values()),
+    {"positions": "learned"},
+    {"positions": "rope"},
+    {"positions": "none"},
+    {"norm": "post", "activation": "gelu", "tie": "decoder"},
+    {"activation": "swiglu", "tie": "none", "bias": False},
+    {"activation": "geglu"},
+]
+
+
+def make(shape: str = "encoder-decoder", **options: object) -> Model:
+    torch.manual_seed(5)
+    sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 2, "decoder": 2}}
+    model = schema.Model.model_validate(sizes | {"shape": shape} | options)
+    return build(model, (SIZE, SIZE), 40).double().eval()
+
+
+def ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(4, SIZE, (rows, length), generator=generator)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("shape", ["encoder-decoder", "decoder"])
+def test_cached_steps_equal_one_long_step(shape: str, options: dict[str, object]) -> None:
+    model = make(shape, **options)
+    source, target = ids(3, 9), ids(3, 12, 1)
+    source[1, 5:] = 0
+    with torch.no_grad():
+        full = model(source, target)
+        state, logits = model.start(source), []
+        for start, end in ((0, 1), (1, 5), (5, 6), (6, 12)):
+            part, state = model.step(target[:, start:end], state)
+            logits.append(part)
+    torch.testing.assert_close(torch.cat(logits, 1), full)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("shape", ["encoder-decoder", "decoder"])
+def test_a_sentence_alone_equals_itself_in_a_padded_batch(
+    shape: str, options: dict[str, object]
+) -> None:
+    model = make(shape, **options)
+    source, target = ids(2, 9), ids(2, 6, 1)
+    source[0, 4:] = 0
+    batch = model(source, target)
+    torch.testing.assert_close(model(source[:1, :4], target[:1]), batch[:1])
+    torch.testing.assert_close(model(source[1:], target[1:]), batch[1:])
+
+
+@pytest.mark.parametrize("word", ROLES)
+def test_beams_over_shared_sources_equal_repeated_sources(word: str) -> None:
+    model = make(**ROLES[word])
+    source, target = ids(2, 7), ids(6, 5, 1)
+    source[0, 3:] = 0
+    with torch.no_grad():
+        _, state = model.step(target[::3, :1], model.start(source))
+        rows = torch.arange(2).repeat_interleave(3)
+        state = Decode(reorder(state.moving, rows), state.fixed)
+        target[1::3, 0], target[2::3, 0] = target[::3, 0], target[::3, 0]
+        beams, state = model.step(target[:, 1:3], state)
+        order = torch.tensor([2, 1, 0, 3, 3, 5])
+        state = Decode(reorder(state.moving, order), state.fixed)
+        last, _ = model.step(target[:, 3:], state, last=True)
+        plain = model(source.repeat_interleave(3, 0), target)
+        swapped = torch.cat((target[order, :3], target[:, 3:]), 1)
+        again = model(source.repeat_interleave(3, 0), swapped)
+    torch.testing.assert_close(beams, plain[:, 1:3])
+    torch.testing.assert_close(last, again[:, -1:])
+
+
+def test_sentences_leave_without_changing_the_others() -> None:
+    model = make()
+    source, target = ids(3, 7), ids(3, 6, 1)
+    with torch.no_grad():
+        _, state = model.step(target[:, :2], model.start(source))
+        stay = torch.tensor([2, 0])
+        state = Decode(reorder(state.moving, stay), reorder(state.fixed, stay))
+        left, _ = model.step(target[stay, 2:], state)
+    torch.testing.assert_close(left, model(source, target)[stay, 2:])
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    # 6 + 6 layers: encoder layer 4(d^2 + d) + 2 d ff + ff + d + 4 d, decoder layer 4(d^2 + d) + 2 d
+    # more; embeddings once.  The paper rounds the base model with 37,000 pieces to 65 million.
+    [(37000, 37000 * 512 + 6 * 3_152_384 + 6 * 4_204_032), (32000, 60_522_496)],
+)
+def test_the_base_model_has_the_known_number_of_parameters(size: int, expected: int) -> None:
+    model = schema.Model(
+        width=512,
+        heads=8,
+        ff=2048,
+        layers=schema.Layers(encoder=6, decoder=6),
+        norm="post",
+        tie="all",
+    )
+    with torch.device("meta"):
+        made = build(model, (size, size), 256)
+    assert sum(p.numel() for p in made.parameters()) == expected
+
+
+def test_ties_share_one_table_two_or_three() -> None:
+    for tie, tables in (("all", 1), ("decoder", 2), ("none", 3)):
+        model = make(tie=tie)
+        weights = (
+            model.embed_source.tokens.weight,
+            model.embed_target.tokens.weight,
+            model.output.weight,
+        )
+        assert len({w.data_ptr() for w in weights}) == tables
+
+
+def test_an_encoder_answers_its_source_and_sees_both_sides() -> None:
+    model = make("encoder")
+    source = ids(1, 6)
+    changed = source.clone()
+    changed[0, 5] = (source[0, 5] - 3) % (SIZE - 4) + 4
+    logits = model(source, None)
+    assert logits.shape == (1, 6, SIZE)
+    assert not torch.allclose(model(changed, None)[:, 0], logits[:, 0])
+
+
+def test_a_language_model_starts_from_nothing() -> None:
+    model = make("decoder")
+    target = ids(2, 5)
+    whole = model(None, target)
+    first, _ = model.step(target[:, :1], model.start(None, rows=2))
+    torch.testing.assert_close(first, whole[:, :1])
+
+
+def test_dropout_keeps_the_expected_share_and_mean() -> None:
+    dropout = Dropout(0.3).train()
+    torch.manual_seed(1)
+    y = dropout(torch.ones(1000, 1000))
+    share = 1 - 77 / 256  # the rate as a multiple of 1/256
+    # five standard deviations of a mean over a million draws
+    assert abs((y > 0).double().mean().item() - share) < 5 * (share * (1 - share) / 1e6) ** 0.5
+    assert y.max().item() == pytest.approx(1 / share)
+    assert dropout.eval()(y) is y
+
+
+def test_initial_weights_depend_on_the_seed_alone() -> None:
+    first, second = make(tie="none"), make(tie="none")
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
+    )
