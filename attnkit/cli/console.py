@@ -1,4 +1,4 @@
-"""The two streams of the command line, its colour rules, and how every outcome becomes an exit code.
+"""The two streams of the command line, its colours, and how outcomes become exit codes.
 
 Results go to standard output and everything else to standard error; each stream decides on its
 own about colour, width and glyphs.  Nothing else in attnkit prints.
@@ -6,6 +6,7 @@ own about colour, width and glyphs.  Nothing else in attnkit prints.
 
 import errno
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -19,7 +20,7 @@ from attnkit.errors import AttnkitError, StoppedError
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.cli.screen import Screen
+    from attnkit.cli.printer import Printer
 
 PROGRAM = "attnkit"
 COMPLETE = "_ATTNKIT_COMPLETE"
@@ -30,6 +31,7 @@ ParserError: Any = typer.BadParameter.__base__
 
 _WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
 _allow_colour = True
+_arguments: list[str] = []
 
 
 def terminal(stream: TextIO) -> bool:
@@ -52,18 +54,18 @@ def ascii_only(stream: TextIO) -> bool:
     return locale in ("C", "POSIX") or not (stream.encoding or "").lower().startswith("utf")
 
 
-def stdout() -> "Screen":
+def stdout() -> "Printer":
     """The console of results."""
-    from attnkit.cli.screen import Screen
+    from attnkit.cli.printer import Printer
 
-    return Screen(sys.stdout)
+    return Printer(sys.stdout)
 
 
-def stderr() -> "Screen":
+def stderr() -> "Printer":
     """The console of everything else."""
-    from attnkit.cli.screen import Screen
+    from attnkit.cli.printer import Printer
 
-    return Screen(sys.stderr)
+    return Printer(sys.stderr)
 
 
 def write(text: str) -> None:
@@ -82,6 +84,12 @@ def warn(text: str) -> None:
     _complain(f"{PROGRAM}: {_paint('warning:', '33')} {safe_text(text)}")
 
 
+def again(*, without: Sequence[str] = ()) -> str:
+    """The command line that is running, as one would type it, less some options."""
+    words = [word for word in _arguments if word not in without]
+    return safe_text(shlex.join([PROGRAM, *words]))
+
+
 class Outcome(NamedTuple):
     """How a command ended: the exit code, the lines for standard error, and whether it is a bug."""
 
@@ -96,7 +104,8 @@ def outcome(error: BaseException) -> Outcome:
         case StoppedError():
             return Outcome(error.code, (str(error),))
         case AttnkitError():
-            return Outcome(error.code, tuple(f"error: {line}" for line in str(error).splitlines()))
+            lines = str(error).split("\n")
+            return Outcome(error.code, tuple(f"error: {line}" for line in lines if line))
         case typer.Exit():
             return Outcome(error.exit_code)
         case SystemExit():
@@ -108,8 +117,8 @@ def outcome(error: BaseException) -> Outcome:
         case OSError() if error.errno in _WRITE_FAULTS:
             where = error.filename or "standard output"
             return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
-        case ParserError():
-            return _usage(error)
+    if isinstance(error, ParserError):
+        return _usage(error)
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
     return Outcome(1, (f"error: this is a bug in attnkit {__version__}: please report it",), True)
@@ -165,8 +174,8 @@ def _invoke(root: Any, arguments: list[str]) -> int:
 
 def _global_options(arguments: Sequence[str]) -> list[str]:
     """Take --no-color out wherever it stands before `--`: it is meant for every command."""
-    global _allow_colour
-    words = list(arguments)
+    global _allow_colour, _arguments
+    words = _arguments = list(arguments)
     end = words.index("--") if "--" in words else len(words)
     _allow_colour = "--no-color" not in words[:end]
     return [word for word in words[:end] if word != "--no-color"] + words[end:]
@@ -183,8 +192,9 @@ def _report(error: BaseException) -> int:
     if result.bug:
         _complain(safe_text("".join(traceback.format_exception(error)).rstrip("\n")))
     for line in result.lines:
-        kind, colon, rest = safe_text(line).replace("\n", " ").partition(": ")
-        text = f"{_paint(kind + ':', '1;31')} {rest}" if colon and kind == "error" else line
+        text = safe_text(line).replace("\n", "\\n")
+        if text.startswith("error: "):
+            text = _paint("error:", "1;31") + text.removeprefix("error:")
         _complain(f"{PROGRAM}: {text}")
     return result.code
 
@@ -201,7 +211,7 @@ def _system_exit(error: SystemExit) -> Outcome:
     """sys.exit(): a code, nothing, or a message."""
     if isinstance(error.code, str):
         return Outcome(1, (f"error: {error.code}",))
-    return Outcome(error.code or 0)
+    return Outcome(error.code or 0, ("interrupted",) if error.code == 130 else ())
 
 
 def _paint(text: str, style: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from rich.cells import cell_len, chop_cells
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from attnkit.text import safe_text
@@ -94,9 +95,9 @@ class Board:
                 return self._job(event, reading=reading(event.monitor, event.value))
             case events.Finished():
                 board = self._job(event, state="done", step=event.step, seconds=event.seconds)
-                return board._idle("next", now)
+                return board._idle("preparing the next run", now)
             case events.Skipped():
-                return self._job(event, state="skipped")
+                return self._job(event, state="skipped")._idle("preparing the next run", now)
             case events.Saved():
                 return dataclasses.replace(self, message=f"saved step {event.step:,}")
             case events.Note():
@@ -123,14 +124,14 @@ class Board:
         return board._job(event, state="training", step=event.resumed_from or 0)
 
     def _idle(self, phase: str, now: float) -> "Board":
-        done = all(job.state in ("done", "skipped") for job in self.jobs)
-        phase = "scoring" if done and phase == "next" else phase
+        if phase and all(job.state in ("done", "skipped") for job in self.jobs):
+            phase = "scoring"
         return dataclasses.replace(self, current=None, progress=None, phase=phase, since=now)
 
     def _index(self, event: events.Event) -> int | None:
         keys = [(job.variant, job.seed) for job in self.jobs]
         key = (event.variant, event.seed)
-        return keys.index(key) if key in keys else None  # type: ignore[arg-type]
+        return keys.index(key) if key in keys else None
 
     def _job(self, event: events.Event, **changes: object) -> "Board":
         index = self._index(event)
@@ -177,9 +178,7 @@ def sparkline(values: Sequence[float], width: int, levels: str) -> str:
         return ""
     count = min(width, len(values))
     cuts = [len(values) * i // count for i in range(count + 1)]
-    means = [
-        sum(values[a:b]) / (b - a) for a, b in zip(cuts[:-1], cuts[1:], strict=True)
-    ]
+    means = [sum(values[a:b]) / (b - a) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
     finite = [mean for mean in means if abs(mean) < float("inf")]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
@@ -196,6 +195,17 @@ def bar(share: float, width: int, glyphs: Glyphs) -> Text:
     return Text.assemble((done, "cyan"), (glyphs.rest * (width - full), "dim"))
 
 
+class Drawing(NamedTuple):
+    """Lines as one rich renderable, none of them wrapped."""
+
+    lines: list[Text]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in self.lines:
+            line.no_wrap, line.overflow = True, "crop"
+            yield line
+
+
 def draw(board: Board, *, width: int, height: int, ascii: bool, now: float) -> list[Text]:
     """The board as lines, none wider than `width`, at most `height` of them where that is >= 9."""
     glyphs = ASCII if ascii else UNICODE
@@ -210,7 +220,7 @@ def _title(board: Board, width: int, glyphs: Glyphs, now: float) -> Text:
     parts = [f"{done} of {len(board.jobs)} done"]
     if left is not None and len(board.jobs) > 1:
         parts.append(f"about {duration(left)} left")
-    name = Text(fit(safe_text(board.recipe), width, glyphs), "bold")
+    name = Text(fit(one_line(board.recipe), width, glyphs), "bold")
     return _join([name, *(Text(part, "dim") for part in parts)], width, glyphs)
 
 
@@ -219,22 +229,23 @@ def _jobs(board: Board, width: int, glyphs: Glyphs, room: int) -> list[Text]:
     first, last = _window(board, room)
     shown = board.jobs[first:last]
     seeds = len({job.seed for job in board.jobs}) > 1
-    names = [safe_text(job.variant) for job in shown]
+    names = [one_line(job.variant) for job in shown]
     widest = min(max(map(cell_len, names), default=0), max(8, width * 2 // 5))
     lines = []
     for name, job in zip(names, shown, strict=True):
         style = STYLES[job.state]
-        line = Text(f" {glyphs.marks[job.state]} ", style)
-        line.append(pad(fit(name, widest, glyphs), widest), "bold" if job.state == "training" else "")
+        line = Text.assemble((f" {glyphs.marks[job.state]} ", style))
+        quiet = "dim" if job.state == "waiting" else ""
+        line.append(pad(fit(name, widest, glyphs), widest), style if quiet else "bold")
         cells = [f"seed {job.seed}"] if seeds else []
         cells += [f"{job.state:8}", f"{job.reading:12}" if job.reading else " " * 12]
-        if job.step:
+        if job.step and job.state != "training":
             cells.append(f"{job.step:>7,} steps")
         if job.seconds is not None:
             cells.append(duration(job.seconds))
         for cell in cells:
             if line.cell_len + 2 + len(cell.rstrip()) <= width:
-                line.append(f"  {cell}", style if cell.strip() == job.state else "")
+                line.append(f"  {cell}", style if cell.strip() == job.state else quiet)
         line.rstrip()
         lines.append(line)
     hidden = len(board.jobs) - len(shown)
@@ -264,8 +275,7 @@ def _current(board: Board, width: int, glyphs: Glyphs, now: float) -> list[Text]
         seconds = duration(now - board.since)
         lines += [Text(""), Text(fit(f" {text} {seconds}", width, glyphs), "cyan")]
     if board.message:
-        message = " ".join(safe_text(board.message).split())
-        lines.append(Text(fit(f" {message}", width, glyphs), "dim"))
+        lines.append(Text(fit(f" {one_line(board.message)}", width, glyphs), "dim"))
     return lines
 
 
@@ -316,6 +326,11 @@ def _join(parts: Iterable[Text], width: int, glyphs: Glyphs) -> Text:
     return line
 
 
+def one_line(text: str) -> str:
+    """Text from anywhere as harmless text on one line."""
+    return " ".join(safe_text(text).split())
+
+
 def fit(text: str, width: int, glyphs: Glyphs) -> str:
     """Text cut to `width` cells, with a mark where something is missing."""
     if cell_len(text) <= width:
@@ -330,12 +345,12 @@ def pad(text: str, width: int) -> str:
 
 def plain(event: events.Event) -> list[str]:
     """An event as lines of a log, without colour or cursor; some events are not worth a line."""
-    name = safe_text(f"{event.variant} seed {event.seed}: " if event.variant is not None else "")
+    name = f"{one_line(event.variant)} seed {event.seed}: " if event.variant is not None else ""
     match event:
         case events.Note():
-            return [name + safe_text(line) for line in event.text.splitlines()]
+            return [name + one_line(line) for line in event.text.split("\n")]
         case events.Prepared():
-            return [safe_text(line) for line in event.reports]
+            return [one_line(line) for line in event.reports]
         case events.Started():
             resumed = event.resumed_from
             origin = f", resumed from step {resumed:,}" if resumed is not None else ""
@@ -355,10 +370,10 @@ def plain(event: events.Event) -> list[str]:
         case events.Finished():
             return [
                 f"{name}done at step {event.step:,} after {duration(event.seconds)} "
-                f"({safe_text(event.reason)})"
+                f"({one_line(event.reason)})"
             ]
         case events.Skipped():
-            return [f"{name}skipped: {safe_text(event.reason)}"]
+            return [f"{name}skipped: {one_line(event.reason)}"]
     return []
 
 

@@ -6,7 +6,7 @@ class name in lower case); numbers that JSON cannot hold (NaN, infinities) becom
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,11 +102,13 @@ class Skipped(Event):
 
 @dataclass(frozen=True)
 class Scored(Event):
-    """All runs are scored: the rows, baseline and comparisons of `attnkit eval --format json`."""
+    """All runs are scored: the object of `attnkit eval --format json`, key by key."""
 
-    rows: tuple[Mapping[str, Any], ...]
+    rows: Sequence[Mapping[str, Any]]
     baseline: str | None = None
-    comparisons: tuple[Mapping[str, Any], ...] = ()
+    comparisons: Sequence[Mapping[str, Any]] = ()
+    resamples: int = 0
+    bootstrap_seed: int = 0
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from rich.console import Console
 from attnkit.cli import console
 
 
-class Screen(Console):
+class Printer(Console):
     """A rich console on one stream: no markup, no emoji codes, no guessing of links or numbers.
 
     Text that comes from files goes through `attnkit.text.safe_text` before it gets here.

@@ -1,0 +1,249 @@
+"""`attnkit train`: run the trainings of a recipe and print the table that compares them."""
+
+import json
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from attnkit.cli import complete, console
+from attnkit.errors import MemoryLimitError, StoppedError, UsageError
+from attnkit.text import nearest, quoted
+
+if TYPE_CHECKING:
+    from attnkit.recipe import Recipe, RecipeFile
+    from attnkit.train.events import Scored
+
+
+class Job(NamedTuple):
+    """One training: a variant with a seed, and where it goes."""
+
+    variant: str
+    seed: int
+    folder: Path
+
+
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="A recipe file, or the name of a shipped recipe (attnkit recipe list).",
+            autocompletion=complete.recipes,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Set any key of the recipe: train.steps=200 model.width=128.",
+            autocompletion=complete.keys,
+        ),
+    ] = None,
+    *,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this variant.", autocompletion=complete.variants),
+    ] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(metavar="N", help="This seed instead of the recipe's.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")] = Path(
+        "runs"
+    ),
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, even where a run is there already.")
+    ] = False,
+    allow_change: Annotated[
+        bool, typer.Option("--allow-change", help="Go on with a run whose recipe has changed.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be trained, and stop.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
+    ] = "auto",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the final table and nothing else.")
+    ] = False,
+) -> None:
+    """Train every variant of a recipe with every seed, score them, and print the table.
+
+    What is finished already is skipped and what was interrupted goes on where it stopped, so the
+    same command can be run again at any time.
+
+      attnkit train quickstart
+      attnkit train translation/multi30k --data-dir corpora --variant vanilla
+      attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
+    """
+    from attnkit.recipe import load
+    from attnkit.show.progress import Board
+    from attnkit.show.progress import Job as Line
+
+    _check_overrides(overrides or [])
+    file = load(recipe, overrides or [])
+    jobs = list(_jobs(file, variant, seed, out))
+    if dry_run:
+        _announce(file, jobs, as_json)
+        return
+    if not (as_json or quiet):
+        console.say(_headline(file, jobs, out))
+    from attnkit.cli import display
+
+    board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs), since=time.monotonic())
+    scored = None
+    with display.choose(board, as_lines_of_json=as_json, quiet=quiet) as screen:
+        from attnkit.train import events, session
+
+        try:
+            for event in session.train(
+                file,
+                variants=list(dict.fromkeys(job.variant for job in jobs)),
+                seeds=seed,
+                out=out,
+                fresh=fresh,
+                allow_change=allow_change,
+                device=device,
+                data_dir=data_dir,
+                offline=offline,
+            ):
+                screen.show(event)
+                scored = event if isinstance(event, events.Scored) else scored
+        except (MemoryError, RuntimeError) as error:
+            _explain_memory(error, file)
+            raise
+        except StoppedError as error:
+            raise StoppedError(f"{error}; {console.again(without=['--fresh'])}") from None
+    if scored is not None and not as_json:
+        _table(scored)
+    if not (as_json or quiet):
+        _next_commands(file, jobs, out)
+
+
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse words that are no KEY=VALUE: a second recipe, a value without its option."""
+    for word in overrides:
+        if "=" not in word:
+            raise UsageError(
+                f"{quoted(word)} is not KEY=VALUE (train.steps=200); one recipe at a time"
+            )
+
+
+def _jobs(
+    file: "RecipeFile", variants: list[str] | None, seeds: list[int] | None, out: Path
+) -> Iterator[Job]:
+    """The trainings that the command line asks for, in the order of the recipe."""
+    from attnkit.runs import Run
+
+    for name in variants or []:
+        if name not in file.variants:
+            guess = nearest(name, file.variants)
+            hint = f"; did you mean {quoted(guess)}?" if guess else ""
+            known = ", ".join(file.variants)
+            raise UsageError(f"{file.name} has no variant {quoted(name)}: it has {known}{hint}")
+    for seed in seeds or []:
+        if seed < 0:
+            raise UsageError(f"--seed {seed}: a seed is 0 or more")
+    for name, recipe in file.variants.items():
+        if variants and name not in variants:
+            continue
+        for seed in dict.fromkeys(seeds or recipe.train.seeds):
+            yield Job(name, seed, Run.find(out, file.name, name, seed))
+
+
+def _headline(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> str:
+    """What is about to happen, before anything heavy is imported."""
+    variants = len({job.variant for job in jobs})
+    seeds = len(jobs) // variants
+    plural = f"{variants} variant{'s' * (variants != 1)}, {seeds} seed{'s' * (seeds != 1)}"
+    return f"{file.name}: {plural}, runs go to {out / file.name}"
+
+
+def _announce(file: "RecipeFile", jobs: Sequence[Job], as_json: bool) -> None:
+    """--dry-run: the trainings, their size, their folder, and what is there already."""
+    rows = []
+    for job in jobs:
+        recipe = file.variants[job.variant]
+        rows.append(
+            {
+                "variant": job.variant,
+                "seed": job.seed,
+                "steps": recipe.train.steps,
+                "parameters": _parameters(recipe),
+                "state": _state(job.folder),
+                "run": str(job.folder),
+            }
+        )
+    if as_json:
+        for row in rows:
+            console.write(json.dumps({"event": "planned", "recipe": file.name, **row}) + "\n")
+        return
+    from attnkit.show.screen import Screen
+    from attnkit.show.table import Cell, Column, Table
+
+    columns = [Column(key, "right" if isinstance(rows[0][key], int) else "left") for key in rows[0]]
+    cells = tuple(
+        tuple(Cell(f"{v:,}" if isinstance(v, int) else str(v)) for v in row.values())
+        for row in rows
+    )
+    notes = ("parameters: with the vocabulary that the recipe asks for; the data may give less",)
+    console.stdout().print(Screen(Table(file.name, tuple(columns), cells, notes)))
+
+
+def _parameters(recipe: "Recipe") -> int:
+    """Weights of a model of this recipe, built without memory for them."""
+    import torch
+
+    from attnkit import models
+
+    size = recipe.tokenizer.size
+    with torch.device("meta"):
+        model = models.build(recipe.model, (size, size), recipe.data.max_length)
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def _state(folder: Path) -> str:
+    """What training again would find there."""
+    from attnkit.runs import Run
+
+    run = Run(folder)
+    if not run.exists:
+        return "new"
+    return "done" if run.finished else "begun"
+
+
+def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
+    """Raise the error for running out of memory, with the batch that would need half of it."""
+    if console.out_of_memory(error):
+        settings = next(iter(file.variants.values())).train
+        advice = console.memory_advice(settings.batch_tokens, settings.accumulate)
+        raise MemoryLimitError(f"out of memory: {advice}") from error
+
+
+def _table(scored: "Scored") -> None:
+    """The comparison, on standard output."""
+    from attnkit.show.screen import Screen
+    from attnkit.show.table import comparison_table
+
+    console.stdout().print(Screen(comparison_table(scored.json())))
+
+
+def _next_commands(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> None:
+    """What one does with trained runs."""
+    runs = [str(out / file.name)] if len(jobs) > 1 else [str(jobs[0].folder)]
+    console.say("")
+    console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs])}")
+    if file.variants[jobs[0].variant].model.shape != "encoder":
+        words = ["attnkit", "generate", str(jobs[0].folder)]
+        console.say(f"use one model:  {shlex.join(words)} < input.txt")
