@@ -1,0 +1,257 @@
+"""Beam search over a model's start and step.
+
+At each step every sentence has up to 2K candidates (K beams).  The K best that do not end live on;
+those that end among the first K are finished.  2K, because at most K candidates can end, so
+finished ones never starve the beam.
+
+A sentence stops when K of its hypotheses have finished, or when no live one can still enter its
+n-best list.  The latter is exact: a log-probability L only falls, so a hypothesis that ends with n
+tokens scores at most L / n ** length_penalty, which is largest at the longest n for a positive
+penalty and at the shortest for a negative one.  Hypotheses that reach the last step without EOS
+fill the places that finished ones leave empty.
+
+What has been chosen is kept as a trellis of (token, parent beam): nothing is copied when beams
+swap, and sentences that leave keep their column.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.models.base import Decode, Model
+from attnkit.recipe.schema import Search
+from attnkit.search import base
+from attnkit.search.base import Hypothesis
+from attnkit.search.constraints import constrain
+from attnkit.tokens import EOS
+
+
+class Finished(NamedTuple):
+    """The n best finished hypotheses of each sentence, best first; -inf where there is none."""
+
+    score: Float[Tensor, "b N"]
+    logprob: Float[Tensor, "b N"]
+    length: Int[Tensor, "b N"]
+    """Tokens, EOS included."""
+    beam: Int[Tensor, "b N"]
+    """The beam, one step before the end, that it continues."""
+    ended: Int[Tensor, " b"]
+    """How many have finished, kept or not."""
+
+    @classmethod
+    def none(cls, sentences: int, places: int, like: Tensor) -> Self:
+        """No sentence has finished anything."""
+        score, logprob = like.new_full((2, sentences, places), -math.inf)
+        length, beam = torch.zeros((2, sentences, places), dtype=torch.long, device=like.device)
+        return cls(score, logprob, length, beam, length.new_zeros(sentences))
+
+    def add(
+        self,
+        ends: Bool[Tensor, "b K"],
+        logprob: Float[Tensor, "b K"],
+        beam: Int[Tensor, "b K"],
+        length: int,
+        length_penalty: float,
+    ) -> Self:
+        """With the candidates that end now; earlier ones go first among equal scores."""
+        fresh = (logprob / length**length_penalty).masked_fill(~ends, -math.inf)
+        places = self.score.shape[1]
+        score, order = torch.cat((self.score, fresh), 1).sort(dim=1, descending=True, stable=True)
+        order = order[:, :places]
+        lengths = torch.full_like(beam, length)
+        return type(self)(
+            score[:, :places],
+            torch.cat((self.logprob, logprob), 1).gather(1, order),
+            torch.cat((self.length, lengths), 1).gather(1, order),
+            torch.cat((self.beam, beam), 1).gather(1, order),
+            self.ended + ends.sum(1),
+        )
+
+    def take(self, stay: Int[Tensor, " n"]) -> Self:
+        """The sentences that stay."""
+        return type(self)(*(field.index_select(0, stay) for field in self))
+
+
+class Step(NamedTuple):
+    """What one step decides for b sentences of K beams, given W hypotheses each (1 at first)."""
+
+    live: Float[Tensor, "b K"]
+    token: Int[Tensor, "b K"]
+    parent: Int[Tensor, "b K"]
+    """The beam that each live hypothesis continues."""
+    finished: Finished
+    status: Bool[Tensor, " 2+b"]
+    """Were there ties; is there a NaN; which sentences are done."""
+
+
+class Record:
+    """What a whole batch has chosen: a trellis of all live hypotheses, and those that finished."""
+
+    def __init__(self, sentences: int, spec: Search, longest: int, like: Tensor) -> None:
+        shape = (longest, sentences, spec.beam)
+        self.spec, self.longest = spec, longest
+        self.token = torch.zeros(shape, dtype=torch.int32, device=like.device)
+        self.parent = torch.zeros(shape, dtype=torch.int32, device=like.device)
+        self.finished = Finished.none(sentences, spec.n_best, like)
+        self.live = like.new_full((sentences, spec.beam), -math.inf)
+
+    def write(self, step: int, home: Int[Tensor, " b"], chosen: Step) -> None:
+        """Add a step (0-based) of the sentences whose columns are `home`."""
+        self.token[step, home] = chosen.token.int()
+        self.parent[step, home] = chosen.parent.int()
+
+    def close(self, home: Int[Tensor, " b"], finished: Finished) -> None:
+        """Keep what these sentences have finished so far."""
+        for whole, part in zip(self.finished, finished, strict=True):
+            whole[home] = part
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Each sentence's n best: the finished ones, then those still live, both best first."""
+        done, places = self.finished, self.spec.n_best
+        beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
+        cut = self.longest * (self.live > -math.inf).long()
+        length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
+        ids = self._follow(length, torch.cat((done.beam, beams), 1))
+        cut_score = self.live / self.longest**self.spec.length_penalty
+        score = torch.cat((done.score, cut_score), 1).tolist()
+        logprob = torch.cat((done.logprob, self.live), 1).tolist()
+        answers = []
+        for row, values in enumerate(score):
+            there = [n for n, value in enumerate(values) if value > -math.inf][:places]
+            tokens = [ids[row, n, : length[row][n]].tolist() for n in there]
+            answers.append(
+                [
+                    Hypothesis(found, values[n], logprob[row][n], n < places)
+                    for n, found in zip(there, tokens, strict=True)
+                ]
+            )
+        return answers
+
+    def _follow(self, length: list[list[int]], beam: Int[Tensor, "B n"]) -> np.ndarray:
+        """Tokens [B, n, longest] of hypotheses, from the beam of the last one back to the first."""
+        tokens, parents = self.token.cpu().numpy(), self.parent.cpu().numpy()
+        lengths, at = np.asarray(length), beam.cpu().numpy()
+        sentence = np.arange(len(at))[:, None]
+        ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)
+        for step in reversed(range(ids.shape[2])):
+            inside = step < lengths
+            ids[..., step] = np.where(inside, tokens[step, sentence, at], 0)
+            at = np.where(inside, parents[step, sentence, at], at)
+        return ids
+
+
+def candidates(
+    live: Float[Tensor, "b W"], scores: Float[Tensor, "b*W V"], width: int, exact: bool
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Int[Tensor, "b k"], Tensor]:
+    """The k = `width` best continuations, best first: log-probability, parent, token, any ties."""
+    beams = live.shape[1]
+    values, ids, tied = base.top(scores, width, exact)
+    if values.shape[1] < width:  # a vocabulary smaller than the candidate list
+        spare = (0, width - values.shape[1])
+        values, ids = F.pad(values, spare, value=-math.inf), F.pad(ids, spare, value=EOS)
+    total = (values.reshape(-1, beams, width) + live.unsqueeze(2)).flatten(1)
+    logprob, order = total.sort(dim=1, descending=True, stable=True)
+    logprob, order = logprob[:, :width], order[:, :width]
+    return logprob, order // width, ids.reshape(total.shape).gather(1, order), tied
+
+
+def decide(
+    live: Float[Tensor, "b W"],
+    scores: Float[Tensor, "b*W V"],
+    finished: Finished,
+    length: int,
+    longest: int,
+    spec: Search,
+    exact: bool = False,
+) -> Step:
+    """One step, the `length`-th token of at most `longest`; changes nothing that it is given."""
+    beams = spec.beam
+    logprob, parent, token, tied = candidates(live, scores, 2 * beams, exact)
+    stops = token == EOS
+    ends = (stops & (logprob > -math.inf))[:, :beams]
+    finished = finished.add(
+        ends, logprob[:, :beams], parent[:, :beams], length, spec.length_penalty
+    )
+    # a stable sort of the flags brings the candidates that go on to the front, in order
+    going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
+    live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
+    best = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
+    done = (finished.ended >= beams) | (finished.score[:, -1] >= best)
+    status = torch.cat((torch.stack((tied, live.isnan().any())), done))
+    return Step(live, token.gather(1, going), parent.gather(1, going), finished, status)
+
+
+def beam_search(
+    model: Model,
+    state: Decode,
+    ids: Int[Tensor, "B 1"],
+    spec: Search,
+    longest: int,
+    lines: Sequence[int],
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses of each sentence, best first.
+
+    Args:
+        model: read through `step` only.
+        state: what `model.start` answered for B sentences.
+        ids: the token that each output follows.
+        spec: beam, n_best <= beam, length_penalty and the constraints.
+        longest: the most tokens, EOS included.
+        lines: number of each sentence, for messages.
+    """
+    home = torch.arange(len(ids), device=ids.device)
+    prefix = ids[:, :0] if spec.no_repeat_ngram else None
+    scores, state = base.predict(model, ids, state)
+    record = Record(len(ids), spec, longest, scores)
+    live, finished = scores.new_zeros((len(ids), 1)), record.finished
+    for step in range(longest):
+        constrain(scores, spec, step, prefix)
+        chosen, done = settle(live, scores, finished, step + 1, longest, spec, lines)
+        record.write(step, home, chosen)
+        rows = torch.arange(len(home), device=ids.device)[:, None] * live.shape[1] + chosen.parent
+        live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
+        if any(done) or step + 1 == longest:
+            record.close(home, finished)
+            if all(done):
+                break
+            stay = torch.tensor([i for i, ended in enumerate(done) if not ended], device=ids.device)
+            home, live, rows, token = (x.index_select(0, stay) for x in (home, live, rows, token))
+            finished = finished.take(stay)
+        if step + 1 == longest:
+            record.live[home] = live
+            break
+        ids, rows = token.reshape(-1, 1), rows.flatten()
+        if prefix is not None:
+            prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
+        scores, state = base.predict(model, ids, base.select(state, rows, stay))
+    return record.hypotheses()
+
+
+def settle(
+    live: Float[Tensor, "b W"],
+    scores: Float[Tensor, "b*W V"],
+    finished: Finished,
+    length: int,
+    longest: int,
+    spec: Search,
+    lines: Sequence[int],
+) -> tuple[Step, list[bool]]:
+    """`decide`, again where there were ties; with which sentences are done.  Waits for the device.
+
+    Raises:
+        DataError: the model answers NaN.
+    """
+    for exact in (False, True):
+        chosen = decide(live, scores, finished, length, longest, spec, exact)
+        tied, nan, *done = chosen.status.tolist()
+        if nan:
+            base.refuse_nan(lines)
+        if not tied:
+            break
+    return chosen, done

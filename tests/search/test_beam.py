@@ -1,0 +1,202 @@
+"""Beam search against exhaustive search and against a plain beam search without a cache."""
+
+import itertools
+
+import pytest
+import torch
+from plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
+
+from attnkit.errors import DataError, RecipeError, UsageError
+from attnkit.recipe.schema import Search
+from attnkit.search import search
+from attnkit.search.base import top
+from attnkit.tokens import BOS, EOS, PAD, UNK
+
+SPECS = [
+    Search(beam=beam, n_best=n, length_penalty=penalty, max_length=length, **rest)
+    for (beam, n), penalty, (length, rest) in itertools.product(
+        [(1, 1), (2, 1), (3, 3), (5, 2)],
+        [0.0, 1.0, -0.7, 2.5],
+        [(1, {}), (12, {"min_length": 4}), (10, {"no_repeat_ngram": 2, "min_length": 3})],
+    )
+]
+
+
+def answers(found: list) -> list:
+    return [(h.ids, pytest.approx(h.score, abs=1e-10), h.complete) for h in found]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
+def test_a_beam_wider_than_all_outputs_finds_what_exhaustive_search_finds(penalty: float) -> None:
+    model, source = Toy(size=7), sources(4, size=7)
+    spec = Search(beam=300, n_best=40, length_penalty=penalty, max_length=5)
+    found = search(model, source, spec, lines=range(4))
+    for row, hypotheses in zip(source, found, strict=True):
+        best = exhaustive(model, row, spec)[:40]
+        assert [h.ids for h in hypotheses] == [ids for ids, _ in best]
+        assert [h.score for h in hypotheses] == pytest.approx([s for _, s in best], abs=1e-10)
+
+
+def test_outputs_cut_at_the_longest_length_come_after_all_complete_ones() -> None:
+    model, source = Toy(size=6), sources(3, size=6)
+    spec = Search(beam=64, n_best=60, max_length=4)
+    for row, hypotheses in zip(source, search(model, source, spec, lines=range(3)), strict=True):
+        best = exhaustive(model, row, spec)
+        assert [h.ids for h in hypotheses] == [ids for ids, _ in best]
+        assert [h.complete for h in hypotheses] == [len(ids) < 4 for ids, _ in best]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: Search) -> None:
+    model, source = Toy(seed=3), sources(9, seed=4)
+    found = search(model, source, spec, lines=range(9))
+    for row, hypotheses in zip(source, found, strict=True):
+        assert plain_beam(model, row, spec) == answers(hypotheses)
+
+
+@pytest.mark.parametrize("rest", [{}, {"min_length": 3}, {"no_repeat_ngram": 1}])
+def test_a_beam_of_one_is_greedy_search(rest: dict) -> None:
+    model, source = Toy(seed=1), sources(40)
+    greedy = search(model, source, Search(method="greedy", **rest), lines=range(40))
+    assert search(model, source, Search(beam=1, **rest), lines=range(40)) == greedy
+
+
+def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
+    model, source = Toy(), sources(20)
+    spec = Search(beam=4, n_best=4, max_length=15)
+    together = search(model, source, spec, lines=range(20))
+    for number, row in enumerate(source):
+        alone = search(model, row[row != PAD][None], spec, lines=[number])
+        assert answers(alone[0]) == [(h.ids, h.score, h.complete) for h in together[number]]
+
+
+def test_sentences_that_are_done_leave_the_batch_with_their_memory() -> None:
+    model = Toy()
+    search(model, sources(20), Search(beam=4, max_length=30), lines=range(20))
+    assert model.calls[0] == (20, 20)
+    assert model.calls[1][0] == 4 * model.calls[1][1]
+    assert model.calls[-1][1] < 20
+    assert all(rows == 4 * sentences for rows, sentences in model.calls[1:])
+    left = [sentences for _, sentences in model.calls]
+    assert left == sorted(left, reverse=True)
+
+
+def test_stopping_early_never_changes_the_n_best_list() -> None:
+    """Without a penalty on length the exact bound ends searches long before K have finished."""
+    model, source = Toy(sharpness=4.0), sources(10)
+    spec = Search(beam=5, n_best=1, length_penalty=0.0, max_length=40)
+    found = search(model, source, spec, lines=range(10))
+    work = sum(rows for rows, _ in model.calls)
+    for row, hypotheses in zip(source, found, strict=True):
+        assert plain_beam(model, row, spec) == answers(hypotheses)
+    model.calls.clear()
+    search(model, source, spec.model_copy(update={"n_best": 5}), lines=range(10))
+    assert work < sum(rows for rows, _ in model.calls)
+
+
+def test_equal_scores_are_ordered_by_lowest_id() -> None:
+    flat = Fixed([0.0] * 40)
+    for beam in (1, 4):
+        spec = Search(beam=beam, n_best=beam, max_length=2, min_length=1)
+        found = search(flat, torch.tensor([[5, EOS]]), spec, lines=[0])[0]
+        assert [h.ids for h in found] == [[4], [4, 4], [4, 5], [4, 6]][:beam]
+    greedy = search(
+        flat, torch.tensor([[5, EOS]]), Search(method="greedy", max_length=3), lines=[0]
+    )
+    assert greedy[0][0].ids == []
+
+
+def test_a_search_full_of_ties_equals_a_plain_one() -> None:
+    """Three copies of every token: the plain search ranks equal ones by beam, then by id."""
+    model, source = Toy(size=13), sources(6, size=13)
+    with torch.no_grad():
+        model.output.weight[7:10] = model.output.weight[4:7]
+        model.output.weight[10:13] = model.output.weight[4:7]
+    model.embed[7:10], model.embed[10:13] = model.embed[4:7], model.embed[4:7]
+    spec = Search(beam=4, n_best=4, max_length=8)
+    found = search(model, source, spec, lines=range(6))
+    for row, hypotheses in zip(source, found, strict=True):
+        assert plain_beam(model, row, spec) == answers(hypotheses)
+
+
+def test_top_breaks_ties_at_the_cut_by_lowest_id() -> None:
+    scores = torch.tensor([[1.0, 3, 2, 2, 2, 0], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0]])
+    values, ids, tied = top(scores, 2, exact=True)
+    assert ids.tolist() == [[1, 2], [0, 1], [0, 1]]
+    assert values.tolist() == [[3, 2], [5, 4], [0, 0]]
+    assert top(scores, 2, exact=False)[2].item()
+    assert not top(scores[1:2], 2, exact=False)[2].item()
+
+
+def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
+    logits = [9.0 if token in FORBIDDEN else 0.0 for token in range(12)]
+    for spec in (
+        Search(beam=3, n_best=3, max_length=6, min_length=3),
+        Search(method="greedy", max_length=6, min_length=3),
+        Search(method="sample", n_best=8, max_length=6, min_length=3),
+    ):
+        found = search(Fixed(logits), torch.tensor([[5, EOS]] * 3), spec, lines=range(3))
+        for hypothesis in itertools.chain(*found):
+            assert not {PAD, UNK, BOS, EOS} & set(hypothesis.ids)
+            assert len(hypothesis.ids) >= 3
+
+
+def test_a_vocabulary_smaller_than_the_beam_gives_all_there_is() -> None:
+    spec = Search(beam=8, n_best=8, max_length=3)
+    found = search(Fixed([0, 0, 0, 0.5, 1]), torch.tensor([[4, EOS]]), spec, lines=[0])[0]
+    assert sorted(h.ids for h in found) == [[], [4], [4, 4], [4, 4, 4]]
+
+
+def test_scores_are_log_probability_over_length_with_the_end_counted() -> None:
+    model = Fixed([-torch.inf, -torch.inf, -torch.inf, 0, 0])
+    spec = Search(beam=4, n_best=3, max_length=3, length_penalty=2.0)
+    found = search(model, torch.tensor([[4, EOS]]), spec, lines=[0])[0]
+    half = torch.log(torch.tensor(0.5)).item()
+    expected = {(): half, (4,): 2 * half / 4, (4, 4): 3 * half / 9}
+    assert {tuple(h.ids): h.score for h in found} == pytest.approx(expected)
+    assert [h.logprob for h in found] == pytest.approx([3 * half, 2 * half, half])
+
+
+def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
+    for method in ("beam", "greedy", "sample"):
+        spec = Search(method=method)
+        with pytest.raises(DataError, match="answers NaN in the batch of lines 8 to 10: its weig"):
+            search(Fixed([float("nan")] * 9), torch.tensor([[5, EOS]] * 2), spec, lines=[9, 7])
+
+
+def test_more_hypotheses_than_the_method_gives_are_refused() -> None:
+    source = torch.tensor([[5, EOS]])
+    with pytest.raises(RecipeError, match="n_best: 3 hypotheses .*method beam gives at most 2"):
+        search(Toy(), source, Search(beam=2, n_best=3), lines=[0])
+    with pytest.raises(RecipeError, match="method greedy gives at most 1; use a beam of 2"):
+        search(Toy(), source, Search(method="greedy", n_best=2), lines=[0])
+
+
+def test_an_encoder_cannot_generate() -> None:
+    model = Toy()
+    model.shape = "encoder"
+    with pytest.raises(UsageError, match="has no decoder"):
+        search(model, sources(1), Search(), lines=[0])
+
+
+def test_the_model_keeps_its_mode_and_answers_as_in_evaluation() -> None:
+    model = Toy().train()
+    seen = []
+    model.output.register_forward_pre_hook(lambda module, _: seen.append(module.training))
+    search(model, sources(2), Search(), lines=range(2))
+    assert not any(seen)
+    assert model.training
+
+
+def test_the_model_s_positions_limit_the_output() -> None:
+    model = Toy(sharpness=0.1)
+    model.limit = 3
+    spec = Search(method="greedy", max_length=50, min_length=40)
+    assert len(search(model, sources(1), spec, lines=[0])[0][0].ids) == 3
+    model.shape = "decoder"
+    with pytest.raises(DataError, match="6 tokens and the model 3 positions .* shorten the input"):
+        search(model, sources(1), spec, lines=[0])
+
+
+def test_an_empty_batch_has_no_answers() -> None:
+    assert search(Toy(), sources(0), Search(), lines=[]) == []

@@ -1,0 +1,121 @@
+"""Sampling and greedy search against plain ones, and what draws depend on."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from plain_search import Fixed, Toy, plain_sample, sources
+
+from attnkit.recipe.schema import Search
+from attnkit.search import search
+from attnkit.search.sample import draw, uniforms
+from attnkit.tokens import EOS, PAD
+
+SPECS = [
+    {},
+    {"temperature": 0.5},
+    {"top_k": 3},
+    {"top_k": 400},
+    {"top_p": 0.7},
+    {"top_p": 0.999},
+    {"temperature": 3.0, "top_k": 4, "top_p": 0.8},
+    {"top_p": 0.6, "no_repeat_ngram": 2, "min_length": 5, "length_penalty": 0.0},
+    {"n_best": 3, "top_p": 0.9},
+]
+
+
+def shown(found: list) -> list:
+    return [(h.ids, pytest.approx(h.score, abs=1e-10), h.complete) for h in found]
+
+
+@pytest.mark.parametrize("size", [9, 200])
+@pytest.mark.parametrize("options", SPECS, ids=str)
+def test_samples_equal_those_of_a_walk_down_the_ranked_tokens(options: dict, size: int) -> None:
+    model, source = Toy(size, sharpness=0.5), sources(4, size)
+    spec = Search(method="sample", max_length=9, seed=5, **options)
+    lines = [7, 0, 3, 1]
+    numbers = uniforms(5, lines, spec.n_best, 9)
+    found = search(model, source, spec, lines=lines)
+    for row, number, hypotheses in zip(source, numbers, found, strict=True):
+        draws = [plain_sample(model, row, spec, column.tolist()) for column in number]
+        assert sorted(draws, key=lambda draw: -draw[1]) == shown(hypotheses)
+
+
+@pytest.mark.parametrize("options", [{}, {"n_best": 3, "top_p": 0.9, "no_repeat_ngram": 3}])
+def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
+    model, source = Toy(), sources(12)
+    spec = Search(method="sample", max_length=20, **options)
+    together = search(model, source, spec, lines=range(100, 112))
+    back = search(model, source.flip(0), spec, lines=range(111, 99, -1))[::-1]
+    for number, row in enumerate(source):
+        alone = search(model, row[row != PAD][None], spec, lines=[100 + number])[0]
+        assert shown(alone) == [(h.ids, h.score, h.complete) for h in together[number]]
+        assert shown(alone) == [(h.ids, h.score, h.complete) for h in back[number]]
+
+
+def test_other_lines_and_other_seeds_draw_other_numbers() -> None:
+    base = uniforms(1, [0, 1], 2, 50)
+    assert base.dtype == torch.float32
+    assert 0 <= base.min() < base.max() < 1
+    assert base.unique().numel() == base.numel()
+    assert not torch.equal(base, uniforms(2, [0, 1], 2, 50))
+    assert torch.equal(base[1:, :1, :20], uniforms(1, [1], 1, 20))
+
+
+def test_draws_follow_the_distribution() -> None:
+    """20,000 draws: a share p is off by more than 4.5 sqrt(p (1 - p) / n) once in 10^5 runs."""
+    share = {4: 0.5, 5: 0.3, 6: 0.15, 7: 0.05}
+    scores = torch.full((20_000, 8), -math.inf)
+    for token, p in share.items():
+        scores[:, token] = math.log(p)
+    numbers = uniforms(0, range(20_000), 1, 1).flatten()
+    kept = {4: 0.5 / 0.8, 5: 0.3 / 0.8}
+    for options, expected in (({}, share), ({"top_p": 0.8}, kept), ({"top_k": 2}, kept)):
+        spec = Search(method="sample", **options)
+        found = Counter(draw(scores, numbers, spec).tolist())
+        assert set(found) == set(expected)
+        for token, p in expected.items():
+            assert abs(found[token] / 20_000 - p) < 4.5 * math.sqrt(p * (1 - p) / 20_000)
+
+
+def test_a_share_met_exactly_keeps_no_further_token() -> None:
+    scores = torch.tensor([[-math.inf] * 4 + [math.log(0.5), math.log(0.25), math.log(0.25)]])
+    highest = torch.tensor([0.99])
+    for share, token in ((0.4, 4), (0.5, 4), (0.6, 5), (0.75, 5), (0.76, 6)):
+        spec = Search(method="sample", top_p=share)
+        assert draw(scores.double(), highest, spec).item() == token
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-3])
+def test_a_temperature_near_zero_is_greedy_search(temperature: float) -> None:
+    model, source = Toy(), sources(10)
+    cold = search(model, source, Search(method="sample", temperature=temperature), lines=range(10))
+    assert cold == search(model, source, Search(method="greedy"), lines=range(10))
+
+
+def test_one_kept_token_is_greedy_search() -> None:
+    model, source = Toy(), sources(10)
+    greedy = search(model, source, Search(method="greedy"), lines=range(10))
+    for options in ({"top_k": 1}, {"top_p": 1e-9}):
+        spec = Search(method="sample", **options)
+        assert search(model, source, spec, lines=range(10)) == greedy
+
+
+def test_sentences_leave_when_all_their_draws_have_ended() -> None:
+    model = Toy()
+    spec = Search(method="sample", n_best=3, max_length=30)
+    search(model, sources(20), spec, lines=range(20))
+    left = [sentences for _, sentences in model.calls]
+    assert left == sorted(left, reverse=True)
+    assert left[0] == 20
+    assert left[-1] < 20
+    assert all(rows == 3 * sentences for rows, sentences in model.calls[1:])
+
+
+@pytest.mark.parametrize("method", ["sample", "greedy"])
+def test_nothing_left_to_choose_closes_the_output(method: str) -> None:
+    model = Fixed([-math.inf] * 4 + [0.0])
+    spec = Search(method=method, no_repeat_ngram=1)
+    found = search(model, torch.tensor([[4, EOS]]), spec, lines=[0])[0]
+    assert [(h.ids, h.complete) for h in found] == [([4], False)]
