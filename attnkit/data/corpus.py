@@ -1,0 +1,365 @@
+"""A corpus as training and scoring see it: splits of rows, whatever they are made from."""
+
+import hashlib
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from attnkit.data import cache_dir, cards, formats, jsonl
+from attnkit.data.facts import facts
+from attnkit.data.places import Places, Progress
+from attnkit.data.rows import Counts, Row
+from attnkit.errors import DataError, MissingInputError, RecipeError
+from attnkit.recipe.schema import Data
+from attnkit.text import nearest, quoted
+
+VERSION = 1
+"""Raised when the same files and options would give other rows."""
+SPLITS = ("train", "valid", "test")
+Languages = tuple[str | None, str | None]
+
+
+class Part(NamedTuple):
+    """One file, or two aligned ones, of a split; a split is read part after part."""
+
+    format: str
+    files: tuple[cards.File | Path, ...]
+
+
+class Corpus(ABC):
+    """Rows by split.  Made by `Corpus.open`."""
+
+    def __init__(
+        self, name: str, languages: Languages, splits: Sequence[str], data: Data, causal: bool
+    ) -> None:
+        self.name = name
+        """The corpus word, or the stem of the training file."""
+        self.languages = languages
+        """Of source and target; None where it does not apply or is not known."""
+        self.splits = tuple(splits)
+        """Names of the splits, in the order of the card."""
+        self.notes: list[str] = []
+        """What the user should be told, such as hashes recorded at a first download."""
+        self._data, self._causal = data, causal
+
+    @classmethod
+    def open(
+        cls,
+        data: Data,
+        task: str,
+        *,
+        data_dir: Path | None = None,
+        cache: Path | None = None,
+        offline: bool = False,
+        progress: Progress | None = None,
+    ) -> "Corpus":
+        """The corpus that the data section of a recipe asks for.
+
+        Args:
+            data: the section; its paths are relative to the current folder, then to `data_dir`.
+            task: with language-modeling rows have a target only.
+            data_dir: folder of the corpora; default $ATTNKIT_DATA.
+            cache: folder for downloads; default `cache_dir()`.
+            offline: refuse downloads; ATTNKIT_OFFLINE=1 does so too.
+            progress: called while a file is downloaded.
+
+        Files are downloaded and verified when a split is first used.
+
+        Raises:
+            RecipeError: unknown corpus or language, or keys that do not fit together.
+            MissingInputError: `data_dir` or a file that the section names is not there.
+        """
+        causal = task == "language-modeling"
+        named = [split for split in SPLITS if getattr(data, split) is not None]
+        folder, cache = _data_folder(data_dir), cache or cache_dir()
+        if data.corpus is None:
+            if not named:
+                raise RecipeError("data: give a corpus, or files by train, valid and test")
+            return _own_files(data, task, named, folder, cache)
+        if named:
+            raise RecipeError(f"data.{named[0]}: give a corpus or files, not both")
+        if data.format != "auto":
+            raise RecipeError("data.format: only for files of your own, a corpus knows its format")
+        card = cards.load(data.corpus)
+        languages = _languages(card, data, causal)
+        if card.format == "generated":
+            return _Generated(card, languages, data, causal)
+        _no_size(data)
+        places = Places(card, folder, cache, offline=offline, progress=progress)
+        return _Files(
+            card.name, languages, _card_parts(card, languages), data, causal,
+            fields=_card_fields(card, languages), cache=cache, places=places,
+        )  # fmt: skip
+
+    @final
+    def rows(self, split: str, counts: Counts | None = None) -> Iterator[Row]:
+        """The rows of a split in order; what was read and repaired is added to `counts`.
+
+        Training rows end after `data.rows`; before the first one every split at hand is checked.
+
+        Raises:
+            MissingInputError: no such split, or a file of it is not there.
+            DataError: a file is malformed, not the card's, or not as long as its partner.
+            UnavailableError: a file cannot be downloaded.
+        """
+        self._require(split)
+        self._check(split)
+        tally = Counts() if counts is None else counts
+        kept = self._data.rows if split == "train" and self._data.rows else None
+        before = tally.rows
+        for row in islice(self._read(split, tally), kept):
+            tally.rows += 1
+            yield Row("", row.target) if self._causal else row
+        if tally.rows == before:
+            raise DataError(f"{self.name}: the {split} split has no rows")
+
+    @final
+    def fingerprint(self, split: str) -> str:
+        """SHA-256 over the content of a split and all that decides how it is read.
+
+        Raises:
+            as `rows`.
+        """
+        self._require(split)
+        content = {
+            "version": VERSION,
+            "causal": self._causal,
+            "rows": self._data.rows if split == "train" else 0,
+            **self._identity(split),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @abstractmethod
+    def _check(self, split: str) -> None:
+        """Find faults of files early: of this split, and before training of all at hand."""
+
+    @abstractmethod
+    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
+        """The rows of a split that exists."""
+
+    @abstractmethod
+    def _identity(self, split: str) -> dict[str, Any]:
+        """What decides the rows of a split that exists, as JSON."""
+
+    def _require(self, split: str) -> None:
+        if split not in self.splits:
+            near = nearest(split, self.splits)
+            hint = f"did you mean {near}? " if near else ""
+            raise MissingInputError(
+                f"{self.name}: no split {quoted(split)}; {hint}it has {', '.join(self.splits)}"
+            )
+
+
+@final
+class _Generated(Corpus):
+    """A corpus made by a seeded generator."""
+
+    def __init__(self, card: cards.Card, languages: Languages, data: Data, causal: bool) -> None:
+        super().__init__(card.name, languages, tuple(card.splits), data, causal)
+        self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
+        self._swapped = card.task == "translation" and languages[1] == card.languages[0]
+
+    def _check(self, split: str) -> None:
+        """A generator has no files."""
+
+    def _size(self, split: str) -> int:
+        wanted = self._data.size if split == "train" else None
+        return int(wanted or self._module.SIZES[split])
+
+    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
+        for row in self._module.rows(split, self._size(split), self._data.seed):
+            yield Row(row.target, row.source) if self._swapped else row
+
+    def _identity(self, split: str) -> dict[str, Any]:
+        return {
+            "generator": self.name,
+            "generator_version": self._module.VERSION,
+            "split": split,
+            "size": self._size(split),
+            "seed": self._data.seed,
+            "swapped": self._swapped,
+        }
+
+
+@final
+class _Files(Corpus):
+    """A corpus in files, of a card or of the user's own."""
+
+    def __init__(
+        self, name: str, languages: Languages, splits: Mapping[str, Sequence[Part]], data: Data,
+        causal: bool, *, fields: tuple[str, str], cache: Path, places: Places | None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, languages, tuple(splits), data, causal)
+        self._parts, self._fields, self._cache, self._places = splits, fields, cache, places
+        if places:
+            self.notes = places.notes
+
+    def _check(self, split: str) -> None:
+        others = self.splits if split == "train" else ()
+        for name in (split, *others):
+            for part in self._parts[name]:
+                if name == split or all(map(self._at_hand, part.files)):
+                    self._aligned(part)
+
+    def _at_hand(self, file: cards.File | Path) -> bool:
+        return isinstance(file, Path) or (self._places is not None and self._places.at_hand(file))
+
+    def _path(self, file: cards.File | Path) -> Path:
+        if isinstance(file, Path):
+            return file
+        assert self._places is not None
+        return self._places.path(file)
+
+    def _aligned(self, part: Part) -> None:
+        """Compare the numbers of lines; segments of .sgm files are compared when they are read."""
+        paths = [self._path(file) for file in part.files]
+        if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
+            lines = [facts(path, self._cache, lines=True).lines or 0 for path in paths]
+            if lines[0] != lines[1]:
+                raise formats.ragged(paths, lines)
+
+    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
+        errors = self._data.errors
+        for part in self._parts[split]:
+            paths = [self._path(file) for file in part.files]
+            if part.format == "lines":
+                yield from formats.read_pairs(paths[0], paths[1], errors, counts)
+            elif part.format == "jsonl":
+                source = None if self._causal else self._fields[0]
+                yield from jsonl.read_jsonl(
+                    paths[0], errors, counts, source=source, target=self._fields[1]
+                )
+            elif part.format == "parlai":
+                yield from jsonl.read_parlai(paths[0], errors, counts)
+            else:
+                yield from formats.read_plain(paths[0], errors, counts)
+
+    def _identity(self, split: str) -> dict[str, Any]:
+        parts = self._parts[split]
+        return {
+            "formats": [part.format for part in parts],
+            "fields": self._fields if any(part.format == "jsonl" for part in parts) else None,
+            "errors": self._data.errors,
+            "files": [
+                [facts(self._path(file), self._cache).sha256 for file in part.files]
+                for part in parts
+            ],
+        }
+
+
+def _data_folder(data_dir: Path | None) -> Path | None:
+    """The folder of the corpora, if one is given."""
+    chosen = data_dir or (Path(given) if (given := os.environ.get("ATTNKIT_DATA")) else None)
+    if chosen is not None and not os.path.isdir(chosen):
+        origin = "--data-dir" if data_dir else "ATTNKIT_DATA"
+        raise MissingInputError(f"{chosen}: no such folder ({origin})")
+    return chosen
+
+
+def _no_size(data: Data) -> None:
+    if data.size is not None:
+        raise RecipeError(
+            "data.size: only generated corpora have a size; data.rows keeps fewer rows"
+        )
+
+
+def _languages(card: cards.Card, data: Data, causal: bool) -> Languages:
+    """The languages of source and target, checked against the card."""
+    known = ", ".join(card.languages)
+    for key, word in (("source", data.source), ("target", data.target)):
+        if word is not None and word not in card.languages:
+            near = nearest(word, card.languages)
+            hint = f"did you mean {near}? " if near else ""
+            raise RecipeError(f"data.{key}: {hint}{card.name} has {known}, not {quoted(word)}")
+    if causal and data.source is not None:
+        raise RecipeError("data.source: a language model has no source; name data.target alone")
+    if card.task != "translation":
+        first = card.languages[0]
+        return None if causal else data.source or first, data.target or first
+    if card.format == "generated" and data.source is data.target is None:
+        return None if causal else card.languages[0], card.languages[1]
+    for key, word in (("source", data.source), ("target", data.target)):
+        if word is None and not (causal and key == "source"):
+            raise RecipeError(f"data.{key}: {card.name} has {known}: say which is the {key}")
+    if data.source == data.target:
+        raise RecipeError(f"data.target: {data.target} is the source too; choose among {known}")
+    return data.source, data.target
+
+
+def _card_fields(card: cards.Card, languages: Languages) -> tuple[str, str]:
+    """The JSONL fields of source and target."""
+    if card.task == "translation":
+        return card.columns.get(languages[0] or "", ""), card.columns.get(languages[1] or "", "")
+    return card.columns.get("source", "source"), card.columns.get("target", "target")
+
+
+def _card_parts(card: cards.Card, languages: Languages) -> dict[str, list[Part]]:
+    """The files of each split, those of the chosen languages side by side."""
+    if card.format != "lines":
+        return {
+            split: [Part(card.format, (file,)) for file in sides["rows"]]
+            for split, sides in card.splits.items()
+        }
+    chosen = [language for language in languages if language is not None]
+    kind = "lines" if len(chosen) == 2 else "plain"
+    return {
+        split: [Part(kind, files) for files in zip(*(sides[c] for c in chosen), strict=True)]
+        for split, sides in card.splits.items()
+    }
+
+
+def _own_files(
+    data: Data, task: str, named: Sequence[str], folder: Path | None, cache: Path
+) -> Corpus:
+    """The corpus in the files that the section names."""
+    _no_size(data)
+    causal = task == "language-modeling"
+    splits = {split: [_own_part(data, task, split, folder)] for split in named}
+    fields = (data.source or "source", data.target or ("text" if causal else "target"))
+    first = next(iter(splits.values()))[0].files[0]
+    assert isinstance(first, Path)
+    name = first.name.partition(".")[0] or first.name
+    return _Files(
+        name, (data.source, data.target), splits, data, causal,
+        fields=fields, cache=cache, places=None,
+    )  # fmt: skip
+
+
+def _own_part(data: Data, task: str, split: str, folder: Path | None) -> Part:
+    """The file or files of one split, with their format."""
+    value = getattr(data, split)
+    names = (value,) if isinstance(value, str) else tuple(value)
+    key = f"data.{split}"
+    kind: str = data.format
+    if kind == "auto":
+        stem = names[0].removesuffix(".gz") if names else ""
+        single = "jsonl" if stem.endswith((".jsonl", ".ndjson", ".json")) else "plain"
+        kind = "lines" if len(names) == 2 else single
+    if len(names) != (2 if kind == "lines" else 1):
+        wanted = "two aligned files, [source, target]" if kind == "lines" else "one file"
+        raise RecipeError(f"{key}: format {kind} reads {wanted}; {len(names)} are named")
+    if task == "language-modeling" and kind == "lines":
+        raise RecipeError(f"{key}: language modelling reads one file, plain text or JSONL")
+    if task != "language-modeling" and kind == "plain":
+        raise RecipeError(
+            f"{key}: {task} needs pairs: two aligned files, [source, target], or one .jsonl file"
+        )
+    return Part(kind, tuple(_own_path(key, name, folder) for name in names))
+
+
+def _own_path(key: str, name: str, folder: Path | None) -> Path:
+    """A file that the section names: relative to the current folder, then to the data folder."""
+    given = Path(os.path.expanduser(name))
+    places = [given] if folder is None or given.is_absolute() else [given, folder / given]
+    for path in places:
+        if os.path.lexists(path):
+            formats.check_file(path)
+            return path
+    looked = " and ".join(str(path.absolute()) for path in places)
+    hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
+    raise MissingInputError(f"{key}: no such file {quoted(name, 200)}: looked for {looked}{hint}")

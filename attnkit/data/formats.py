@@ -1,0 +1,255 @@
+"""Streaming readers of text: lines, aligned files and plain text, each also gzip-compressed.
+
+The rules, the same for every format:
+
+- Lines end at LF and nowhere else: U+2028, NEL, VT, FF and a lone CR stay inside their line.
+- CRLF is read as LF and a byte order mark at the start of a file is removed; both are counted.
+- A last line without LF is a line; an empty line is a line.
+- Malformed UTF-8 stops with file:line:byte, or is replaced and counted (`errors="replace"`).
+- Control characters, NUL included, are counted and left alone.
+- gzip is recognised by its first bytes, whatever the file is called.
+- A damaged or bomb-like gzip file and a line of more than a mebibyte are refused.
+
+Memory is a few blocks of a mebibyte, however long the file.
+"""
+
+import gzip
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal
+
+from attnkit.data.rows import Counts, Row
+from attnkit.errors import DataError, MissingInputError
+from attnkit.files import input_error
+
+Errors = Literal["strict", "replace"]
+
+BLOCK = 1 << 20
+"""Bytes read at once."""
+LONGEST = BLOCK
+"""Longest line in bytes; not below BLOCK, so that only a line across blocks can exceed it."""
+RATIO = 100
+"""Largest ratio of text to gzip bytes, once the text exceeds FREE; prose has 2 to 5."""
+FREE = 16 << 20
+"""Bytes of text that any gzip file may hold."""
+
+GZIP = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+OTHER = {
+    b"\xff\xfe": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
+    b"PK\x03\x04": "a zip archive; unpack it, or compress the text with gzip",
+    b"BZh": "bzip2 data; unpack it, or compress the text with gzip",
+    b"\xfd7zXZ": "xz data; unpack it, or compress the text with gzip",
+    b"\x28\xb5\x2f\xfd": "zstd data; unpack it, or compress the text with gzip",
+}
+"""First bytes of files that are not text, and what to do about them."""
+
+CONTROL = bytes({*range(32), 127} - {0x09, 0x0A})
+UPPER_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")
+SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
+
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe (data is read more than once)"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def check_file(path: Path) -> os.stat_result:
+    """The file's status, if it is a regular file.
+
+    Raises:
+        MissingInputError: there is no such file, or it may not be read.
+        DataError: it is a folder, a pipe or a device.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise input_error(error, path) from error
+    except ValueError as error:  # a NUL in the name
+        raise MissingInputError(f"{path}: cannot be the name of a file") from error
+    if not stat.S_ISREG(status.st_mode):
+        what = next((word for test, word in KINDS if test(status.st_mode)), "not a file")
+        raise DataError(f"{path}: is {what}; a regular file is wanted")
+    return status
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, opened for reading bytes.
+
+    Raises:
+        MissingInputError, DataError: as `check_file`; also when reading is not permitted.
+    """
+    check_file(path)
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise input_error(error, path) from error
+
+
+def read_lines(
+    path: Path, errors: Errors = "strict", counts: Counts | None = None
+) -> Iterator[str]:
+    """The lines of a text file, gzip or not, without their ends.
+
+    For a file whose last line ends with LF these are as many as `wc -l` says.
+
+    Raises:
+        MissingInputError: the file is not there.
+        DataError: malformed UTF-8, a line that is too long, a damaged gzip file.
+    """
+    counts = Counts() if counts is None else counts
+    first = True
+    for number, piece in _pieces(path):
+        marked = first and piece.startswith(BOM)
+        first = False
+        if marked:
+            counts.bom += 1
+            piece = piece[len(BOM) :]
+        if ends := piece.count(b"\r\n"):
+            counts.crlf += ends
+            piece = piece.replace(b"\r\n", b"\n")
+        counts.control += len(piece) - len(piece.translate(None, CONTROL))
+        counts.control += len(UPPER_CONTROL.findall(piece))
+        lines = _decode(path, piece, number, marked, errors, counts).split("\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from lines
+
+
+def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
+    """Lines, or the segments of an .sgm file as WMT publishes them, spaces collapsed.
+
+    Entities stay as they are, which is also what sacrebleu does with these files.
+
+    Raises:
+        MissingInputError, DataError: as `read_lines`; also a segment that does not end.
+    """
+    lines = read_lines(path, errors, counts)
+    if path.suffix != ".sgm":
+        yield from lines
+        return
+    for number, line in enumerate(lines, 1):
+        if match := SEGMENT.search(line):
+            yield " ".join(match[1].split())
+        elif "<seg" in line:
+            raise DataError(f"{path}:{number}: a <seg> must end in its line")
+
+
+def read_plain(
+    path: Path, errors: Errors = "strict", counts: Counts | None = None
+) -> Iterator[Row]:
+    """Rows for language modelling: every line is a target."""
+    for line in read_text(path, errors, counts):
+        yield Row("", line)
+
+
+def read_pairs(
+    source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None
+) -> Iterator[Row]:
+    """Rows of two aligned files: line n of one belongs to line n of the other.
+
+    Raises:
+        DataError: the files have different numbers of lines; both numbers are given.
+    """
+    left, right = read_text(source, errors, counts), read_text(target, errors, counts)
+    for number, (ours, theirs) in enumerate(zip_longest(left, right), 1):
+        if ours is None:
+            raise ragged((source, target), (number - 1, number + sum(1 for _ in right)))
+        if theirs is None:
+            raise ragged((source, target), (number + sum(1 for _ in left), number - 1))
+        yield Row(ours, theirs)
+
+
+def ragged(paths: Sequence[Path], lines: Sequence[int]) -> DataError:
+    """The error of two aligned files of `lines` many lines."""
+    return DataError(
+        f"{paths[0]} has {lines[0]:,} lines and {paths[1]} has {lines[1]:,}: aligned files must "
+        f"have equally many (the first line without a partner is {min(lines) + 1:,})"
+    )
+
+
+def count_lines(path: Path) -> int:
+    """Lines in a file, gzip or not, as `read_lines` counts them, without decoding."""
+    total, last = 0, b"\n"
+    for number, piece in _pieces(path):
+        if number == 1 and piece == BOM:
+            continue
+        total += piece.count(b"\n")
+        last = piece[-1:]
+    return total + (last != b"\n")
+
+
+def _decode(
+    path: Path, piece: bytes, number: int, marked: bool, errors: Errors, counts: Counts
+) -> str:
+    """The text of a piece whose first line is line `number` of the file."""
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if errors == "replace":
+            text = piece.decode("utf-8", "replace")
+            counts.replaced += text.count("\ufffd") - piece.count(b"\xef\xbf\xbd")
+            return text
+        line = number + piece.count(b"\n", 0, error.start)
+        byte = error.start - piece.rfind(b"\n", 0, error.start)
+        if line == 1:
+            what = next((word for magic, word in OTHER.items() if piece.startswith(magic)), None)
+            if what is not None:
+                raise DataError(f"{path}: this is {what}") from error
+            byte += len(BOM) * marked
+        raise DataError(
+            f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{piece[error.start]:02x}); save the "
+            "file as UTF-8, or set data.errors=replace to have such bytes replaced and counted"
+        ) from error
+
+
+def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Blocks cut at line ends, each with the number of its first line, from 1."""
+    number, rest = 1, b""
+    for block in _blocks(path):
+        cut = block.rfind(b"\n") + 1
+        if len(rest) + (block.find(b"\n") if cut else len(block)) > LONGEST:
+            raise DataError(
+                f"{path}:{number}: the line is longer than {LONGEST:,} bytes; is this a text "
+                "file with a sentence or a row a line?"
+            )
+        if cut:
+            piece = rest + block[:cut]
+            yield number, piece
+            number += piece.count(b"\n")
+            rest = block[cut:]
+        else:
+            rest += block
+    if rest:
+        yield number, rest
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of the text in blocks, decompressed where they begin as gzip does."""
+    with open_file(path) as file:
+        try:
+            packed = file.peek(len(GZIP)).startswith(GZIP)
+            stream = gzip.GzipFile(fileobj=file) if packed else file
+            size = 0
+            while block := stream.read(BLOCK):
+                size += len(block)
+                if packed and size > FREE and size > RATIO * file.tell():
+                    raise DataError(
+                        f"{path}: gzip data that grows more than {RATIO}-fold is refused; unpack "
+                        "it (gunzip) if it is what you mean"
+                    )
+                yield block
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: damaged gzip data ({error}); fetch the file again") from error
+        except OSError as error:
+            raise input_error(error, path) from error

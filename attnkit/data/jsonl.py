@@ -1,0 +1,173 @@
+"""Streaming readers of rows in JSON lines, and of dialogues in the format of ParlAI.
+
+A JSONL row has `source` and `target` (or other names, given by the caller) and may have
+`references`, a list of accepted outputs.  A dialogue row may have `persona` and `turns`, lists of
+strings, in place of `source`.  Strings hold one line each: line breaks inside become spaces and
+are counted, because outputs and references are written a line a row.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnkit.data.formats import Errors, read_lines
+from attnkit.data.rows import Counts, Row
+from attnkit.errors import DataError
+from attnkit.text import nearest
+
+PERSONA_END = " __eop__ "
+TURN_END = " __eot__ "
+HISTORY = 5
+"""Earlier turns of a dialogue in ParlAI's format that are kept."""
+
+BREAK = re.compile(r"\r\n|[\r\n]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def read_jsonl(
+    path: Path,
+    errors: Errors = "strict",
+    counts: Counts | None = None,
+    *,
+    source: str | None = "source",
+    target: str = "target",
+) -> Iterator[Row]:
+    """Rows of a JSONL file, gzip or not; `source` None leaves the source empty.
+
+    Without the target field the first reference is the target.
+
+    Raises:
+        MissingInputError: the file is not there.
+        DataError: a line is not a JSON object (file:line:column), or a field is missing or is
+            not a string (file:line and the nearest field).
+    """
+    counts = Counts() if counts is None else counts
+    for number, line in enumerate(read_lines(path, errors, counts), 1):
+        reader = _Reader(f"{path}:{number}", line, errors, counts)
+        references = reader.texts("references") if "references" in reader.fields else ()
+        if target not in reader.fields and references:
+            output = references[0]
+        else:
+            output = reader.text(target)
+        yield Row(reader.source(source) if source else "", output, references)
+
+
+def join_dialogue(persona: Sequence[str], turns: Sequence[str]) -> str:
+    """One source text: persona sentences __eop__ turns joined by __eot__, oldest first."""
+    history = TURN_END.join(turns)
+    return (" ".join(persona) + PERSONA_END + history).strip() if persona else history
+
+
+def read_parlai(
+    path: Path, errors: Errors = "strict", counts: Counts | None = None
+) -> Iterator[Row]:
+    """Rows of a PersonaChat file of ParlAI: each reply of the speaker with the persona.
+
+    Lines are `N your persona: text` or `N turn TAB reply TAB ...`; N is 1 where a dialogue starts.
+
+    Raises:
+        MissingInputError: the file is not there.
+        DataError: a line that is neither (file:line).
+    """
+    persona: list[str] = []
+    turns: list[str] = []
+    for position, line in enumerate(read_lines(path, errors, counts), 1):
+        number, _, rest = line.partition(" ")
+        if number == "1":
+            persona, turns = [], []
+        turn, *replies = rest.split("\t")
+        if turn.startswith("your persona: "):
+            persona.append(turn.removeprefix("your persona: "))
+            continue
+        if not number.isdecimal() or not replies:
+            raise DataError(f"{path}:{position}: must be a number, a turn, a tab and a reply")
+        if turn != "__SILENCE__":
+            turns.append(turn)
+        yield Row(join_dialogue(persona, turns[-HISTORY:]), replies[0])
+        turns.append(replies[0])
+
+
+class _Reader:
+    """The fields of one JSON object, checked as they are asked for."""
+
+    def __init__(self, place: str, line: str, errors: Errors, counts: Counts) -> None:
+        self.place, self.errors, self.counts = place, errors, counts
+        # Only an escape can bring a line break, a control character or a lone surrogate.
+        self.escaped = "\\" in line
+        self.fields = _object(place, line)
+
+    def source(self, key: str) -> str:
+        """The input text: the field, or a dialogue joined from `persona` and `turns`."""
+        if key in self.fields or not {"persona", "turns"} & self.fields.keys():
+            return self.text(key)
+        persona = self.texts("persona") if "persona" in self.fields else ()
+        turns = self.texts("turns") if "turns" in self.fields else ()
+        return join_dialogue(persona, turns)
+
+    def text(self, key: str) -> str:
+        """The string of one field."""
+        if key not in self.fields:
+            near = nearest(key, self.fields)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            names = ", ".join(map(repr, self.fields)) or "none"
+            raise DataError(f"{self.place}: no field {key!r}{hint}; fields here: {names}")
+        return self._clean(key, self.fields[key])
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The strings of one field that holds a list."""
+        value = self.fields[key]
+        if not isinstance(value, list):
+            raise DataError(
+                f"{self.place}: field {key!r} must be a list of strings, not {_kind(value)}"
+            )
+        return tuple(self._clean(f"{key}[{i}]", item) for i, item in enumerate(value))
+
+    def _clean(self, key: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise DataError(f"{self.place}: field {key!r} must be a string, not {_kind(value)}")
+        if not self.escaped:
+            return value
+        value, breaks = BREAK.subn(" ", value)
+        self.counts.breaks += breaks
+        self.counts.control += len(CONTROL.findall(value))
+        if SURROGATE.search(value):
+            if self.errors == "strict":
+                raise DataError(
+                    f"{self.place}: field {key!r} has half a surrogate pair, which is no "
+                    "character; set data.errors=replace to have it replaced and counted"
+                )
+            value, replaced = SURROGATE.subn("\ufffd", value)
+            self.counts.replaced += replaced
+        return value
+
+
+def _object(place: str, line: str) -> Mapping[str, Any]:
+    """The JSON object that a line holds."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        what = "the line is empty" if not line.strip() else error.msg
+        raise DataError(f"{place}:{error.colno}: not JSON: {what}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{place}:1: each line must be one JSON object, not {_kind(value)}")
+    return value
+
+
+def _kind(value: object) -> str:
+    """JSON's name for a kind of value."""
+    if value is None:
+        return "null"
+    for kind, name in (
+        (bool, "true or false"),
+        (str, "a string"),
+        (list, "a list"),
+        (dict, "an object"),
+    ):
+        if isinstance(value, kind):
+            return name
+    return "a number"
