@@ -8,8 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+LARGEST = 2**31 - 1
+"""No whole number of a recipe is larger."""
+
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -19,7 +22,9 @@ Task = Literal["translation", "summarization", "dialogue", "language-modeling", 
 class Section(BaseModel):
     """A frozen part of a recipe that refuses unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 class Data(Section):
@@ -38,7 +43,7 @@ class Data(Section):
     test: str | tuple[str, ...] | None = None
     """As train; used by eval."""
     format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
-    """auto reads the format from the file names: two files are lines, .jsonl is jsonl, else plain."""
+    """auto goes by the file names: two files are lines, .jsonl is jsonl, any other is plain."""
     errors: Literal["strict", "replace"] = "strict"
     """What malformed UTF-8 does: stop with file:line:byte, or be replaced and counted."""
     max_length: Positive = 256
@@ -116,7 +121,7 @@ class Model(Section):
     dropout: Probability = 0.1
     """Dropout on embeddings, on what each sublayer adds, and inside the feed-forward part."""
     norm: Literal["pre", "post"] = "pre"
-    """Layer normalisation before each sublayer (and once at the end), or after each residual sum."""
+    """Normalisation before each sublayer (and once at the end), or after each residual sum."""
     positions: Literal["sinusoidal", "learned", "rope", "none"] = "sinusoidal"
     """How order enters: added to embeddings (sinusoidal, learned), rotated into q and k (rope)."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
@@ -141,7 +146,7 @@ class Train(Section):
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate."""
     schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
-    """Shape after the linear warm-up.  noam: lr is the factor of width^-0.5 min(s^-0.5, s w^-1.5)."""
+    """Shape after linear warm-up w.  noam: lr is the factor of width^-0.5 min(s^-0.5, s w^-1.5)."""
     warmup: Count = 1000
     """Updates of linear warm-up."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
@@ -232,7 +237,9 @@ class Eval(Section):
     tokenize: str = "13a"
     """sacrebleu tokeniser of BLEU (zh, ja-mecab, char, intl, none)."""
     lowercase: bool = False
-    """Score BLEU, chrF and TER without case."""
+    """Score BLEU and chrF without case; TER never sees case, exact-match always does."""
+    sentences: Literal["newline", "punctuation"] = "newline"
+    """Where ROUGE-Lsum cuts: at line ends as rouge-score, or also after . ! ? and a space."""
     bootstrap: Count = 1000
     """Resamples of the paired bootstrap test; 0 is off."""
 

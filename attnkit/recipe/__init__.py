@@ -1,0 +1,19 @@
+"""Recipes: what to train on what data, and which variants to compare."""
+
+from attnkit.recipe.dump import difference, digest, dump
+from attnkit.recipe.library import library, resolve, shipped
+from attnkit.recipe.load import RecipeFile, load, load_resolved
+from attnkit.recipe.schema import Recipe
+
+__all__ = [
+    "Recipe",
+    "RecipeFile",
+    "difference",
+    "digest",
+    "dump",
+    "library",
+    "load",
+    "load_resolved",
+    "resolve",
+    "shipped",
+]

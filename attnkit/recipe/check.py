@@ -1,0 +1,220 @@
+"""What a recipe may not ask for although each of its values is valid alone.
+
+Each rule is a generator over one recipe that yields the keys concerned, the one to blame first,
+and the reason with a way out.  Nothing here reads data or imports torch.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from attnkit.recipe.build import USED, Built
+from attnkit.recipe.problems import Key, Place, Problems
+from attnkit.recipe.schema import Attention, Recipe
+from attnkit.recipe.settings import field_at
+
+
+class Fault(NamedTuple):
+    """Two or more keys that do not go together; the first that was set is blamed."""
+
+    keys: tuple[str, ...]
+    text: str
+
+
+def check(built: Built, problems: Problems, start: Place) -> None:
+    """Note everything that does not fit together; `start` is the place of defaults."""
+    for rule in RULES:
+        for fault in rule(built):
+            keys: list[Key] = [tuple(key.split(".")) for key in fault.keys]
+            place, key = built.place(*keys) or (start, keys[0])
+            problems.add(place, key, fault.text)
+
+
+def _available(built: Built) -> Iterator[Fault]:
+    recipe = built.recipe
+    later = "not available in this version"
+    if recipe.task == "classification":
+        yield Fault(
+            ("task",), f"classification is {later}; use translation, summarization or dialogue"
+        )
+    if recipe.train.objective in ("masked", "span-corruption"):
+        text = f"{recipe.train.objective} is {later}; use seq2seq, or causal for language-modeling"
+        yield Fault(("train.objective",), text)
+    if recipe.train.init is not None:
+        yield Fault(("train.init",), f"starting from another run is {later}; remove it")
+    if recipe.model.shape == "encoder":
+        text = f"encoder alone serves masked modelling and classification, which are {later}"
+        yield Fault(("model.shape",), f"{text}; use encoder-decoder or decoder")
+
+
+def _task(built: Built) -> Iterator[Fault]:
+    recipe = built.recipe
+    task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
+    pairs = task in ("translation", "summarization", "dialogue")
+    if task == "language-modeling" and shape == "encoder-decoder":
+        text = "language-modeling has no source to encode; use `model.shape: decoder`"
+        yield Fault(("model.shape", "task"), text)
+    if task == "language-modeling" and objective == "seq2seq":
+        text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
+        yield Fault(("train.objective", "task"), text)
+    if pairs and objective == "causal":
+        text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
+        yield Fault(("train.objective", "task"), text)
+    if pairs and shape == "decoder" and not recipe.tokenizer.shared:
+        text = "one decoder reads source and target, so they need one vocabulary; set it to true"
+        yield Fault(("tokenizer.shared", "model.shape"), text)
+    if task != "language-modeling":
+        return
+    if recipe.train.monitor not in ("loss", "accuracy"):
+        text = "language-modeling decodes nothing to score; use `loss` or `accuracy`"
+        yield Fault(("train.monitor", "task"), text)
+    for metric in recipe.eval.metrics:
+        if metric not in ("perplexity", "accuracy"):
+            text = f"{metric} needs decoded text; language-modeling has perplexity and accuracy"
+            yield Fault(("eval.metrics", "task"), text)
+            return
+
+
+def _data(built: Built) -> Iterator[Fault]:
+    data, task = built.recipe.data, built.recipe.task
+    paths = {name: getattr(data, name) for name in ("train", "valid", "test")}
+    given = [name for name, value in paths.items() if value is not None]
+    if data.corpus is not None:
+        for name in given:
+            text = "a corpus brings its own splits; give `data.corpus` or paths, not both"
+            yield Fault((f"data.{name}",), text)
+    else:
+        yield from _paths(data, given)
+    for name in given:
+        files = (paths[name],) if isinstance(paths[name], str) else paths[name]
+        yield from _files(f"data.{name}", files, data.format, task)
+    if data.source is not None and data.source == data.target:
+        text = f"source and target are both {data.source}; name two"
+        yield Fault(("data.target", "data.source"), text)
+
+
+def _paths(data: Any, given: list[str]) -> Iterator[Fault]:
+    if not given:
+        text = "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"
+        yield Fault(("data.corpus", "data"), text)
+        return
+    for name in ("train", "valid"):
+        if name not in given:
+            text = f"data.{given[0]} needs data.{name} beside it; name its file"
+            yield Fault((f"data.{given[0]}",), text)
+    if data.size is not None:
+        yield Fault(("data.size",), "is for embedded corpora; use `data.rows` to keep fewer rows")
+
+
+def _files(key: str, files: tuple[str, ...], form: str, task: str) -> Iterator[Fault]:
+    if any("\0" in name or not name for name in files):
+        yield Fault((key,), "a path must be the name of a file")
+    elif not 1 <= len(files) <= 2:
+        yield Fault((key,), f"must be one file, or two aligned files, got {len(files)}")
+    elif task == "language-modeling" and len(files) == 2:
+        yield Fault((key,), "language-modeling reads one file, got two aligned files")
+    elif form == "lines" and len(files) == 1:
+        text = "`data.format: lines` reads two aligned files [source, target]; name both"
+        yield Fault((key,), text)
+    elif form in ("jsonl", "plain") and len(files) == 2:
+        yield Fault((key,), f"`data.format: {form}` reads one file, got two")
+
+
+def _model(built: Built) -> Iterator[Fault]:
+    model, tokenizer = built.recipe.model, built.recipe.tokenizer
+    if model.width % model.heads:
+        near = _nearest_divisor(model.width, model.heads)
+        text = f"{model.heads} heads do not divide the width {model.width}; {near} would"
+        yield Fault(("model.heads", "model.width"), text)
+    elif model.positions == "rope" and model.width // model.heads % 2:
+        wide = model.width // model.heads
+        text = f"rope turns pairs, but heads are {wide} wide (width / heads); make that even"
+        yield Fault(("model.positions", "model.heads", "model.width"), text)
+    if model.positions == "sinusoidal" and model.width % 2:
+        text = f"sinusoidal positions need an even width; {model.width + 1} would do"
+        yield Fault(("model.width", "model.positions"), text)
+    if model.tie == "all" and not tokenizer.shared and model.shape == "encoder-decoder":
+        text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
+        yield Fault(("model.tie", "tokenizer.shared"), text)
+    used = USED[model.shape]
+    for stack in ("encoder", "decoder"):
+        layers = getattr(model.layers, stack)
+        if stack not in used and layers:
+            text = f"a model of shape {model.shape} has no {stack}; remove it"
+            yield Fault((f"model.layers.{stack}",), text)
+        elif stack == ("encoder" if model.shape == "encoder" else "decoder") and not layers:
+            yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
+    for role in ("encoder", "decoder", "cross"):
+        if role not in used and getattr(model.attention, role) != Attention():
+            text = f"a model of shape {model.shape} has no {role} attention; remove it"
+            yield Fault((f"model.attention.{role}",), text)
+
+
+def _nearest_divisor(width: int, heads: int) -> int:
+    near = (n for n in range(1, min(width, 4 * heads) + 1) if width % n == 0)
+    return min(near, key=lambda n: (abs(n - heads), n))
+
+
+def _train(built: Built) -> Iterator[Fault]:
+    train = built.recipe.train
+    if train.patience and not train.valid_every:
+        text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
+        yield Fault(("train.patience", "train.valid_every"), text)
+    if train.ema and train.average > 1:
+        text = "ema and average both average weights; keep one of them"
+        yield Fault(("train.ema", "train.average"), text)
+    if train.average > 1 and not train.valid_every:
+        text = "averages weights of validations, but valid_every is 0; set train.valid_every"
+        yield Fault(("train.average", "train.valid_every"), text)
+    if train.average > 1 and train.choose == "best":
+        text = "best is one checkpoint and average takes the last ones; keep one of them"
+        yield Fault(("train.choose", "train.average"), text)
+    if train.min_lr > 0 and train.schedule not in ("cosine", "linear"):
+        text = f"does nothing with the schedule {train.schedule}; it is for cosine and linear"
+        yield Fault(("train.min_lr", "train.schedule"), text)
+    elif train.min_lr > train.lr:
+        yield Fault(("train.min_lr", "train.lr"), f"is above the peak train.lr {train.lr:g}")
+    if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
+        text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
+        yield Fault(("train.warmup", "train.schedule"), text)
+
+
+def _lists(built: Built) -> Iterator[Fault]:
+    recipe = built.recipe
+    lists: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("train.seeds", recipe.train.seeds),
+        ("eval.metrics", recipe.eval.metrics),
+        ("eval.splits", recipe.eval.splits),
+        ("tokenizer.special", recipe.tokenizer.special),
+    )
+    for key, values in lists:
+        twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
+        if twice is not None:
+            yield Fault((key,), f"names {twice} twice; name each once")
+
+
+def _search(built: Built) -> Iterator[Fault]:
+    search = built.recipe.search
+    if search.min_length > search.max_length:
+        text = f"is longer than search.max_length {search.max_length}; the most is that"
+        yield Fault(("search.min_length", "search.max_length"), text)
+    most = {"beam": search.beam, "greedy": 1}.get(search.method)
+    if most is not None and search.n_best > most:
+        text = f"{search.method} search finds {most} at most; use {most} or a wider search.beam"
+        yield Fault(("search.n_best", "search.beam", "search.method"), text)
+    for name in ("temperature", "top_k", "top_p"):
+        default = field_at(("search", name)).default
+        if search.method != "sample" and getattr(search, name) != default:
+            text = f"does nothing with `search.method: {search.method}`; use sample or remove it"
+            yield Fault((f"search.{name}", "search.method"), text)
+
+
+def _split_names(built: Built) -> Iterator[Fault]:
+    known = ("train", "valid", "test")
+    recipe: Recipe = built.recipe
+    for name in recipe.eval.splits:
+        if recipe.data.corpus is None and name in known and getattr(recipe.data, name) is None:
+            yield Fault(("eval.splits",), f"names {name}, but there is no data.{name}")
+
+
+RULES = (_available, _task, _data, _model, _train, _lists, _search, _split_names)
+"""Rules for one recipe, in the order of its sections."""

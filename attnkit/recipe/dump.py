@@ -1,0 +1,55 @@
+"""Resolved recipes as text, as a hash, and compared."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from attnkit.recipe.build import flatten
+from attnkit.recipe.problems import dotted
+from attnkit.recipe.schema import Attention, Recipe, Section
+from attnkit.recipe.values import shown
+from attnkit.text import safe_text
+
+
+def dump(recipe: Recipe, header: Mapping[str, str] = {}) -> str:  # noqa: B006
+    """A resolved recipe as YAML that `load_resolved` reads back; `header` becomes comments."""
+    lines = [f"# {name}: {' '.join(text.split())}" for name, text in header.items()]
+    body = yaml.safe_dump(_plain(recipe), sort_keys=False, allow_unicode=True, width=100)
+    return "".join(f"{safe_text(line)}\n" for line in lines) + body
+
+
+def difference(old: Recipe, new: Recipe) -> list[str]:
+    """What differs, a line each: `train.lr: 0.001 -> 0.002`."""
+    before, after = dict(flatten(old)), dict(flatten(new))
+    return [
+        f"{dotted(key)}: {_told(before, key)} -> {_told(after, key)}"
+        for key in [*after, *(key for key in before if key not in after)]
+        if _told(before, key) != _told(after, key)
+    ]
+
+
+def digest(recipe: Recipe) -> str:
+    """SHA-256 of a recipe in canonical JSON, in hexadecimal."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _told(values: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> str:
+    return shown(values[key]) if key in values else "(not set)"
+
+
+def _plain(value: Any) -> Any:
+    """A recipe as mappings, lists and scalars; an attention place without options is its word."""
+    if isinstance(value, Attention):
+        options = {name: _plain(option) for name, option in value.options().items()}
+        return {"name": value.name, **options} if options else value.name
+    if isinstance(value, Section):
+        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value

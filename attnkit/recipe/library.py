@@ -1,0 +1,81 @@
+"""Where recipes are found, and what a recipe is called."""
+
+import re
+from pathlib import Path
+
+from attnkit.errors import MissingInputError, RecipeError
+from attnkit.text import nearest, quoted
+
+SUFFIX = ".yaml"
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+
+
+def library() -> Path:
+    """The folder of shipped recipes: beside the package in a clone, inside it when installed."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "_recipes"
+    return inside if inside.is_dir() else package.parent / "recipes"
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped recipes by name, `quickstart` first, the rest sorted."""
+    folder = library()
+    found = {
+        path.relative_to(folder).with_suffix("").as_posix(): path
+        for path in folder.rglob(f"*{SUFFIX}")
+    }
+    return {name: found[name] for name in sorted(found, key=lambda n: (n != "quickstart", n))}
+
+
+def resolve(recipe: str | Path) -> Path:
+    """The file of a recipe that is named by its path, or by its name when it is a shipped one.
+
+    Raises MissingInputError, naming the nearest shipped recipe.
+    """
+    path = Path(recipe)
+    if _is_there(path):
+        return path
+    known = shipped()
+    name = path.as_posix()
+    if name in known:
+        return known[name]
+    shown = quoted(str(recipe), 200)
+    bare = name.removeprefix("./").removeprefix("recipes/").removesuffix(SUFFIX)
+    if bare in known:
+        raise MissingInputError(f"recipe {shown} is not there; the shipped one is called {bare}")
+    close = nearest(bare, known)
+    hint = f"did you mean {close}?" if close else "`attnkit recipe list` shows the shipped ones"
+    raise MissingInputError(f"recipe {shown} is not there; {hint}")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a path is something other than a folder; broken links and bad names are not."""
+    try:
+        return path.exists() and not path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a folder of the run directory."""
+    return _SAFE.fullmatch(text) is not None
+
+
+def name_of(path: Path) -> str:
+    """What a recipe file is called: its path below a folder `recipes`, elsewhere its stem.
+
+    The name becomes a folder of the run directory.  Raises RecipeError when it cannot be one.
+    """
+    absolute = path.absolute()
+    folders = absolute.parent.parts
+    start = len(folders)
+    if absolute.is_relative_to(library()):
+        start = len(library().parts)
+    elif "recipes" in folders:
+        start = len(folders) - folders[::-1].index("recipes")
+    parts = [*folders[start:], absolute.stem]
+    for part in parts:
+        if not is_name(part):
+            text = f"recipe {quoted(str(path), 200)}: {quoted(part)} cannot name a run folder"
+            raise RecipeError(f"{text}; use letters, digits, '.', '_' and '-'")
+    return "/".join(parts)

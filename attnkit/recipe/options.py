@@ -1,0 +1,96 @@
+"""Options of attention mechanisms: their types read from annotations as text, without eval.
+
+An annotation that is not built from bool, int, float, str, None, Literal, tuple, list, unions and
+Any lets every plain value through; the mechanism then checks it itself.
+"""
+
+import ast
+import types
+from functools import cache, reduce
+from operator import or_
+from typing import Any, Literal, NamedTuple
+
+from attnkit.mechanisms import Facts
+from attnkit.recipe.problems import Key, Problems
+from attnkit.recipe.settings import Setting
+from attnkit.recipe.values import Mismatch, refusal, typed
+from attnkit.text import nearest, quoted
+
+_NAMES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "Any": Any}
+
+
+@cache
+def annotation(text: str) -> Any:
+    """The type that an annotation names, or Any where it is not understood."""
+    try:
+        return _type(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, TypeError):
+        return Any
+
+
+def _type(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=None):
+            return types.NoneType
+        case ast.Constant(value=str(text)):
+            return annotation(text)
+        case ast.Name(id=name) | ast.Attribute(attr=name) if name in _NAMES:
+            return _NAMES[name]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _union([_type(left), _type(right)])
+        case ast.Subscript(value=ast.Name(id=name) | ast.Attribute(attr=name), slice=inner):
+            return _generic(name, inner.elts if isinstance(inner, ast.Tuple) else [inner])
+    return Any
+
+
+def _generic(name: str, inner: list[ast.expr]) -> Any:
+    if name == "Literal":
+        return Literal[tuple(ast.literal_eval(item) for item in inner)]
+    if name in ("Optional", "Union"):
+        ends = [types.NoneType] if name == "Optional" else []
+        return _union([*map(_type, inner), *ends])
+    if name in ("tuple", "list", "Sequence"):
+        many = name != "tuple" or isinstance(inner[-1], ast.Constant)
+        if many:
+            return tuple[_type(inner[0]), ...]  # type: ignore[misc]
+        return tuple[tuple(_type(item) for item in inner)]  # type: ignore[misc]
+    return Any
+
+
+def _union(members: list[Any]) -> Any:
+    return Any if Any in members else reduce(or_, members)
+
+
+class Found(NamedTuple):
+    """The typed value of an option."""
+
+    value: Any
+
+
+def option_value(
+    facts: Facts, name: str, told: Key, setting: Setting, problems: Problems
+) -> Found | None:
+    """The typed value of one option, or None where a problem was noted under the key `told`."""
+    option = facts.options.get(name)
+    if option is None:
+        problems.add(setting.place, told, lambda: unknown_option(facts, name))
+        return None
+    hint = annotation(option.annotation)
+    try:
+        return Found(typed(setting.node, hint))
+    except Mismatch:
+        default = ... if option.required else option.default
+        place, text = refusal(setting.node, hint, default)
+        problems.add(place, told, text)
+        return None
+
+
+def unknown_option(facts: Facts, name: str) -> str:
+    """Why an option is refused, and the nearest one."""
+    text = f"{facts.word} has no option {quoted(name)}"
+    if not facts.options:
+        return f"{text}; it has none"
+    close = nearest(name, facts.options)
+    return f"{text}; " + (
+        f"did you mean {close}?" if close else f"it has {', '.join(facts.options)}"
+    )
