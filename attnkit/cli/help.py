@@ -58,10 +58,9 @@ def option_row(option: Any) -> tuple[str, str]:
     """An option's spellings with its value, and what it does with its default."""
     names = sorted(option.opts, key=len) + list(option.secondary_opts)
     value = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
-    repeats = " ..." if option.multiple else ""
     default = option.default if option.show_default and not option.is_flag else None
     shown = f" [default: {default}]" if default not in (None, "", [], ()) else ""
-    return ", ".join(names) + value + repeats, (option.help or "") + shown
+    return ", ".join(names) + value, (option.help or "") + shown
 
 
 def draw(parts: Iterable[tuple[str, str | Rows]], width: int | None = None) -> str:
@@ -86,9 +85,17 @@ def _paragraphs(text: str, width: int) -> str:
     """Text wrapped paragraph by paragraph; indented paragraphs (examples) stay as they are."""
     wrapped = []
     for paragraph in text.split("\n\n"):
-        raw = all(line.startswith("  ") for line in paragraph.splitlines() if line)
-        wrapped.append(paragraph if raw else _fill(paragraph, width, ""))
+        lines = paragraph.splitlines()
+        if all(line.startswith("  ") for line in lines):
+            wrapped += ["\n".join(_example(line, width) for line in lines)]
+        else:
+            wrapped.append(_fill(paragraph, width, ""))
     return "\n\n".join(wrapped)
+
+
+def _example(line: str, width: int) -> str:
+    """A line that stays as it is where it fits."""
+    return line if len(line) <= width else "  " + _fill(line, width - 2, "    ").lstrip()
 
 
 def _columns(rows: Rows, width: int, paint: Callable[[str, str], str]) -> Iterator[str]:

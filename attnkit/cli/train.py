@@ -46,10 +46,15 @@ def train(
     *,
     variant: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this variant.", autocompletion=complete.variants),
+        typer.Option(
+            metavar="NAME",
+            help="Only this variant; may be repeated.",
+            autocompletion=complete.variants,
+        ),
     ] = None,
     seed: Annotated[
-        list[int] | None, typer.Option(metavar="N", help="This seed instead of the recipe's.")
+        list[int] | None,
+        typer.Option(metavar="N", help="This seed instead of the recipe's; may be repeated."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")] = Path(
         "runs"
@@ -91,8 +96,8 @@ def train(
     from attnkit.show.progress import Board
     from attnkit.show.progress import Job as Line
 
-    _check_overrides(overrides or [])
-    file = load(recipe, overrides or [])
+    settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
+    file = load(recipe, settings)
     jobs = list(_jobs(file, variant, seed, out))
     if dry_run:
         _announce(file, jobs, as_json)
@@ -110,7 +115,7 @@ def train(
             for event in session.train(
                 file,
                 variants=list(dict.fromkeys(job.variant for job in jobs)),
-                seeds=seed,
+                seeds=seed or None,
                 out=out,
                 fresh=fresh,
                 allow_change=allow_change,
@@ -131,28 +136,43 @@ def train(
         _next_commands(file, jobs, out)
 
 
-def _check_overrides(overrides: Sequence[str]) -> None:
-    """Refuse words that are no KEY=VALUE: a second recipe, a value without its option."""
-    for word in overrides:
-        if "=" not in word:
+def _sort_words(
+    words: Sequence[str], variants: list[str], seeds: list[int]
+) -> tuple[list[str], list[str], list[int]]:
+    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood.
+
+    Raises:
+        UsageError: a word is none of these, such as a second recipe.
+    """
+    settings, more, numbers = [], list(variants), list(seeds)
+    for word in words:
+        if "=" in word:
+            settings.append(word)
+        elif seeds and word.isdecimal():
+            numbers.append(int(word))
+        elif variants and "/" not in word and "." not in word:
+            more.append(word)
+        else:
             raise UsageError(
-                f"{quoted(word)} is not KEY=VALUE (train.steps=200); one recipe at a time"
+                f"{quoted(word)} is not KEY=VALUE (such as train.steps=200), and one command "
+                "trains one recipe"
             )
+    return settings, more, numbers
 
 
 def _jobs(
-    file: "RecipeFile", variants: list[str] | None, seeds: list[int] | None, out: Path
+    file: "RecipeFile", variants: Sequence[str], seeds: Sequence[int], out: Path
 ) -> Iterator[Job]:
     """The trainings that the command line asks for, in the order of the recipe."""
     from attnkit.runs import Run
 
-    for name in variants or []:
+    for name in variants:
         if name not in file.variants:
             guess = nearest(name, file.variants)
             hint = f"; did you mean {quoted(guess)}?" if guess else ""
             known = ", ".join(file.variants)
             raise UsageError(f"{file.name} has no variant {quoted(name)}: it has {known}{hint}")
-    for seed in seeds or []:
+    for seed in seeds:
         if seed < 0:
             raise UsageError(f"--seed {seed}: a seed is 0 or more")
     for name, recipe in file.variants.items():

@@ -361,7 +361,8 @@ def plain(event: events.Event) -> list[str]:
         case events.Progress():
             return [name + _progress_words(event)]
         case events.Validated():
-            best = f" (best {event.best:.4g})" if event.best != event.value else ""
+            top = reading(event.monitor, event.best).removeprefix(f"{event.monitor} ")
+            best = f" (best {top})" if event.best != event.value else ""
             monitored = "" if event.monitor == "loss" else f" {reading(event.monitor, event.value)}"
             return [
                 f"{name}step {event.step:,} validation loss {event.loss:.3f} "

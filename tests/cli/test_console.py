@@ -1,0 +1,266 @@
+"""How every outcome becomes an exit code and a line, and what the streams may carry."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import typer
+from shell import Command, environment
+
+from attnkit import errors
+from attnkit.cli import console
+
+
+class Terminal(io.StringIO):
+    """Text that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Standard error as a colour terminal, from now on (pytest replaces it after fixtures)."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "_allow_colour", True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return terminal
+
+
+def run(function: Callable[[], Any], *words: str) -> int:
+    """One command through the whole of `console.run`."""
+    app = typer.Typer(add_completion=False)
+    app.callback(invoke_without_command=True)(function)
+    return console.run(lambda: typer.main.get_command(app), words)
+
+
+CODES = {
+    errors.AttnkitError: 1, errors.UsageError: 2, errors.DivergedError: 3, errors.DataError: 65,
+    errors.MissingInputError: 66, errors.UnavailableError: 69, errors.MemoryLimitError: 71,
+    errors.OutputPathError: 73, errors.OutputError: 74, errors.RecipeError: 78,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda value: str(value))
+def test_an_error_of_attnkit_is_one_line_and_its_own_code(
+    kind: type[errors.AttnkitError], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise kind("a.yaml:3:1: train.lr: must be above 0, got -1")
+
+    assert run(fail) == code
+    assert capsys.readouterr().err == (
+        "attnkit: error: a.yaml:3:1: train.lr: must be above 0, got -1\n"
+    )
+
+
+def test_several_mistakes_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise errors.RecipeError("a.yaml:1:1: x\na.yaml:2:1: y")
+
+    assert run(fail) == 78
+    assert capsys.readouterr().err == (
+        "attnkit: error: a.yaml:1:1: x\nattnkit: error: a.yaml:2:1: y\n"
+    )
+
+
+def test_a_stop_by_a_signal_is_no_error_but_code_75(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise errors.StoppedError("stopped by SIGTERM at step 40")
+
+    assert run(fail) == 75
+    assert capsys.readouterr().err == "attnkit: stopped by SIGTERM at step 40\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(130), typer.Abort()])
+def test_an_interruption_is_code_130(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    assert run(fail) == 130
+    assert capsys.readouterr().err == "attnkit: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    ],
+)
+def test_no_memory_is_code_71_with_a_suggestion(
+    error: BaseException, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    assert run(fail) == 71
+    assert capsys.readouterr().err == (
+        "attnkit: error: out of memory: use smaller batches: train.batch_tokens=N to train, "
+        "--batch-tokens N to decode\n"
+    )
+
+
+def test_memory_advice_keeps_the_update_as_large() -> None:
+    assert console.memory_advice(4096, 2) == (
+        "half the batch at the same update is train.batch_tokens=2048 train.accumulate=4"
+    )
+
+
+def test_a_full_disk_is_code_74_and_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "out/x.txt")
+
+    assert run(fail) == 74
+    assert capsys.readouterr().err == (
+        "attnkit: error: out/x.txt: writing failed: No space left on device\n"
+    )
+
+
+def test_a_broken_pipe_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    assert run(fail) == 141
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bug_shows_its_traceback_without_terminal_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise ValueError("a \x1b]0;title\x07 \u202e token")
+
+    assert run(fail) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert "ValueError: a \\x1b]0;title\\x07 \\u202e token\n" in shown
+    assert shown.endswith("attnkit: error: this is a bug in attnkit 0.1.0: please report it\n")
+
+
+def test_hostile_text_in_an_error_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise errors.DataError("corpus \x1b[31m\x9b[/red]\u2028\u202e\x00\r is bad")
+
+    assert run(fail) == 65
+    assert capsys.readouterr().err == (
+        "attnkit: error: corpus \\x1b[31m\\x9b[/red]\\u2028\\u202e\\x00\\x0d is bad\n"
+    )
+
+
+def test_a_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def warn() -> None:
+        warnings.simplefilter("default")
+        warnings.warn("slow\n  path \x1b[0m", stacklevel=1)
+
+    assert run(warn) == 0
+    assert capsys.readouterr().err == "attnkit: warning: slow path \\x1b[0m\n"
+
+
+def test_an_error_is_red_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = watched(monkeypatch)
+
+    def fail() -> None:
+        raise errors.UsageError("no")
+
+    assert run(fail) == 2
+    assert screen.getvalue() == "attnkit: \x1b[1;31merror:\x1b[0m no\n"
+
+
+@pytest.mark.parametrize("off", ["NO_COLOR", "TERM", "--no-color"])
+def test_colour_can_be_switched_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = watched(monkeypatch)
+
+    def fail() -> None:
+        raise errors.UsageError("no")
+
+    if not off.startswith("-"):
+        monkeypatch.setenv(off, "dumb")
+    assert run(fail, *([off] if off.startswith("-") else [])) == 2
+    assert screen.getvalue() == "attnkit: error: no\n"
+
+
+def test_the_streams_decide_on_colour_separately(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = watched(monkeypatch)
+    assert console.coloured(screen)
+    assert not console.coloured(io.StringIO())
+    assert console.stderr().color_system is not None
+    assert console.stdout().color_system is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "ascii_only"),
+    [
+        ({}, False),
+        ({"LANG": "C"}, True),
+        ({"LANG": "de_DE.UTF-8", "LC_ALL": "POSIX"}, True),
+        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, False),
+    ],
+)
+def test_an_explicit_c_locale_means_ascii_boxes(
+    variables: dict[str, str], ascii_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    assert console.ascii_only(stream) is ascii_only
+
+
+def test_an_encoding_without_boxes_means_ascii_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    assert console.ascii_only(io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+
+
+def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    def say(words: list[str]) -> None:
+        console.write(console.again(without=["--fresh"]))
+
+    app = typer.Typer(add_completion=False)
+    app.command()(say)
+    assert console.run(lambda: typer.main.get_command(app), ["a b", "--no-color", "it's"]) == 0
+    assert capsys.readouterr().out == "attnkit 'a b' --no-color 'it'\"'\"'s'"
+
+
+def test_a_full_device_is_code_74_with_one_line(command: Command) -> None:
+    with open("/dev/full", "w") as full:
+        done = command("--help", stdout=full.fileno())
+    assert done.returncode == 74
+    assert done.stderr == (
+        "attnkit: error: standard output: writing failed: No space left on device\n"
+    )
+
+
+def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = command("--help", stdout=write)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_closed_streams_are_no_error() -> None:
+    line = f"{sys.executable} -m attnkit --version >&- 2>&-"
+    assert subprocess.run(["sh", "-c", line], env=environment(), check=False).returncode == 0
+
+
+@pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
+def test_text_that_a_locale_cannot_show_is_no_crash(
+    variables: dict[str, str], command: Command
+) -> None:
+    done = command("train", "\u65e5\u672c\u1e9e.yaml", **variables)
+    assert done.returncode == 66
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1

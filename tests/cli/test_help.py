@@ -1,0 +1,155 @@
+"""`--help`, `--version`, usage errors and completion: at once, at any width, without torch."""
+
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+from shell import Command, environment
+
+import attnkit
+from attnkit.cli import COMMANDS, help, main
+
+
+def loaded_after(*words: str) -> set[str]:
+    """The heavy modules that a command line has imported by its end."""
+    code = (
+        "import sys\n"
+        "from attnkit.cli import main\n"
+        f"code = main({list(words)!r})\n"
+        "heavy = ('torch', 'numpy', 'sacrebleu', 'sentencepiece', 'rouge_score', 'safetensors')\n"
+        "print(*(name for name in heavy if name in sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), *((c, "--help") for c in COMMANDS)])
+def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
+    assert loaded_after(*words) == set()
+
+
+def test_help_answers_in_0_3_seconds(command: Command) -> None:
+    """Median of ten in processes of their own, the interpreter's own start included."""
+    command("--help")
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        assert command("--help").returncode == 0
+        times.append(time.perf_counter() - start)
+    assert statistics.median(times) < 0.3
+
+
+def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"attnkit {attnkit.__version__}\n"
+
+
+def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("Usage: attnkit COMMAND ... [OPTIONS]\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_help_fits_the_terminal(
+    name: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert "\x1b" not in shown
+    assert max(map(len, shown.splitlines())) <= min(width, help.WIDEST)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_every_option_with_an_explanation(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main([name, "--help"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        if re.match(r"  -", line):
+            assert re.match(r"  -\S.*\s{2,}\S", line) or len(line) > 40, line
+
+
+PAGE = [
+    ("Usage", "attnkit x RUN [OPTIONS]"),
+    ("", "What it does, in words that are long enough to be wrapped once.\n\n  attnkit x runs/a"),
+    ("Options", [("--out DIR", "Where it goes, in words that have to be wrapped as well.")]),
+    ("Nothing", []),
+]
+
+
+def test_a_wide_page_has_two_columns() -> None:
+    assert help.draw(PAGE, 61) == (
+        "Usage: attnkit x RUN [OPTIONS]\n"
+        "\n"
+        "What it does, in words that are long enough to be wrapped\n"
+        "once.\n"
+        "\n"
+        "  attnkit x runs/a\n"
+        "\n"
+        "Options:\n"
+        "  --out DIR  Where it goes, in words that have to be wrapped\n"
+        "             as well.\n"
+    )
+
+
+def test_a_narrow_page_has_one() -> None:
+    assert help.draw(PAGE, 40).splitlines()[-3:] == [
+        "  --out DIR",
+        "      Where it goes, in words that have",
+        "      to be wrapped as well.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "no such command 'trian'. Did you mean 'train'? See `attnkit --help`"),
+        (["--bold"], "no such option: --bold; see `attnkit --help`"),
+        (["train"], "missing argument 'RECIPE'; see `attnkit train --help`"),
+        (["train", "x", "--ofline"], "no such option: --ofline"),
+        (["train", "x", "--seed", "one"], "invalid value for '--seed'"),
+        (["train", "a.yaml", "b.yaml"], "'b.yaml' is not KEY=VALUE"),
+    ],
+)
+def test_a_usage_error_is_one_line_that_says_what_is_right(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"attnkit: error: {message}")
+    assert shown.count("\n") == 1
+
+
+def completed(line: str) -> list[str]:
+    """What bash would offer at the end of a line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "attnkit"],
+        env=environment(
+            _ATTNKIT_COMPLETE="complete_bash",
+            COMP_WORDS=line,
+            COMP_CWORD=str(len(line.split()) - (not line.endswith(" "))),
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.split()
+
+
+def test_tab_completes_commands() -> None:
+    assert completed("attnkit tr") == ["train"]
+
+
+def test_tab_completes_keys_of_a_recipe() -> None:
+    assert completed("attnkit train quickstart train.step") == ["train.steps="]
