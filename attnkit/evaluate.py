@@ -1,0 +1,311 @@
+"""Scoring trained runs: decode a split, score it, keep what was measured, put runs side by side.
+
+Outputs go to outputs/<split>.hyp.txt, their per-sentence statistics to outputs/<split>.stats.npz
+and everything that is reported to scores.json.  What the same weights gave under the same search
+settings on the same lines is not computed again.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnkit import __version__
+from attnkit.data.rows import Row
+from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
+from attnkit.recipe.schema import Eval, Search
+from attnkit.scoring import FORCED, TEXT, Entry, Score, expand, score, side_by_side, warnings
+from attnkit.scoring.checks import SHARE
+from attnkit.scoring.forced import forced, forced_scores
+from attnkit.scoring.kept import Kept
+from attnkit.search import Tally, translate
+
+if TYPE_CHECKING:
+    from attnkit.models.base import Model
+    from attnkit.runs import Run
+    from attnkit.tokens import Tokenizer
+
+__all__ = ["baselines", "comparison", "evaluate", "forced", "pick_device", "stored"]
+
+Progress = Callable[[str, int, int], object]
+"""Called with what is decoded (a run's split), sentences done, and sentences in all."""
+
+
+def evaluate(
+    run: "Run",
+    splits: Sequence[str],
+    eval: Eval,
+    *,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    search: Search | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Decode and score splits of a run's corpus; one entry a split, also stored in the run.
+
+    Args:
+        run: a finished one.
+        splits: names of splits that the corpus has.
+        eval: metrics and their settings.
+        device: auto takes a GPU where there is one.
+        data_dir: where corpora are; $ATTNKIT_DATA by default.
+        offline: never download.
+        search: instead of the recipe's; always one output a line.
+        force: compute everything again.
+        progress: told about decoding.
+
+    Raises:
+        MissingInputError: the run is not finished, or the corpus has no such split.
+        DataError: a split has no rows.
+        RecipeError: a metric of output text for a language model.
+        UnavailableError: the device or a tokeniser's package is missing.
+    """
+    from attnkit.data.corpus import Corpus
+
+    if not run.finished:
+        raise MissingInputError(
+            f"{run.path}: training is not finished; run `attnkit train` again to go on"
+        )
+    recipe = run.recipe
+    names = _metrics(eval, recipe.task)
+    corpus = Corpus.open(
+        recipe.data,
+        recipe.task,
+        data_dir=None if data_dir is None else Path(data_dir),
+        offline=offline,
+    )
+    spec = (search or recipe.search).model_copy(update={"n_best": 1})
+    job = _Job(run, eval, names, spec, pick_device(device), force, progress)
+    return [job.split(split, list(corpus.rows(split))) for split in splits]
+
+
+def comparison(
+    runs: Iterable["Run"],
+    splits: Sequence[str] | None = None,
+    *,
+    metrics: Sequence[str] | None = None,
+    baseline: str | Mapping[str, str] | None = None,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """Evaluated runs side by side: the object of `attnkit eval --format json`.
+
+    Args:
+        runs: in the order in which they are shown.
+        splits: all that were scored when None.
+        metrics: all that were scored when None.
+        baseline: the variant that others are compared with, or that of each recipe by its name;
+            the first run's variant when None.
+        resamples: of the paired bootstrap; 0 leaves p-values out.
+
+    Raises:
+        MissingInputError: a run was not evaluated on a split.
+        DataError: what was stored is damaged.
+    """
+    entries = [
+        entry if metrics is None else entry.only(expand(metrics))
+        for run in runs
+        for entry in [stored(run, split) for split in splits or run.scores()]
+    ]
+    return side_by_side(entries, baselines(entries, baseline), resamples=resamples)
+
+
+def baselines(
+    entries: Iterable[Entry], chosen: str | Mapping[str, str] | None = None
+) -> dict[str | None, str]:
+    """The baseline of each recipe: the chosen variant, else the first one shown."""
+    out: dict[str | None, str] = {}
+    for entry in entries:
+        recipe = entry.row["recipe"]
+        given = chosen if isinstance(chosen, str) else (chosen or {}).get(recipe)
+        out.setdefault(recipe, given or entry.row["variant"])
+    return out
+
+
+def stored(run: "Run", split: str) -> Entry:
+    """What the last evaluation of a split found.
+
+    Raises:
+        MissingInputError: there was none.
+        DataError: what it stored is damaged.
+    """
+    kept = Kept.read(run, split)
+    if kept is None:
+        raise MissingInputError(
+            f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
+        )
+    return kept.entry(run, split)
+
+
+def pick_device(name: str) -> str:
+    """The device that `name` means here; auto is the first GPU, else the CPU.
+
+    Raises:
+        UnavailableError: this machine has no such device.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UnavailableError(f"device {name!r} is not available here: use cpu or auto") from error
+    return name
+
+
+@dataclass
+class _Job:
+    """One run and how it is evaluated."""
+
+    run: "Run"
+    eval: Eval
+    names: tuple[str, ...]
+    search: Search
+    device: str
+    force: bool
+    progress: Progress | None
+
+    def split(self, split: str, rows: list[Row]) -> Entry:
+        """Evaluate one split, and store what was not known yet."""
+        references = [list(row.references or (row.target,)) for row in rows]
+        kept = self._start(split, rows, references)
+        text = [name for name in self.names if name in TEXT]
+        missing = [name for name in self.names if name not in kept.scores]
+        if text and not kept.texts:
+            kept.texts, kept.facts["decode"] = self._decode(split, rows)
+        if text and missing:
+            kept.scores |= score(missing, kept.texts, references, self.eval)
+        if set(missing) & set(FORCED):
+            kept.scores |= self._forced(missing, rows)
+        kept.facts |= {"sentences": len(rows), "warnings": []}
+        if text:
+            found = warnings(kept.texts, references, metrics=text, tokenize=self.eval.tokenize)
+            kept.facts["warnings"] = found + _limits(kept.facts["decode"], self.search)
+        if missing:
+            kept.write(self.run, split)
+        return kept.entry(self.run, split).only(self.names)
+
+    @cached_property
+    def model(self) -> "Model":
+        """The run's model; not loaded where everything is known already."""
+        return self.run.model(self.device)
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """The run's tokenizer."""
+        return self.run.tokenizer()
+
+    def _start(self, split: str, rows: Sequence[Row], references: list[list[str]]) -> Kept:
+        """What an earlier evaluation found and is still true."""
+        kept = Kept(
+            weights=self.run.manifest["files"]["model.safetensors"],
+            source=_digest([row.source for row in rows]),
+            references=_digest(*references),
+            search=self.search.model_dump(mode="json"),
+            scoring={
+                "tokenize": self.eval.tokenize,
+                "lowercase": self.eval.lowercase,
+                "sentences": self.eval.sentences,
+                "attnkit": __version__,
+                "sacrebleu": version("sacrebleu"),
+                "rouge-score": version("rouge-score"),
+            },
+        )
+        try:
+            old = None if self.force else Kept.read(self.run, split)
+        except DataError:
+            return kept
+        made_from = (kept.weights, kept.source, kept.search)
+        if old is None or (old.weights, old.source, old.search) != made_from:
+            return kept
+        kept.texts, kept.facts = old.texts, old.facts
+        if (old.scoring, old.references) == (kept.scoring, kept.references):
+            kept.scores = old.scores
+        return kept
+
+    def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
+        """Outputs of the split, and how fast they came."""
+        what, texts, tally = f"{self.run.variant} seed {self.run.seed}, {split}", [], Tally()
+        model, tokenizer = self.model, self.tokenizer
+        start = time.perf_counter()
+        for answer in translate(
+            model,
+            tokenizer,
+            [row.source for row in rows],
+            self.search,
+            max_source=self.run.recipe.data.max_length,
+            device=self.device,
+            tally=tally,
+        ):
+            texts.append(answer[0][0])
+            if self.progress is not None:
+                self.progress(what, len(texts), len(rows))
+        seconds = max(time.perf_counter() - start, 1e-6)
+        tokens = sum(map(len, tokenizer.target.encode(texts)))
+        return texts, {
+            "seconds": round(seconds, 3),
+            "sentences_per_second": round(len(texts) / seconds, 2),
+            "tokens_per_second": round(tokens / seconds, 2),
+            "tokens": tokens,
+            "device": self.device,
+            "threads": torch.get_num_threads(),
+            **asdict(tally),
+        }
+
+    def _forced(self, names: Sequence[str], rows: Sequence[Row]) -> dict[str, Score]:
+        """Scores of the model's probabilities."""
+        recipe = self.run.recipe
+        return forced_scores(
+            names,
+            self.model,
+            self.tokenizer,
+            rows,
+            max_length=recipe.data.max_length,
+            stream=recipe.task == "language-modeling",
+            device=self.device,
+        )
+
+
+def _limits(decode: Mapping[str, Any], search: Search) -> list[str]:
+    """Warnings about lines that were cut by a limit of the recipe."""
+    out = []
+    if cut := decode["truncated"]:
+        out.append(
+            f"{cut} of {decode['lines']} inputs are longer than data.max_length and were cut"
+        )
+    if decode["unfinished"] > SHARE * decode["lines"]:
+        out.append(
+            f"{decode['unfinished']} of {decode['lines']} outputs did not end within "
+            f"search.max_length={search.max_length} tokens"
+        )
+    return out
+
+
+def _metrics(eval: Eval, task: str) -> tuple[str, ...]:
+    """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
+    names = expand(eval.metrics)
+    if task != "language-modeling":
+        return names
+    if wrong := [name for name in names if name in TEXT]:
+        raise RecipeError(
+            f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
+            "use perplexity and accuracy"
+        )
+    return (*names, "word-perplexity") if "perplexity" in names else names
+
+
+def _digest(*rows: Sequence[str]) -> str:
+    """SHA-256 of rows of texts, and of where each text and row ends."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(len(row).to_bytes(8, "big"))
+        for text in row:
+            data = text.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""Warnings about outputs whose score would mislead: empty, all equal, not detokenised."""
+
+import re
+from collections.abc import Callable, Sequence
+
+SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
+"""Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenised."""
+UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
+"""Kana and Han: scripts written without spaces between words."""
+SHARE = 0.1
+"""Share of lines above which something is a habit of the text, not of a sentence."""
+
+
+def warnings(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    *,
+    metrics: Sequence[str] = (),
+    tokenize: str = "13a",
+) -> list[str]:
+    """What looks wrong about the outputs, one line each; empty when nothing does.
+
+    A mark that the first reference of the line carries as well is not reported.
+
+    Args:
+        hypotheses: one output a line.
+        references: at least one for each line.
+        metrics: what is scored; some see nothing in some languages.
+        tokenize: sacrebleu's tokeniser of BLEU.
+    """
+    lines = len(hypotheses)
+    first = [line[0] for line in references]
+    out = []
+    if empty := _more(lambda text: not text.strip(), hypotheses, first):
+        out.append(f"{empty} of {lines} hypotheses are empty")
+    if len(set(hypotheses)) == 1 < len(set(first)):
+        out.append(f"all {lines} hypotheses are the same text")
+    if marked := _more(lambda text: bool(SUBWORD.search(text)), hypotheses, first):
+        out.append(
+            f"{marked} of {lines} hypotheses carry subword marks (U+2581, @@ or ##): "
+            "scores are for detokenised text"
+        )
+    split = _more(lambda text: text.endswith(" ."), hypotheses, first)
+    if split > SHARE * lines:
+        out.append(
+            f"{split} of {lines} hypotheses end in a separate full stop, their references do not: "
+            "scores are for detokenised text"
+        )
+    if tokenize in ("13a", "intl") and any(name.startswith("bleu") for name in metrics):
+        out.extend(_unspaced(first, tokenize))
+    if any(name.startswith("rouge") for name in metrics):
+        out.extend(_blind(references))
+    return out
+
+
+def _unspaced(references: Sequence[str], tokenize: str) -> list[str]:
+    """BLEU of a script without spaces, under a tokeniser that cuts at spaces."""
+    found = sum(bool(UNSPACED.search(text)) for text in references)
+    if found <= SHARE * len(references):
+        return []
+    return [
+        f"{found} of {len(references)} references are Chinese or Japanese, which tokenizer "
+        f"{tokenize} does not cut into words: use zh, ja-mecab or char"
+    ]
+
+
+def _blind(references: Sequence[Sequence[str]]) -> list[str]:
+    """ROUGE reads a-z and 0-9 only."""
+    blind = sum(
+        not any(re.search("[a-z0-9]", text.lower()) for text in line)
+        for line in references
+        if any(text.strip() for text in line)
+    )
+    if not blind:
+        return []
+    return [f"ROUGE reads a-z and 0-9 only: it sees no word in {blind} of {len(references)} lines"]
+
+
+def _more(test: Callable[[str], bool], hypotheses: Sequence[str], references: Sequence[str]) -> int:
+    """Hypotheses that pass a test which their reference does not pass."""
+    return sum(
+        test(text) and not test(reference)
+        for text, reference in zip(hypotheses, references, strict=True)
+    )

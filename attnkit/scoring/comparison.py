@@ -1,0 +1,119 @@
+"""Systems side by side: one row a run and split, and every variant against its baseline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnkit.scoring.metrics import Score
+from attnkit.scoring.significance import SEED, Comparison, compare, corrected
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One system on one split."""
+
+    row: Mapping[str, Any]
+    """What is reported: recipe, variant, seed, split, metrics, parameters, run, ..."""
+    scores: Mapping[str, Score]
+    """The same metrics with their per-sentence statistics."""
+    references: str
+    """Digest of the references; only systems scored on the same ones are compared."""
+
+    def only(self, metrics: Sequence[str]) -> "Entry":
+        """The same with these metrics alone, in this order; those without a score are left out."""
+        names = [name for name in metrics if name in self.scores]
+        row = {**self.row, "metrics": {name: self.row["metrics"][name] for name in names}}
+        return Entry(row, {name: self.scores[name] for name in names}, self.references)
+
+
+Group = dict[tuple[str | None, str], list[Entry]]
+"""(recipe, variant) -> one entry a training seed."""
+
+
+def side_by_side(
+    entries: Sequence[Entry],
+    baselines: Mapping[str | None, str],
+    *,
+    resamples: int = 1000,
+    seed: int = SEED,
+) -> dict[str, Any]:
+    """The object that `attnkit eval --format json` prints.
+
+    Args:
+        entries: in the order in which they are shown.
+        baselines: recipe -> the variant that others are compared with.  Systems are compared
+            when they were scored on the same references, with the first baseline among them.
+        resamples: of the paired bootstrap; 0 leaves the p-values out.
+    """
+    splits: dict[tuple[str | None, str], Group] = {}
+    for entry in entries:
+        group = splits.setdefault((entry.row["split"], entry.references), {})
+        group.setdefault((entry.row["recipe"], entry.row["variant"]), []).append(entry)
+    comparisons = []
+    used = []
+    for group in splits.values():
+        base = next((key for key in group if baselines.get(key[0]) == key[1]), None)
+        if base is not None and len(group) > 1:
+            used.append(base[1])
+            comparisons.extend(_against(base, group, resamples, seed))
+    return {
+        "rows": [dict(entry.row) for entry in entries],
+        "baseline": used[0] if used else None,
+        "comparisons": comparisons,
+        "resamples": resamples,
+        "bootstrap_seed": seed,
+    }
+
+
+def _against(
+    base: tuple[str | None, str], group: Group, resamples: int, seed: int
+) -> list[dict[str, Any]]:
+    """Comparisons of every other variant of a group with its baseline, metric by metric."""
+    out = []
+    for metric in group[base][0].scores:
+        records = [
+            _record(metric, key, base, group, resamples, seed)
+            for key in group
+            if key != base and all(metric in entry.scores for entry in group[key])
+        ]
+        tested = [record for record in records if record["p"] is not None]
+        for record, p in zip(tested, corrected([r["p"] for r in tested]), strict=True):
+            record["p_corrected"] = p
+        out.extend(records)
+    return out
+
+
+def _record(
+    metric: str,
+    key: tuple[str | None, str],
+    base: tuple[str | None, str],
+    group: Group,
+    resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """One variant against the baseline on one metric.
+
+    Scores with different signatures measure different things: difference and p are then null.
+    """
+    system = [entry.scores[metric] for entry in group[key]]
+    against = [entry.scores[metric] for entry in group[base]]
+    result: Comparison | None = None
+    difference: float | None = None
+    if len({score.signature for score in (*system, *against)}) == 1:
+        difference = float(np.mean([s.value for s in system]) - np.mean([s.value for s in against]))
+        if resamples:
+            result = compare(system, against, resamples=resamples, seed=seed)
+    return {
+        "recipe": key[0],
+        "variant": key[1],
+        "split": group[key][0].row["split"],
+        "metric": metric,
+        "baseline": base[1],
+        "difference": difference,
+        "p": result and result.p,
+        "p_corrected": None,
+        "interval": result and list(result.interval),
+        "sentences": len(system[0].statistics),
+    }

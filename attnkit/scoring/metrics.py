@@ -1,0 +1,261 @@
+"""Metrics of text: BLEU, chrF and TER by sacrebleu, ROUGE by rouge-score, exact match.
+
+A score is a function of summed per-sentence statistics (n-gram counts, edits, F values), so one
+table of statistics gives the corpus score and every bootstrap resample of it.  All scores are on
+the 0-100 scale but perplexity, and each carries a signature that says how it was computed.
+Nothing is ever downloaded.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnkit import __version__
+from attnkit.errors import DataError, UnavailableError, UsageError
+from attnkit.text import nearest, quoted
+
+if TYPE_CHECKING:
+    from attnkit.recipe.schema import Eval
+
+ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match")
+"""Metrics of output text."""
+FORCED = ("accuracy", "perplexity", "word-perplexity")
+"""Metrics of the model's probabilities while it reads the reference."""
+LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
+TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none",
+              "flores101", "flores200", "spBLEU-1K")  # fmt: skip
+"""sacrebleu's tokenisers of BLEU; the last three need a sentencepiece model on disk."""
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one system on one test set."""
+
+    value: float
+    """0-100, or the perplexity."""
+    signature: str
+    """How it was computed."""
+    metric: str = field(repr=False)
+    """Name of the metric: which function of the summed statistics is the score."""
+    statistics: Statistics = field(repr=False, compare=False)
+    """[sentences, k]: what the score is computed from, for the paired bootstrap."""
+
+    @classmethod
+    def of(cls, metric: str, statistics: Statistics, signature: str) -> "Score":
+        """The score that statistics [sentences, k] give."""
+        return cls(reducer(metric)(statistics.sum(0).tolist()), signature, metric, statistics)
+
+    def json(self) -> dict[str, Any]:
+        """Score and signature; a value that is not finite becomes null."""
+        value = self.value if math.isfinite(self.value) else None
+        return {"score": value, "signature": self.signature}
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """Metric names in order, without repeats; `rouge` stands for the four ROUGE metrics.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    known = (*TEXT, *FORCED)
+    out: list[str] = []
+    for name in names:
+        if name != "rouge" and name not in known:
+            near = nearest(name, ("rouge", *known))
+            hint = f"did you mean {near}? " if near else ""
+            raise UsageError(
+                f"unknown metric {name!r}: {hint}choose from {', '.join(known)}, rouge"
+            )
+        out.extend(ROUGE if name == "rouge" else (name,))
+    return tuple(dict.fromkeys(out))
+
+
+def score(
+    metrics: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    eval: "Eval",
+) -> dict[str, Score]:
+    """Score hypotheses against the references of each line (one or more, their number may vary).
+
+    Metrics that need the model (`FORCED`) are left out.  Cost: about 0.3 s for 1,000 sentences,
+    TER several times that.
+
+    Raises:
+        DataError: the numbers of lines differ, or a line has no reference.
+        UnavailableError: the tokeniser needs a package or a file that is not there.
+        UsageError: unknown metric or tokeniser.
+    """
+    names = [name for name in expand(metrics) if name in TEXT]
+    _check(hypotheses, references)
+    rouge = [name for name in names if name in ROUGE]
+    out: dict[str, Score] = {}
+    if rouge:
+        out.update(_rouge(rouge, hypotheses, references, eval.sentences))
+    for name in names:
+        if name == "exact-match":
+            out[name] = _exact_match(hypotheses, references)
+        elif name not in ROUGE:
+            out[name] = _sacrebleu(name, hypotheses, references, eval)
+    return {name: out[name] for name in names}
+
+
+@cache
+def reducer(metric: str) -> Callable[[list[float]], float]:
+    """The function from summed statistics to the score of a metric."""
+    if metric in ("bleu", "bleu1", "bleu4", "chrf", "ter"):
+        compute = _metric(metric, "none", False)._compute_score_from_stats
+        return lambda sums: float(compute(sums).score)
+    if metric in ("perplexity", "word-perplexity"):
+        return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))
+    return lambda sums: 100 * sums[0] / max(sums[1], 1)
+
+
+def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: "
+            "they must be line by line the same sentences"
+        )
+    if not hypotheses:
+        raise DataError("nothing to score: there are no lines")
+    for number, line in enumerate(references, 1):
+        if not line:
+            raise DataError(f"line {number} has no reference: give at least one for each line")
+
+
+def _streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
+    """References as sacrebleu takes them: stream r holds the r-th reference of each line."""
+    most = max(map(len, references))
+    return [[line[r] if r < len(line) else None for line in references] for r in range(most)]
+
+
+def _count(references: Sequence[Sequence[str]]) -> str:
+    counts = {len(line) for line in references}
+    return str(counts.pop()) if len(counts) == 1 else "var"
+
+
+def _order(metric: str) -> int:
+    return 1 if metric == "bleu1" else 4
+
+
+def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
+    """sacrebleu's metric; TER has tercom's settings, which never see case."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    if name == "chrf":
+        return CHRF(lowercase=lowercase)
+    if name == "ter":
+        return TER()
+    # force: the advice on tokenised text is ours (checks.py), not sacrebleu's
+    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=_order(name))
+
+
+def _sacrebleu(
+    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: "Eval"
+) -> Score:
+    """BLEU, chrF and TER; the statistics are those that sacrebleu's own tests resample."""
+    tokenize = _tokenizer(eval.tokenize) if name.startswith("bleu") else "none"
+    metric = _metric(name, tokenize, eval.lowercase)
+    statistics = metric._extract_corpus_statistics(hypotheses, _streams(references))
+    signature = metric.get_signature()
+    if name in ("bleu1", "bleu4"):
+        signature.update("order", _order(name))
+    return Score.of(name, np.asarray(statistics, dtype=np.float64), str(signature))
+
+
+def _tokenizer(name: str) -> str:
+    """Refuse a tokeniser that is unknown, not installed, or that sacrebleu would download."""
+    if name not in TOKENIZERS:
+        near = nearest(name, TOKENIZERS)
+        hint = f"did you mean {near}? " if near else ""
+        raise UsageError(
+            f"unknown tokenizer {quoted(name)}: {hint}choose from {', '.join(TOKENIZERS)}"
+        )
+    if name in ("ja-mecab", "ko-mecab"):
+        try:
+            _metric("bleu", name, False)
+        except (ImportError, RuntimeError) as error:
+            extra = f"sacrebleu[{name[:2]}]"
+            raise UnavailableError(
+                f"tokenizer {name} needs packages that are not installed: pip install '{extra}'"
+            ) from error
+    elif name in TOKENIZERS[-3:]:
+        from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+        from sacrebleu.utils import SACREBLEU_DIR
+
+        model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[name]["url"]).name
+        if not model.is_file():
+            raise UnavailableError(
+                f"tokenizer {name} needs the sentencepiece model {model}, which is not there: "
+                f"download {SPM_MODELS[name]['url']} to it (scoring never downloads)"
+            )
+    return name
+
+
+class _Words:
+    """rouge-score's own tokenisation with the Porter stemmer, each text and word only once."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer  # type: ignore[import-untyped]
+        from rouge_score import tokenize
+
+        self.stem = cache(PorterStemmer().stem)
+        self.tokenize = cache(lambda text: tokenize.tokenize(text, self))
+
+
+def _rouge(
+    names: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    sentences: str,
+) -> dict[str, Score]:
+    """F measure of each line, the best over its references; the score is their mean.
+
+    Sentences matter to ROUGE-Lsum alone; the other metrics read a line end as a space.
+    """
+    from importlib.metadata import version
+
+    from rouge_score.rouge_scorer import RougeScorer
+
+    def cut(text: str) -> str:
+        return SENTENCE_END.sub("\n", text) if sentences == "punctuation" else text
+
+    scorer = RougeScorer(list(names), tokenizer=_Words())
+    rows = [
+        scorer.score_multi([cut(reference) for reference in line], cut(text))
+        for text, line in zip(hypotheses, references, strict=True)
+    ]
+    tail = f"version:rouge-score-{version('rouge-score')}"
+    out = {}
+    for name in names:
+        statistics = np.array([[row[name].fmeasure, 1.0] for row in rows])
+        parts = [f"nrefs:{_count(references)}", f"type:{name}", "measure:f", "refs:max"]
+        parts += ["stemmer:yes", *([f"sentences:{sentences}"] if name == "rougeLsum" else []), tail]
+        out[name] = Score.of(name, statistics, "|".join(parts))
+    return out
+
+
+def _exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """Share of outputs equal to one of their references, white space at both ends aside."""
+    statistics = np.array(
+        [
+            [float(text.strip() in {reference.strip() for reference in line}), 1.0]
+            for text, line in zip(hypotheses, references, strict=True)
+        ]
+    )
+    signature = f"nrefs:{_count(references)}|case:mixed|refs:any|version:attnkit-{__version__}"
+    return Score.of("exact-match", statistics, signature)

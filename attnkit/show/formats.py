@@ -1,0 +1,91 @@
+"""A table as Markdown, LaTeX, CSV and JSON text."""
+
+import csv
+import io
+import json
+import re
+
+from attnkit.show.table import PLUS_MINUS, Cell, Table
+from attnkit.text import safe_text
+
+
+def markdown(table: Table) -> str:
+    """A GitHub table under a heading line, notes as a list."""
+    titles = [_markdown_text(column.title) for column in table.columns]
+    rule = ["---:" if column.align == "right" else ":---" for column in table.columns]
+    body = [[_markdown_cell(cell) for cell in row] for row in table.rows]
+    lines = [f"| {' | '.join(row)} |" for row in (titles, rule, *body)]
+    head = [f"**{_markdown_text(table.title)}**", ""] if table.title else []
+    notes = ["", *(f"- {_markdown_text(note)}" for note in table.notes)] if table.notes else []
+    return "\n".join([*head, *lines, *notes]) + "\n"
+
+
+def latex(table: Table) -> str:
+    """A booktabs table; needs `\\usepackage{booktabs}`."""
+    columns = "".join("r" if column.align == "right" else "l" for column in table.columns)
+    rows = [" & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows]
+    titles = " & ".join(_latex_text(column.title) for column in table.columns) + r" \\"
+    notes = [r"\par\smallskip"] if table.notes else []
+    notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex_text(table.title)}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            titles,
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *notes,
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def csv_text(table: Table) -> str:
+    """One line a row, one column a named value, numbers in full precision; notes are left out."""
+    records = table.records()
+    names = list(dict.fromkeys(name for record in records for name in record))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({k: safe_text(v) if isinstance(v, str) else v for k, v in record.items()})
+    return out.getvalue()
+
+
+def json_text(table: Table) -> str:
+    """Title, rows of named values and notes as one JSON object."""
+    parts = {"title": table.title, "rows": table.records(), "notes": list(table.notes)}
+    return json.dumps(parts, indent=2) + "\n"
+
+
+def _markdown_text(text: str) -> str:
+    line = " ".join(safe_text(text).split())
+    return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", line)
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = _markdown_text(cell.text)
+    return f"**{text}**" if cell.best else text
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
+    "_": r"\_", "%": r"\%", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
+    "<": "$<$", ">": "$>$", "|": r"\textbar{}", PLUS_MINUS: r"$\pm$",
+}  # fmt: skip
+
+
+def _latex_text(text: str) -> str:
+    line = " ".join(safe_text(text).split())
+    return "".join(_LATEX.get(character, character) for character in line)
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = re.sub(r"^-(?=\d)", "$-$", _latex_text(cell.text))
+    return rf"\textbf{{{text}}}" if cell.best else text

@@ -1,0 +1,56 @@
+"""Outputs whose score would mislead are named with their number."""
+
+from attnkit.scoring import warnings
+
+
+def lines(*texts: str) -> list[list[str]]:
+    """One reference a line."""
+    return [[text] for text in texts]
+
+
+def test_good_output_gives_no_warning() -> None:
+    assert warnings(["a cat .", "x @ y"], lines("a dog .", "x ## y")) == []
+    assert warnings(["a", ""], lines("a", ""), metrics=["rouge1", "bleu"]) == []
+
+
+def test_empty_hypotheses_are_counted() -> None:
+    assert warnings(["", " ", "a"], lines("a", "b", "")) == ["2 of 3 hypotheses are empty"]
+
+
+def test_an_empty_hypothesis_for_an_empty_reference_is_right() -> None:
+    assert warnings(["", "a"], lines("", "b")) == []
+
+
+def test_equal_hypotheses_are_noticed() -> None:
+    assert warnings(["a", "a"], lines("b", "c")) == ["all 2 hypotheses are the same text"]
+    assert warnings(["a"], lines("b")) == []
+
+
+def test_subword_marks_are_counted() -> None:
+    texts = ["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"]
+    (warning,) = warnings(texts, lines(*"abcde"))
+    assert warning.startswith("4 of 5 hypotheses carry subword marks (U+2581, @@ or ##)")
+
+
+def test_marks_that_the_references_carry_as_well_are_no_fault() -> None:
+    assert warnings(["a c@@ at"], lines("a c@@ at")) == []
+
+
+def test_separate_full_stops_are_noticed() -> None:
+    (warning,) = warnings(["a cat .", "a dog ."], lines("a cat.", "a dog."))
+    assert warning.startswith("2 of 2 hypotheses end in a separate full stop")
+
+
+def test_unspaced_scripts_ask_for_a_tokenizer() -> None:
+    references = lines("\u732b\u304c\u8d70\u308b", "\u72ac")
+    texts = ["\u732b", "\u72ac"]
+    (warning,) = warnings(texts, references, metrics=["bleu4"])
+    assert warning.startswith("2 of 2 references are Chinese or Japanese, which tokenizer 13a")
+    assert warnings(texts, references, metrics=["bleu"], tokenize="zh") == []
+    assert warnings(texts, references, metrics=["chrf"]) == []
+
+
+def test_rouge_says_in_how_many_lines_it_sees_nothing() -> None:
+    references = lines("\u732b", "a cat", "\u72ac")
+    (warning,) = warnings(["a", "b", "c"], references, metrics=["rougeL"])
+    assert warning.endswith("it sees no word in 2 of 3 lines")

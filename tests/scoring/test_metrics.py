@@ -1,0 +1,207 @@
+"""Scores agree with sacrebleu's command, with rouge-score and with numbers worked by hand."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnkit.errors import DataError, UnavailableError, UsageError
+from attnkit.recipe.schema import Eval
+from attnkit.scoring import FORCED, TEXT, Score, expand, score
+
+TEXT_OF_WORDS = "the dog cat runs over a red bridge , and Anna's bike stops . \u00fcber Stra\u00dfe"
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Lines of 0 to 19 words."""
+    draw, words = random.Random(seed), TEXT_OF_WORDS.split()
+    return [" ".join(draw.choices(words, k=draw.randrange(20))) for _ in range(count)]
+
+
+def sacrebleu_command(folder: Path, hyp: str, refs: list[str], *options: str) -> dict[str, float]:
+    """Scores that the `sacrebleu` command prints, by its own names."""
+    names = []
+    for number, text in enumerate([hyp, *refs]):
+        (folder / str(number)).write_text(text, encoding="utf-8", newline="")
+        names.append(str(folder / str(number)))
+    command = [sys.executable, "-m", "sacrebleu", *names[1:], "-i", names[0], "-w", "6", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    printed = json.loads(done.stdout)
+    rows = printed if isinstance(printed, list) else [printed]
+    return {row["name"]: row["score"] for row in rows}
+
+
+def test_scores_are_those_of_the_sacrebleu_command_to_the_last_digit(tmp_path: Path) -> None:
+    hypotheses, references = sentences(60, 1), [sentences(60, 2), sentences(60, 3)]
+    streams = ["".join(f"{line}\n" for line in stream) for stream in [hypotheses, *references]]
+    printed = sacrebleu_command(tmp_path, streams[0], streams[1:], "-m", "bleu", "chrf", "ter")
+    ours = score(["bleu", "chrf", "ter"], hypotheses, list(zip(*references, strict=True)), Eval())
+    assert {
+        "BLEU": ours["bleu"],
+        "chrF2": ours["chrf"],
+        "TER": ours["ter"],
+    }.keys() == printed.keys()
+    assert f"{ours['bleu'].value:.6f}" == f"{printed['BLEU']:.6f}"
+    assert f"{ours['chrf'].value:.6f}" == f"{printed['chrF2']:.6f}"
+    assert f"{ours['ter'].value:.6f}" == f"{printed['TER']:.6f}"
+
+
+@pytest.mark.parametrize("tokenize", ["13a", "intl", "zh", "char", "none"])
+def test_bleu_is_sacrebleus_for_every_tokenizer_and_case(tokenize: str) -> None:
+    from sacrebleu.metrics import BLEU
+
+    hypotheses, references = sentences(40, 4), sentences(40, 5)
+    for lowercase in (False, True):
+        metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
+        expected = metric.corpus_score(hypotheses, [references]).score
+        settings = Eval(tokenize=tokenize, lowercase=lowercase)
+        ours = score(["bleu"], hypotheses, [[line] for line in references], settings)["bleu"]
+        assert ours.value == pytest.approx(expected, abs=1e-12)
+        assert ours.signature == str(metric.get_signature())
+
+
+def test_the_number_of_references_may_vary_from_line_to_line() -> None:
+    from sacrebleu.metrics import BLEU
+
+    hypotheses = ["the red cat runs", "a dog stops ."]
+    streams = [["the red cat stops", "the dog stops ."], ["a red cat runs", None]]
+    metric = BLEU()
+    expected = metric.corpus_score(hypotheses, streams).score
+    ours = score(
+        ["bleu", "chrf", "ter", "rouge1", "exact-match"],
+        hypotheses,
+        [["the red cat stops", "a red cat runs"], ["the dog stops ."]],
+        Eval(),
+    )
+    assert ours["bleu"].value == expected
+    for name in ours:
+        assert "nrefs:var" in ours[name].signature
+
+
+def test_bleu1_and_bleu4_say_their_order_in_the_signature() -> None:
+    from sacrebleu.metrics import BLEU
+
+    hypotheses, references = sentences(40, 6), sentences(40, 7)
+    lines = [[line] for line in references]
+    ours = score(["bleu", "bleu1", "bleu4"], hypotheses, lines, Eval())
+    unigram = BLEU(max_ngram_order=1).corpus_score(hypotheses, [references]).score
+    assert ours["bleu1"].value == pytest.approx(unigram, abs=1e-12)
+    assert ours["bleu4"].value == ours["bleu"].value
+    assert "|order:1|version:" in ours["bleu1"].signature
+    assert "|order:4|version:" in ours["bleu4"].signature
+
+
+def test_unigram_bleu_by_hand() -> None:
+    """3 of 4 words match; the reference has 5 words: 75 * exp(1 - 5/4)."""
+    ours = score(["bleu1"], ["a b c x"], [["a b c d e"]], Eval())["bleu1"]
+    assert ours.value == pytest.approx(75 * math.exp(-0.25))
+
+
+def test_rouge_is_that_of_rouge_score_with_the_stemmer() -> None:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    names = ["rouge1", "rouge2", "rougeL", "rougeLsum"]
+    hypotheses = ["Cats were running.\nDogs slept .", *sentences(30, 8)]
+    references = [["A cat runs.\nThe dogs sleep .", "cats ran"]]
+    references += [[a, b] for a, b in zip(sentences(30, 9), sentences(30, 10), strict=True)]
+    scorer = RougeScorer(names, use_stemmer=True)
+    ours = score(["rouge"], hypotheses, references, Eval())
+    assert list(ours) == names
+    for name in names:
+        best = [
+            max(scorer.score(reference, text)[name].fmeasure for reference in line)
+            for text, line in zip(hypotheses, references, strict=True)
+        ]
+        assert ours[name].value == pytest.approx(100 * sum(best) / len(best), abs=1e-10)
+        assert ours[name].statistics[:, 0].tolist() == best
+        assert f"nrefs:2|type:{name}|measure:f|refs:max|stemmer:yes|" in ours[name].signature
+
+
+def test_rouge_lsum_cuts_sentences_where_the_recipe_says() -> None:
+    """Reversed sentences: their union is found only when the text is cut into sentences."""
+    text, reference = "a b c. d e f.", [["d e f. a b c."]]
+    whole = score(["rougeLsum"], [text], reference, Eval())["rougeLsum"]
+    cut = score(["rougeLsum"], [text], reference, Eval(sentences="punctuation"))["rougeLsum"]
+    assert whole.value == pytest.approx(50)
+    assert cut.value == pytest.approx(100)
+    assert "sentences:newline" in whole.signature
+    assert "sentences:punctuation" in cut.signature
+
+
+def test_exact_match_counts_equal_lines_with_any_reference() -> None:
+    ours = score(["exact-match"], ["a b ", "a", "B"], [["x", "a b"], ["b"], ["b"]], Eval())
+    assert ours["exact-match"].value == pytest.approx(100 / 3)
+
+
+def test_a_score_is_a_function_of_its_summed_statistics() -> None:
+    hypotheses, references = sentences(30, 11), [[line] for line in sentences(30, 12)]
+    for name, whole in score(TEXT, hypotheses, references, Eval()).items():
+        assert whole.statistics.shape[0] == 30
+        again = Score.of(name, np.concatenate([whole.statistics[:7], whole.statistics[7:]]), "")
+        assert again.value == whole.value
+
+
+def test_empty_hypotheses_and_references_score_without_error() -> None:
+    ours = score(TEXT, ["", ""], [["a b"], [""]], Eval())
+    assert {name: value.value for name, value in ours.items()} == {
+        "bleu": 0, "chrf": 0, "ter": 100, "rouge1": 0, "rouge2": 0, "rougeL": 0, "rougeLsum": 0,
+        "bleu1": 0, "bleu4": 0, "exact-match": 50,
+    }  # fmt: skip
+
+
+def test_metrics_of_the_model_are_left_out_of_text_scores() -> None:
+    assert score(FORCED, ["a"], [["a"]], Eval()) == {}
+
+
+def test_rouge_stands_for_four_metrics_and_repeats_go() -> None:
+    assert expand(["rougeL", "rouge", "bleu", "bleu"]) == (
+        "rougeL", "rouge1", "rouge2", "rougeLsum", "bleu",
+    )  # fmt: skip
+
+
+def test_an_unknown_metric_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown metric 'blue': did you mean bleu\? choose from"):
+        expand(["blue"])
+
+
+def test_an_unknown_tokenizer_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"unknown tokenizer '13b': did you mean 13a\?"):
+        score(["bleu"], ["a"], [["a"]], Eval(tokenize="13b"))
+
+
+def test_a_tokenizer_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UnavailableError, match=r"ja-mecab needs .*: pip install 'sacrebleu\[ja\]'"):
+        score(["bleu"], ["a"], [["a"]], Eval(tokenize="ja-mecab"))
+
+
+def test_a_tokenizer_that_would_download_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sacrebleu.utils
+
+    monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path))
+    with pytest.raises(UnavailableError, match="scoring never downloads"):
+        score(["bleu"], ["a"], [["a"]], Eval(tokenize="flores200"))
+
+
+def test_a_mismatch_names_both_counts() -> None:
+    with pytest.raises(DataError, match="2 hypotheses but 3 lines of references"):
+        score(["bleu"], ["a", "b"], [["a"], ["b"], ["c"]], Eval())
+
+
+def test_a_line_without_reference_is_named() -> None:
+    with pytest.raises(DataError, match="line 2 has no reference"):
+        score(["bleu"], ["a", "b"], [["a"], []], Eval())
+
+
+def test_no_lines_at_all_is_an_error() -> None:
+    with pytest.raises(DataError, match="nothing to score"):
+        score(["bleu"], [], [], Eval())
