@@ -5,12 +5,16 @@ and the reason with a way out.  Nothing here reads data or imports torch.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.recipe.build import USED, Built
 from attnkit.recipe.problems import Key, Place, Problems
-from attnkit.recipe.schema import Attention, Recipe
+from attnkit.recipe.schema import Attention, Data, Recipe
 from attnkit.recipe.settings import field_at
+from attnkit.text import nearest, quoted
+
+if TYPE_CHECKING:
+    from attnkit.data.cards import Card
 
 
 class Fault(NamedTuple):
@@ -87,9 +91,53 @@ def _data(built: Built) -> Iterator[Fault]:
     for name in given:
         files = (paths[name],) if isinstance(paths[name], str) else paths[name]
         yield from _files(f"data.{name}", files, data.format, task)
-    if data.source is not None and data.source == data.target:
+    if data.source is not None and task == "language-modeling":
+        text = "a language model has no source; name data.target alone"
+        yield Fault(("data.source",), text)
+    elif data.source is not None and data.source == data.target and task == "translation":
         text = f"source and target are both {data.source}; name two"
         yield Fault(("data.target", "data.source"), text)
+
+
+def _corpus(built: Built) -> Iterator[Fault]:
+    # known by name only: cards describe corpora and import nothing heavy
+    from attnkit.data import cards
+
+    data, task = built.recipe.data, built.recipe.task
+    if data.corpus is None:
+        return
+    if data.corpus not in cards.names():
+        close = nearest(data.corpus, cards.names())
+        hint = f"did you mean {close}?" if close else "`attnkit recipe list --corpora` lists them"
+        yield Fault(("data.corpus",), f"no corpus is called {quoted(data.corpus)}; {hint}")
+        return
+    card = cards.load(data.corpus)
+    if task not in (card.task, "language-modeling"):
+        yield Fault(("task", "data.corpus"), f"{card.name} is for {card.task}, not for {task}")
+    if data.size is not None and card.format != "generated":
+        text = "only generated corpora have a size; data.rows keeps fewer rows"
+        yield Fault(("data.size",), text)
+    if data.format != "auto":
+        yield Fault(("data.format",), "is for files of your own; a corpus knows its format")
+    yield from _languages(data, task, card)
+    for split in built.recipe.eval.splits:
+        if split not in card.splits:
+            text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
+            yield Fault(("eval.splits",), text)
+
+
+def _languages(data: Data, task: str, card: "Card") -> Iterator[Fault]:
+    known = ", ".join(card.languages)
+    silent = card.format == "generated" and data.source is data.target is None
+    wanted = () if silent else ("target",) if task == "language-modeling" else ("source", "target")
+    for key in ("source", "target"):
+        word = getattr(data, key)
+        if word is not None and word not in card.languages:
+            text = f"{card.name} has {known}, got {quoted(word)}"
+            yield Fault((f"data.{key}",), text)
+        elif word is None and card.task == "translation" and key in wanted:
+            text = f"{card.name} has {known}; say which is the {key} by data.{key}"
+            yield Fault((f"data.{key}", "data.corpus"), text)
 
 
 def _paths(data: Any, given: list[str]) -> Iterator[Fault]:
@@ -117,6 +165,16 @@ def _files(key: str, files: tuple[str, ...], form: str, task: str) -> Iterator[F
         yield Fault((key,), text)
     elif form in ("jsonl", "plain") and len(files) == 2:
         yield Fault((key,), f"`data.format: {form}` reads one file, got two")
+    elif task != "language-modeling" and len(files) == 1 and not _holds_pairs(files[0], form):
+        text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl file"
+        yield Fault((key,), text)
+
+
+def _holds_pairs(name: str, form: str) -> bool:
+    """Whether one file is read as JSONL."""
+    return form == "jsonl" or (
+        form == "auto" and name.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
+    )
 
 
 def _model(built: Built) -> Iterator[Fault]:
@@ -216,5 +274,5 @@ def _split_names(built: Built) -> Iterator[Fault]:
             yield Fault(("eval.splits",), f"names {name}, but there is no data.{name}")
 
 
-RULES = (_available, _task, _data, _model, _train, _lists, _search, _split_names)
+RULES = (_available, _task, _data, _corpus, _model, _train, _lists, _search, _split_names)
 """Rules for one recipe, in the order of its sections."""

@@ -74,24 +74,23 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> RecipeFile:
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
     common, own = _by_variant([parse_override(text) for text in overrides], variants, problems)
     chosen = [change.node for change in common if change.key == ("baseline",)]
-    built = {}
+    tables = {}
     for variant, given in variants.items():
         problems.variant = variant
         settings = base.copy()
         settings.put((), given.place, given.node)
         for change in [c for c in common if c.key != ("baseline",)] + own.get(variant, []):
             settings.put(*change)
-        built[variant] = _check(settings, problems, document.settings.place)
-    problems.variant = None
+        tables[variant] = settings
+    built = _build(tables, problems, document.settings.place)
     baseline = _baseline([document.baseline, *chosen][-1], list(variants), problems)
     problems.stop(len(variants))
-    good = {variant: result for variant, result in built.items() if result is not None}
     return RecipeFile(
         name=name,
         path=path,
-        variants={variant: result.recipe for variant, result in good.items()},
+        variants={variant: result.recipe for variant, result in built.items()},
         baseline=baseline,
-        origins={variant: result.origins() for variant, result in good.items()},
+        origins={variant: result.origins() for variant, result in built.items()},
     )
 
 
@@ -213,12 +212,18 @@ def _by_variant(
     return common, own
 
 
-def _check(settings: Settings, problems: Problems, start: Place) -> Built | None:
-    """Build one variant; ask what fits together only of values that are right alone."""
-    built = build(settings, problems, start)
-    if built is not None and not problems:
-        check(built, problems, start)
-        check_attention(built, problems, start)
+def _build(tables: Table[str, Settings], problems: Problems, start: Place) -> dict[str, Built]:
+    """Build every variant; ask what fits together once all values are right alone."""
+    built = {}
+    for problems.variant, settings in tables.items():
+        result = build(settings, problems, start)
+        if result is not None:
+            built[problems.variant] = result
+    if not problems:
+        for problems.variant, result in built.items():
+            check(result, problems, start)
+            check_attention(result, problems, start)
+    problems.variant = None
     return built
 
 

@@ -1,0 +1,150 @@
+"""The JSON Schema of recipe files, by which editors complete and check them.
+
+`recipes/recipe.schema.json` is what `json_schema` returns; `attnkit recipe schema` prints it.
+"""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from attnkit import mechanisms
+from attnkit.recipe import schema
+from attnkit.recipe.options import annotation
+from attnkit.recipe.schema import Layers, Recipe
+from attnkit.recipe.settings import ROLES, all_keys
+
+Json = dict[str, Any]
+
+
+def json_schema() -> Json:
+    """The schema of a recipe file: the sections with their shorthands, variants and extends."""
+    root = Recipe.model_json_schema()
+    parts: Json = root["$defs"]
+    docs = descriptions()
+    for name, part in parts.items():
+        part["description"] = docs[name].pop("")
+        for key, text in docs[name].items():
+            part["properties"][key]["description"] = text
+        part.pop("title", None)
+    _shorthands(parts)
+    for part in [root, *parts.values()]:
+        for field in part.get("properties", {}).values():
+            _tidy(field)
+    sections: Json = root["properties"]
+    parts["Variant"] = {
+        "type": "object",
+        "description": "Overrides: sections, or dotted keys such as train.lr.",
+        "properties": sections | {".".join(key): _at(parts, key) for key in _dotted_keys()},
+        "additionalProperties": False,
+    }
+    about = {
+        "extends": _text("A recipe file, relative to this one, whose keys this one changes."),
+        "variants": {
+            "type": ["object", "null"],
+            "description": "Name -> overrides; each variant is trained and compared.",
+            "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Variant"}, {"type": "null"}]},
+        },
+        "baseline": _text("The variant that the others are compared with; the first if absent."),
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "attnkit recipe",
+        "description": "What to train on what data, and which variants to compare.",
+        "type": "object",
+        "properties": sections | about,
+        "anyOf": [{"required": ["task", "data"]}, {"required": ["extends"]}],
+        "additionalProperties": False,
+        "$defs": parts,
+    }
+
+
+def descriptions() -> dict[str, dict[str, str]]:
+    """Class -> key -> docstring, read from the schema's source; the class's own has the key ""."""
+    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
+    found: dict[str, dict[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            texts = {"": ast.get_docstring(node) or ""}
+            for item, after in zip(node.body, node.body[1:], strict=False):
+                if isinstance(item, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    assert isinstance(item.target, ast.Name)
+                    assert isinstance(after.value, ast.Constant)
+                    texts[item.target.id] = str(after.value.value)
+            found[node.name] = texts
+    return found
+
+
+def _shorthands(parts: Json) -> None:
+    """What may be written instead of a full mapping."""
+    words = mechanisms.names()
+    parts["Attention"] = {
+        "description": parts["Attention"]["description"],
+        "anyOf": [{"enum": words}, *map(_mechanism, words)],
+    }
+    one = {"$ref": "#/$defs/Attention"}
+    model: Json = parts["Model"]["properties"]
+    roles = {
+        "type": "object",
+        "properties": dict.fromkeys(ROLES, one),
+        "additionalProperties": False,
+    }
+    model["attention"] = {"description": model["attention"]["description"], "anyOf": [one, roles]}
+    del parts["Roles"]
+    number = parts["Layers"]["properties"][next(iter(Layers.model_fields))]
+    both = {key: value for key, value in number.items() if key not in ("title", "default")}
+    model["layers"] = {
+        "description": model["layers"]["description"],
+        "anyOf": [both, {"$ref": "#/$defs/Layers"}],
+        "default": Layers().encoder,
+    }
+
+
+def _mechanism(word: str) -> Json:
+    """A mechanism with its options."""
+    facts = mechanisms.facts(word)
+    options = {
+        name: {
+            **TypeAdapter(annotation(option.annotation)).json_schema(),
+            "default": option.default,
+        }
+        for name, option in facts.options.items()
+    }
+    required = [name for name, option in facts.options.items() if option.required]
+    return {
+        "type": "object",
+        "description": facts.doc.partition("\n")[0],
+        "properties": {"name": {"const": word}, **options},
+        "required": ["name", *required],
+        "additionalProperties": False,
+    }
+
+
+def _dotted_keys() -> list[tuple[str, ...]]:
+    groups = [("model", "layers"), ("model", "attention")]
+    return groups + [key for key in all_keys() if len(key) > 1]
+
+
+def _at(parts: Json, key: tuple[str, ...]) -> Json:
+    """The schema of a dotted key."""
+    names = {name: field.annotation.__name__ for name, field in Recipe.model_fields.items()
+             if isinstance(field.annotation, type)}  # fmt: skip
+    part: Json = parts[names[key[0]]]["properties"][key[1]]
+    if len(key) == 2:
+        return part
+    if key[1] == "layers":
+        number: Json = parts["Layers"]["properties"][key[2]]
+        return number
+    return {"$ref": "#/$defs/Attention"}
+
+
+def _tidy(field: Json) -> None:
+    """Drop what an editor cannot use: titles made from names, defaults of whole sections."""
+    field.pop("title", None)
+    if "$ref" in field:
+        field.pop("default", None)
+
+
+def _text(description: str) -> Json:
+    return {"type": "string", "description": description}
