@@ -1,0 +1,309 @@
+"""Files that are whole or absent: a crash, a kill or a full disk never leaves half of one.
+
+A file is written beside its final name, forced to the disk, renamed, and the rename is forced to
+the disk.  Every operation that changes the disk goes through a `Filesystem`, so that a test can
+make the k-th one fail.  Errors of the operating system become errors of `attnkit.errors` here.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
+
+_CREATE = frozenset({
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR,
+    errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EXDEV,
+    errno.EBUSY,
+})  # fmt: skip
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BUFFER = 1 << 20
+_JSON_LIMIT = 4 << 20
+
+
+class Filesystem:
+    """The operations that change the disk, one method each; all of them raise OSError."""
+
+    def mkdir(self, path: Path) -> None:
+        """Make one folder; its parent must exist."""
+        path.mkdir()
+
+    def open(self, path: Path) -> BinaryIO:
+        """Open a file for writing, empty; a symbolic link under this name is refused."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.fdopen(os.open(path, flags, 0o666), "wb", buffering=_BUFFER)
+
+    def append(self, path: Path) -> BinaryIO:
+        """Open a file for writing at its end, without a buffer."""
+        return cast(BinaryIO, open(path, "ab", buffering=0))
+
+    def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
+        """Write all bytes of `data`."""
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+
+    def truncate(self, file: BinaryIO, size: int) -> None:
+        """Cut an open file to its first `size` bytes."""
+        file.truncate(size)
+
+    def fsync(self, file: BinaryIO) -> None:
+        """Force what was written to a file onto the disk."""
+        file.flush()
+        os.fsync(file.fileno())
+
+    def fsync_folder(self, path: Path) -> None:
+        """Force the names in a folder onto the disk; a no-op where folders cannot be synced."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file or folder its new name at once; a file of that name is replaced."""
+        os.replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        """Remove one file or symbolic link."""
+        path.unlink()
+
+    def rmdir(self, path: Path) -> None:
+        """Remove one empty folder."""
+        path.rmdir()
+
+
+DISK = Filesystem()
+
+
+def output_error(error: OSError, path: Path) -> AttnkitError:
+    """What a failed write of `path` means to the user: OutputPathError (73) or OutputError (74)."""
+    reason = error.strerror or str(error)
+    if error.errno in _CREATE:
+        return OutputPathError(f"{path}: cannot be created: {reason}; choose another place")
+    if error.errno in _FULL:
+        return OutputError(f"{path}: cannot be written: {reason}; free some space and run again")
+    return OutputError(f"{path}: cannot be written: {reason}; check the disk and run again")
+
+
+def input_error(error: OSError, path: Path) -> AttnkitError:
+    """What a failed read of `path` means to the user: MissingInputError or OutputError."""
+    reason = error.strerror or str(error)
+    if error.errno in _CREATE:
+        return MissingInputError(f"{path}: cannot be read: {reason}")
+    return OutputError(f"{path}: reading failed: {reason}; check the disk and run again")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn every OSError inside into the error that says that `path` could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise output_error(error, path) from error
+
+
+def temporary(path: Path) -> Path:
+    """The name beside `path` under which this process prepares it."""
+    return path.with_name(f"{path.name}.tmp-{os.getpid()}")
+
+
+def owner(path: Path) -> int | None:
+    """The process that made a temporary name, or None for any other name."""
+    _, mark, process = path.name.rpartition(".tmp-")
+    return int(process) if mark and process.isdecimal() and process.isascii() else None
+
+
+def atomic_write(path: Path, data: bytes | str, fs: Filesystem = DISK) -> None:
+    """Write a file whole; after any fault the old content, or none, is still there.
+
+    Text is encoded as UTF-8.  A device or pipe (/dev/stdout) is written in place.
+
+    Raises:
+        OutputPathError: the file cannot be created.
+        OutputError: the disk is full or broken.
+    """
+    content = data.encode("utf-8") if isinstance(data, str) else data
+    with writing(path):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with fs.append(path) as device:
+                fs.write(device, content)
+            return
+    with replacing(path, fs) as prepared:
+        write_synced(prepared, content, fs)
+
+
+@contextmanager
+def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
+    """Give a temporary name beside `path`; what was written and synced there then replaces it.
+
+    Raises:
+        OutputPathError, OutputError: writing inside failed, or renaming did; nothing is left.
+    """
+    prepared = temporary(path)
+    with writing(path):
+        try:
+            yield prepared
+            fs.rename(prepared, path)
+        except OSError:
+            with suppress(OSError):
+                fs.unlink(prepared)
+            raise
+        fs.fsync_folder(path.parent)
+
+
+def write_synced(path: Path, content: bytes, fs: Filesystem = DISK) -> None:
+    """Write a file in place and force it to the disk; for files that nobody reads yet."""
+    with fs.open(path) as file:
+        fs.write(file, content)
+        fs.fsync(file)
+
+
+def make_folder(path: Path, fs: Filesystem = DISK) -> None:
+    """Make a folder and its missing parents.
+
+    Raises:
+        OutputPathError: a parent is a file, or may not be written.
+    """
+    with writing(path):
+        missing = []
+        folder = path
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for folder in reversed(missing):
+            try:
+                fs.mkdir(folder)
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+
+
+def remove(path: Path, fs: Filesystem = DISK) -> None:
+    """Remove a file, a link or a folder with all that is in it; links are never followed."""
+    if path.is_symlink() or not path.is_dir():
+        fs.unlink(path)
+        return
+    for child in sorted(path.iterdir()):
+        remove(child, fs)
+    fs.rmdir(path)
+
+
+def remove_leftovers(folder: Path, fs: Filesystem = DISK, *, dead_only: bool = True) -> None:
+    """Remove what interrupted writes left in a folder: names that end in .tmp-<process>.
+
+    With `dead_only`, those of other living processes of this machine stay.
+    """
+    with writing(folder):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            process = owner(path)
+            if process is not None and not (dead_only and _alive(process)):
+                remove(path, fs)
+
+
+def _alive(process: int) -> bool:
+    """Whether another process has this number."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Refuse to start what will not fit: `needed` bytes must be free where `folder` is or will be.
+
+    Raises:
+        OutputError: less is free.
+    """
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    with writing(folder):
+        free = shutil.disk_usage(place).free
+    if free < needed:
+        raise OutputError(
+            f"{folder}: {free / 1e6:,.0f} MB are free, {needed / 1e6:,.0f} MB are needed; "
+            "free some space or choose another place"
+        )
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's content in hexadecimal, read as a stream.
+
+    Raises:
+        MissingInputError: there is no such regular file.
+        OutputError: the disk fails.
+    """
+    require_file(path)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise input_error(error, path) from error
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not a regular file, so that a pipe or a device never blocks a read.
+
+    Raises:
+        MissingInputError: nothing is there, or a folder, pipe or device.
+    """
+    try:
+        if path.is_file():
+            return
+        found = path.exists()
+    except (OSError, ValueError):
+        found = False
+    raise MissingInputError(f"{path}: {'is not a regular file' if found else 'no such file'}")
+
+
+def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: it is longer than `limit` bytes, or not a JSON object in UTF-8.
+    """
+    require_file(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise input_error(error, path) from error
+    if len(data) > limit:
+        raise DataError(f"{path}: longer than {limit} bytes; it is not a file of attnkit")
+    return parse_object(data, str(path))
+
+
+def parse_object(data: bytes, where: str) -> dict[str, Any]:
+    """Parse one JSON object; NaN and infinities, which JSON does not have, are refused.
+
+    Raises:
+        DataError: it is something else; the message begins with `where`.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: must hold a JSON object, holds {type(value).__name__}")
+    return value
+
+
+def _refuse(word: str) -> None:
+    """Called for NaN, Infinity and -Infinity."""
+    raise ValueError(f"{word} is not a JSON number")

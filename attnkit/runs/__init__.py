@@ -1,0 +1,20 @@
+"""The run directory: the one place that knows its files.
+
+    runs/<recipe>/<variant>/seed-<k>/
+        recipe.yaml         the resolved recipe
+        manifest.json       versions, hashes, device, threads, precision, seed, what was reached
+        tokenizer.model     and tokenizer.target.model where vocabularies are separate
+        metrics.jsonl       the log of training, one JSON object a line
+        checkpoints/        see attnkit.train.checkpoint
+        model.safetensors   the chosen weights
+        outputs/<split>.hyp.txt, scores.json
+
+Every file but the log is written whole or not at all.  The log grows line by line and is forced
+to the disk with each checkpoint; on resume it is cut back to the checkpoint's step, so that it
+ends as that of an uninterrupted run.
+"""
+
+from attnkit.runs.find import find_runs
+from attnkit.runs.run import Run
+
+__all__ = ["Run", "find_runs"]

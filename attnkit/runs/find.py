@@ -1,0 +1,41 @@
+"""Finding runs in folders."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from attnkit.errors import MissingInputError
+from attnkit.runs.places import below
+from attnkit.runs.run import Run
+
+
+def find_runs(
+    paths: Iterable[str | Path], *, note: Callable[[str], object] | None = None
+) -> list[Run]:
+    """The finished runs in run folders, variant folders, recipe folders or roots of runs.
+
+    Sorted by recipe, variant and seed.  Each unfinished one is passed over and told to `note`.
+
+    Raises:
+        MissingInputError: a path is not there, or no finished run is in any of them.
+        DataError: a manifest is damaged.
+    """
+    found: dict[Path, Run] = {}
+    unfinished = []
+    places = [Path(path) for path in paths]
+    for place in places:
+        if not place.is_dir():
+            raise MissingInputError(f"{place}: no such folder of runs")
+        for path in below(place):
+            run = Run.open(path)
+            if run.finished:
+                found.setdefault(path.resolve(), run)
+            else:
+                unfinished.append(f"{path}: training is not finished; passed over")
+    if not found:
+        where = ", ".join(map(str, places)) or "no folder given"
+        why = f"{len(unfinished)} unfinished" if unfinished else "`attnkit train RECIPE` makes one"
+        raise MissingInputError(f"{where}: no finished run is here ({why})")
+    if note is not None:
+        for text in unfinished:
+            note(text)
+    return sorted(found.values(), key=lambda run: (run.name, run.variant, run.seed))

@@ -1,0 +1,106 @@
+"""The log of a training: metrics.jsonl, one JSON object a line."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attnkit import files
+from attnkit.errors import DataError
+from attnkit.files import DISK, Filesystem
+
+
+class Log:
+    """A file of records that grows line by line and can be cut back to a step.
+
+    Lines reach the file at once, so that it can be watched, and the disk with each `flush`.
+    """
+
+    def __init__(self, path: Path, fs: Filesystem = DISK) -> None:
+        self.path = path
+        self._fs = fs
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one record; `step` must be a whole number.
+
+        Numbers that JSON does not have (NaN, infinities) become null.  Wall-clock values have
+        names that end in `seconds`, `_per_second` or `_bytes`; all others must be the same in every
+        repetition of the training.
+        """
+        if type(record.get("step")) is not int:
+            raise TypeError(f"a log record needs a whole-number step: {record!r:.80}")
+        line = json.dumps({k: _finite(v) for k, v in record.items()}, allow_nan=False) + "\n"
+        with files.writing(self.path), self._fs.append(self.path) as file:
+            self._fs.write(file, line.encode("utf-8"))
+
+    def flush(self) -> None:
+        """Force the log to the disk."""
+        with files.writing(self.path):
+            if self.path.exists():
+                with self._fs.append(self.path) as file:
+                    self._fs.fsync(file)
+                self._fs.fsync_folder(self.path.parent)
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records; a last line without its end, still being written or torn, is left out.
+
+        Raises:
+            DataError: a line is not a record; says which.
+        """
+        return [record for record, _ in self._lines()]
+
+    def truncate(self, step: int | None) -> None:
+        """Drop the records after `step`; with None, all of them.
+
+        Raises:
+            DataError: a line at or before that step is damaged.
+        """
+        if not self.path.exists():
+            return
+        size = 0
+        if step is not None:
+            for record, end in self._lines():
+                if record["step"] > step:
+                    break
+                size = end
+        with files.writing(self.path), self._fs.append(self.path) as file:
+            self._fs.truncate(file, size)
+            self._fs.fsync(file)
+
+    def digest(self) -> str:
+        """SHA-256 of the repeatable part of the log: all but the wall-clock values."""
+        digest = hashlib.sha256()
+        for record in self.records():
+            kept = {key: value for key, value in record.items() if not _clock(key)}
+            digest.update(json.dumps(kept, sort_keys=True).encode("utf-8") + b"\n")
+        return digest.hexdigest()
+
+    def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Records, each with the offset where its line ends."""
+        try:
+            data = self.path.read_bytes() if self.path.exists() else b""
+        except OSError as error:
+            raise files.input_error(error, self.path) from error
+        end = 0
+        for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+            where = f"{self.path}:{number}"
+            end += len(line) + 1
+            try:
+                record = files.parse_object(line, where)
+            except DataError as error:
+                raise DataError(f"{error}; remove the line and run again") from error
+            if type(record.get("step")) is not int:
+                raise DataError(f"{where}: has no whole-number step; remove the line and run again")
+            yield record, end
+
+
+def _finite(value: Any) -> Any:
+    """A number that JSON can hold, or None."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _clock(key: str) -> bool:
+    """Whether a key of the log holds a wall-clock (or memory) value."""
+    return key.endswith(("seconds", "_per_second", "_bytes"))
