@@ -7,19 +7,20 @@ from attnkit.errors import AttnkitError
 
 def recipes(incomplete: str) -> list[str]:
     """Names of the shipped recipes; the shell itself offers files."""
-    from attnkit.recipe import library
+    from attnkit.recipe import shipped
 
-    root = library()
-    names = (path.relative_to(root).with_suffix("") for path in root.rglob("*.yaml"))
-    return sorted(name.as_posix() for name in names if name.as_posix().startswith(incomplete))
+    return [name for name in shipped() if name.startswith(incomplete)]
 
 
 def variants(ctx: typer.Context, incomplete: str) -> list[str]:
     """The variants of the recipe that the command line names; none while it cannot be read."""
     from attnkit.recipe import load
 
+    # Behind an option whose value is still missing the parser has not come to the recipe yet.
+    words = [ctx.params.get("recipe"), *ctx.args]
+    recipe = next((word for word in words if word and not word.startswith("-")), "")
     try:
-        names = load(ctx.params.get("recipe") or "").variants
+        names = load(recipe).variants
     except AttnkitError:
         return []
     return [name for name in names if name.startswith(incomplete)]

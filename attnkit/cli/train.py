@@ -129,7 +129,7 @@ def train(
             _explain_memory(error, file)
             raise
         except StoppedError as error:
-            raise StoppedError(f"{error}; {console.again(without=['--fresh'])}") from None
+            raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
     if scored is not None and not as_json:
         _table(scored)
     if not (as_json or quiet):
