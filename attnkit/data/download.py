@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from attnkit import __version__
@@ -281,12 +281,25 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         """The next request, or the error that its address is not allowed."""
+        _check_address(newurl, local=self._local, what=f"{req.full_url}: redirects to ")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    def http_error_302(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+    ) -> Any:
+        """As in urllib, but the answer is closed when its redirect is refused."""
         try:
-            _check_address(newurl, local=self._local, what=f"{req.full_url}: redirects to ")
-        except DataError:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except Exception:
             fp.close()
             raise
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _check_address(url: str, *, local: bool = True, what: str = "") -> None:

@@ -1,0 +1,528 @@
+"""Corpora: found by name or path, verified, read by split."""
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnkit.data import cache_dir, cards, download, facts
+from attnkit.data.corpus import Corpus
+from attnkit.data.rows import Counts, Row
+from attnkit.errors import DataError, MissingInputError, OutputPathError, RecipeError
+from attnkit.recipe.schema import Data
+
+ROWS = {  # the tables in the READMEs of the corpora
+    "multi30k": {"train": 29000, "valid": 1014, "test": 1000, "test_2017": 1000},
+    "tatoeba-enja": {"train": 48794, "valid": 500, "test": 500},
+    "tatoeba-enzh": {"train": 19010, "valid": 998, "test": 997},
+    "acl-titles": {"train": 10000, "valid": 1000, "test": 1000},
+    "scitldr": {"train": 1988, "valid": 617, "test": 309},
+    "dialogsum": {"valid": 493, "test": 250},
+    "personachat": {"train": 15500, "valid": 946, "test": 1249},
+    "dailydialog": {"train": 13000, "valid": 2801, "test": 3377},
+}
+WORDS = {"train": 2051910, "valid": 213886, "test": 188752}  # of wikitext-2
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, without corpora; facts of files are remembered at once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ATTNKIT_DATA", raising=False)
+    monkeypatch.setattr(facts, "SETTLED", -1)
+    return tmp_path
+
+
+@pytest.fixture
+def card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A card `tiny`, which the test may change before it opens the corpus."""
+
+    def side(text: str, path: str) -> dict[str, Any]:
+        content = text.encode()
+        return {"path": path, "size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    texts = {"train.en": "a\nb\n", "train.de": "c\nd\n", "test.en": "e\n", "test.de": "f\n"}
+    card = {
+        "name": "tiny", "title": "Tiny", "task": "translation", "format": "lines",
+        "languages": ["en", "de"], "licence": "none", "citation": "none", "homepage": None,
+        "obtain": "from a friend",
+        "splits": {
+            split: {to: side(texts[f"{split}.{to}"], f"{split}.{to}") for to in ("en", "de")}
+            for split in ("train", "test")
+        },
+    }  # fmt: skip
+    for name, text in texts.items():
+        write(folder / "data" / "tiny" / name, text)
+    monkeypatch.setattr(cards, "load", lambda name: cards.Card.model_validate(card))
+    return card
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A generator in the place of the embedded translation corpus."""
+    module = types.ModuleType("attnkit.data.synthetic.translation")
+
+    def rows(split: str, size: int, seed: int) -> Iterator[Row]:
+        return (Row(f"{split} {i}", f"{seed} {i}") for i in range(size))
+
+    module.__dict__.update(rows=rows, VERSION=1, SIZES={"train": 5, "valid": 2, "test": 3})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def tiny(folder: Path, **options: Any) -> Corpus:
+    data = Data(corpus="tiny", source="en", target="de", **options)
+    return Corpus.open(data, "translation", data_dir=folder / "data", cache=folder / "cache")
+
+
+def refused(kind: type[Exception], data: Data, task: str = "translation") -> str:
+    with pytest.raises(kind) as caught:
+        Corpus.open(data, task)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Corpora by name
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_real_corpora_have_the_documented_rows(corpora: Path, name: str) -> None:
+    first, *rest = cards.load(name).languages
+    pair = {"source": first, "target": rest[0]} if rest else {}
+    data, task = Data(corpus=name, **pair), cards.load(name).task
+    corpus = Corpus.open(data, task, data_dir=corpora)
+    counts = Counts()
+    found = {split: sum(1 for _ in corpus.rows(split, counts)) for split in corpus.splits}
+    assert found == ROWS[name]
+    assert counts.rows == sum(found.values())
+    assert counts.replaced == counts.bom == counts.crlf == 0
+    assert corpus.languages == ((first, rest[0]) if rest else (first, first))
+
+
+def test_real_plain_text_has_the_documented_words(corpora: Path) -> None:
+    corpus = Corpus.open(Data(corpus="wikitext-2"), "language-modeling", data_dir=corpora)
+    words = {s: sum(len(r.target.split()) for r in corpus.rows(s)) for s in corpus.splits}
+    assert words == WORDS
+    assert {row.source for row in corpus.rows("test")} == {""}
+    assert corpus.languages == (None, "en")
+
+
+def test_a_column_of_a_json_corpus_may_be_either_side(corpora: Path) -> None:
+    forth = Corpus.open(
+        Data(corpus="tatoeba-enzh", source="en", target="zh"), "translation", data_dir=corpora
+    )
+    back = Corpus.open(
+        Data(corpus="tatoeba-enzh", source="zh", target="en"), "translation", data_dir=corpora
+    )
+    for row, other in zip(forth.rows("test"), back.rows("test"), strict=True):
+        assert (row.source, row.target) == (other.target, other.source)
+    assert forth.fingerprint("test") != back.fingerprint("test")
+
+
+def test_references_of_a_real_corpus_are_kept(corpora: Path) -> None:
+    corpus = Corpus.open(Data(corpus="dialogsum"), "summarization", data_dir=corpora)
+    assert {len(row.references) for row in corpus.rows("test")} == {3}
+
+
+def test_files_of_a_card_are_read_by_language(folder: Path, card: dict[str, Any]) -> None:
+    corpus = tiny(folder)
+    assert (corpus.name, corpus.languages, corpus.splits) == (
+        "tiny", ("en", "de"), ("train", "test")
+    )  # fmt: skip
+    assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
+    data = Data(corpus="tiny", target="de")
+    one = Corpus.open(data, "language-modeling", data_dir=folder / "data", cache=folder)
+    assert list(one.rows("train")) == [Row("", "c"), Row("", "d")]
+
+
+def test_files_are_found_in_the_cache_too(folder: Path, card: dict[str, Any]) -> None:
+    (folder / "data" / "tiny" / "train.de").rename(folder / "de")
+    write(folder / "cache" / "corpora" / "tiny" / "train.de", (folder / "de").read_bytes())
+    assert list(tiny(folder).rows("train")) == [Row("a", "c"), Row("b", "d")]
+
+
+def test_a_changed_file_of_a_card_is_refused(folder: Path, card: dict[str, Any]) -> None:
+    assert len(list(tiny(folder).rows("train"))) == 2
+    path = write(folder / "data" / "tiny" / "train.de", "c\nx\n")
+    with pytest.raises(DataError) as caught:
+        list(tiny(folder).rows("train"))
+    found = hashlib.sha256(b"c\nx\n").hexdigest()
+    wanted = card["splits"]["train"]["de"]["sha256"]
+    assert f"{path}: SHA-256 is {found}, the card of tiny says {wanted}" in str(caught.value)
+    write(path, "c\n")
+    with pytest.raises(DataError, match="has 2 bytes, the card of tiny says 4"):
+        list(tiny(folder).rows("train"))
+
+
+def test_training_finds_the_faults_of_other_splits_first(
+    folder: Path, card: dict[str, Any]
+) -> None:
+    write(folder / "data" / "tiny" / "test.de", "g\n")
+    with pytest.raises(DataError, match=r"test\.de: SHA-256 is"):
+        next(tiny(folder).rows("train"))
+    (folder / "data" / "tiny" / "test.de").unlink()
+    assert len(list(tiny(folder).rows("train"))) == 2
+
+
+def test_a_missing_file_is_named_with_the_way_out(folder: Path, card: dict[str, Any]) -> None:
+    (folder / "data" / "tiny" / "test.de").unlink()
+    with pytest.raises(MissingInputError) as caught:
+        list(tiny(folder).rows("test"))
+    assert str(caught.value) == (
+        f"data.corpus: tiny: test.de is neither in {folder / 'data' / 'tiny'} nor in "
+        f"{folder / 'cache' / 'corpora' / 'tiny'}; set ATTNKIT_DATA or --data-dir to a folder "
+        "with tiny/test.de. How to obtain it (None): from a friend"
+    )
+    card["splits"]["test"]["de"]["path"] = "absent"
+    data = Data(corpus="tiny", source="en", target="de")
+    with pytest.raises(MissingInputError, match="no data folder \\(ATTNKIT_DATA and --data-dir"):
+        list(Corpus.open(data, "translation").rows("test"))
+
+
+def test_an_unknown_split_is_refused_with_those_there_are(
+    folder: Path, card: dict[str, Any]
+) -> None:
+    for use in (Corpus.fingerprint, lambda corpus, split: next(corpus.rows(split))):
+        with pytest.raises(MissingInputError) as caught:
+            use(tiny(folder), "tset")
+        assert str(caught.value) == "tiny: no split 'tset'; did you mean test? it has train, test"
+
+
+@pytest.mark.parametrize(
+    ("options", "task", "message"),
+    [
+        ({"source": "en", "target": "dee"}, "translation", "data.target: did you mean de? "),
+        ({"source": "xx", "target": "de"}, "translation", "data.source: tiny has en, de, not 'xx'"),
+        ({"target": "de"}, "translation", "data.source: tiny has en, de: say which is the source"),
+        ({"source": "en", "target": "en"}, "translation", "data.target: en is the source too"),
+        ({}, "language-modeling", "data.target: tiny has en, de: say which is the target"),
+        (
+            {"source": "en", "target": "de"},
+            "language-modeling",
+            "data.source: a language model has no source",
+        ),
+        (
+            {"source": "en", "target": "de", "size": 3},
+            "translation",
+            "data.size: only generated corpora have a size",
+        ),
+        ({"format": "jsonl"}, "translation", "data.format: only for files of your own"),
+        ({"train": "x"}, "translation", "data.train: give a corpus or files, not both"),
+    ],
+)
+def test_keys_that_do_not_fit_the_card_are_refused(
+    folder: Path, card: dict[str, Any], options: dict[str, Any], task: str, message: str
+) -> None:
+    assert message in refused(RecipeError, Data(corpus="tiny", **options), task)
+
+
+def test_a_data_folder_that_is_not_there_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNKIT_DATA", str(folder / "absent"))
+    assert refused(MissingInputError, Data(corpus="multi30k", source="en", target="de")) == (
+        f"{folder / 'absent'}: no such folder (ATTNKIT_DATA)"
+    )
+
+
+# Downloads
+
+
+@pytest.fixture
+def network(card: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Addresses and what is there, instead of the network; the data folder is empty."""
+    content: dict[str, bytes] = {}
+
+    def fetch(url: str, path: Path, sha256: str | None, progress: Any, **_: Any) -> str:
+        write(path, content[url])
+        if progress:
+            progress(len(content[url]), None)
+        return hashlib.sha256(content[url]).hexdigest()
+
+    for split in card["splits"].values():
+        for file in split.values():
+            file.update(path=f"new/{file['path']}", size=None, sha256=None)
+    monkeypatch.setattr(download, "fetch", fetch)
+    return content
+
+
+def test_a_download_without_known_hash_is_recorded_and_later_changes_are_refused(
+    folder: Path, card: dict[str, Any], network: dict[str, bytes]
+) -> None:
+    for language, text in (("en", b"a\n"), ("de", b"b\n")):
+        url = f"https://example.org/train.{language}"
+        card["splits"]["train"][language]["url"] = url
+        network[url] = gzip.compress(text)
+    seen: list[tuple[str, int, int | None]] = []
+    corpus = Corpus.open(
+        Data(corpus="tiny", source="en", target="de"),
+        "translation",
+        cache=folder / "cache",
+        progress=lambda *step: seen.append(step),
+    )
+    assert list(corpus.rows("train")) == [Row("a", "b")]
+    place = folder / "cache" / "corpora" / "tiny" / "new"
+    digest = hashlib.sha256(network["https://example.org/train.en"]).hexdigest()
+    assert (place / "train.en.sha256").read_text() == f"{digest}  train.en\n"
+    assert corpus.notes[0] == (
+        f"tiny: no published hash of train.en; recorded its SHA-256 {digest}"
+    )
+    assert [name for name, _, _ in seen] == ["train.en", "train.de"]
+
+    again = tiny(folder)
+    assert list(again.rows("train")) == [Row("a", "b")]
+    assert again.notes == []
+    write(place / "train.en", "x\n")
+    with pytest.raises(DataError, match=rf"train\.en\.sha256 beside it says {digest}"):
+        list(tiny(folder).rows("train"))
+
+
+def test_members_of_an_archive_become_files_and_the_archive_goes(
+    folder: Path, card: dict[str, Any], network: dict[str, bytes]
+) -> None:
+    import io
+    import tarfile
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in (("d/x.en", b"a\n"), ("d/x.de", b"b\n"), ("other", b"c")):
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            tar.addfile(info, io.BytesIO(text))
+    network["https://example.org/all.tgz"] = buffer.getvalue()
+    card["archives"] = {"all": {"url": "https://example.org/all.tgz"}}
+    for language in ("en", "de"):
+        card["splits"]["train"][language].update(archive="all", member=f"d/x.{language}")
+    assert list(tiny(folder).rows("train")) == [Row("a", "b")]
+    place = folder / "cache" / "corpora" / "tiny"
+    files = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
+    assert files == ["new/train.de", "new/train.de.sha256", "new/train.en", "new/train.en.sha256"]
+    network.clear()
+    assert list(tiny(folder).rows("train")) == [Row("a", "b")]
+
+
+# Generated corpora
+
+
+def test_generated_corpora_take_size_and_seed(folder: Path, toy: types.ModuleType) -> None:
+    corpus = Corpus.open(Data(corpus="toy-translation", size=2, seed=7), "translation")
+    assert corpus.languages == ("en", "de")
+    assert list(corpus.rows("train")) == [Row("train 0", "7 0"), Row("train 1", "7 1")]
+    assert len(list(corpus.rows("test"))) == 3
+    back = Data(corpus="toy-translation", source="de", target="en", rows=1)
+    assert list(Corpus.open(back, "translation").rows("train")) == [Row("1 0", "train 0")]
+    model = Corpus.open(Data(corpus="toy-translation"), "language-modeling")
+    assert next(model.rows("valid")) == Row("", "1 0")
+
+
+def test_the_fingerprint_of_a_generated_corpus_knows_its_version(
+    folder: Path, toy: types.ModuleType
+) -> None:
+    def prints(**options: Any) -> tuple[str, str]:
+        corpus = Corpus.open(Data(corpus="toy-translation", **options), "translation")
+        return corpus.fingerprint("train"), corpus.fingerprint("valid")
+
+    first = prints()
+    assert first == prints() == prints(size=5)
+    assert prints(size=6)[0] != first[0]
+    assert prints(size=6)[1] == first[1]
+    assert prints(seed=2)[1] != first[1]
+    toy.VERSION = 2
+    assert prints()[0] != first[0]
+
+
+# Files of one's own
+
+
+def test_own_files_are_found_here_then_in_the_data_folder(folder: Path) -> None:
+    write(folder / "here.en", "a\nb\n")
+    write(folder / "data" / "here.en", "wrong\n")
+    write(folder / "data" / "there.de", "c\nd\n")
+    data = Data(train=("here.en", "there.de"), source="en", target="de")
+    corpus = Corpus.open(data, "translation", data_dir=folder / "data")
+    assert (corpus.name, corpus.languages, corpus.splits) == ("here", ("en", "de"), ("train",))
+    assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
+
+
+def test_json_files_name_their_columns(folder: Path) -> None:
+    write(folder / "train.jsonl.gz", gzip.compress(b'{"article": "a", "title": "b"}\n'))
+    data = Data(train="train.jsonl.gz", source="article", target="title")
+    assert list(Corpus.open(data, "summarization").rows("train")) == [Row("a", "b")]
+    data = Data(train="train.jsonl.gz", target="article")
+    assert list(Corpus.open(data, "language-modeling").rows("train")) == [Row("", "a")]
+
+
+def test_plain_text_and_json_text_serve_language_models(folder: Path) -> None:
+    write(folder / "train.txt", "a\n\nb\n")
+    write(folder / "valid.jsonl", '{"text": "c"}')
+    corpus = Corpus.open(Data(train="train.txt", valid="valid.jsonl"), "language-modeling")
+    assert list(corpus.rows("train")) == [Row("", "a"), Row("", ""), Row("", "b")]
+    assert list(corpus.rows("valid")) == [Row("", "c")]
+
+
+def test_rows_caps_training_only_and_counts_tell(folder: Path) -> None:
+    for split in ("train", "valid"):
+        write(folder / f"{split}.txt", "a\r\nb\r\nc\r\n")
+    corpus = Corpus.open(Data(train="train.txt", valid="valid.txt", rows=2), "language-modeling")
+    counts = Counts()
+    assert len(list(corpus.rows("train", counts))) == 2
+    assert len(list(corpus.rows("valid", counts))) == 3
+    assert counts.lines() == ["5 rows read", "6 CRLF line ends read as LF"]
+
+
+@pytest.mark.parametrize("cap", [0, 1])
+def test_ragged_files_are_refused_before_the_first_row(folder: Path, cap: int) -> None:
+    write(folder / "x.en", "a\nb\n")
+    write(folder / "x.de", "c\nd\n")
+    write(folder / "v.de", gzip.compress(b"c\nd\ne"))
+    data = Data(train=("x.en", "x.de"), valid=("x.en", "v.de"), rows=cap)
+    corpus = Corpus.open(data, "translation")
+    with pytest.raises(DataError, match=r"x\.en has 2 lines and v\.de has 3: aligned files must"):
+        next(corpus.rows("train"))
+
+
+def test_a_split_without_rows_is_refused(folder: Path) -> None:
+    write(folder / "empty.txt", "")
+    with pytest.raises(DataError, match="empty: the train split has no rows"):
+        list(Corpus.open(Data(train="empty.txt"), "language-modeling").rows("train"))
+
+
+def test_malformed_text_stops_or_is_replaced_as_the_recipe_says(folder: Path) -> None:
+    write(folder / "x.txt", b"a\xff\n")
+    with pytest.raises(DataError, match=r"x\.txt:1:2: malformed UTF-8"):
+        list(Corpus.open(Data(train="x.txt"), "language-modeling").rows("train"))
+    counts = Counts()
+    corpus = Corpus.open(Data(train="x.txt", errors="replace"), "language-modeling")
+    assert list(corpus.rows("train", counts)) == [Row("", "a\ufffd")]
+    assert counts.replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "task", "message"),
+    [
+        ({}, "translation", "data: give a corpus, or files by train, valid and test"),
+        ({"train": "x"}, "translation", "data.train: translation needs pairs: two aligned files"),
+        ({"train": ("x", "x", "x")}, "translation", "format plain reads one file; 3 are named"),
+        ({"train": ()}, "translation", "format plain reads one file; 0 are named"),
+        ({"train": "x", "format": "lines"}, "translation", "two aligned files, [source, target]"),
+        ({"train": ("x", "x"), "format": "jsonl"}, "translation", "format jsonl reads one file"),
+        ({"train": ("x", "x")}, "language-modeling", "language modelling reads one file"),
+        ({"train": "x", "size": 3}, "language-modeling", "data.size: only generated corpora"),
+    ],
+)
+def test_own_files_that_do_not_fit_are_refused(
+    folder: Path, options: dict[str, Any], task: str, message: str
+) -> None:
+    write(folder / "x", "a\n")
+    assert message in refused(RecipeError, Data(**options), task)
+
+
+def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None:
+    data = Data(train=("x.en", "x.de"))
+    assert refused(MissingInputError, data) == (
+        f"data.train: no such file 'x.en': looked for {folder / 'x.en'}; ATTNKIT_DATA or "
+        "--data-dir may name a further folder to look in"
+    )
+    with pytest.raises(MissingInputError) as caught:
+        Corpus.open(data, "translation", data_dir=folder)
+    assert f"looked for {folder / 'x.en'} and {folder / 'x.en'}" in str(caught.value)
+
+
+def test_folders_pipes_and_dangling_links_are_refused(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "link").symlink_to("absent")
+    (folder / "folder").mkdir()
+    for name, kind in (("pipe", DataError), ("folder", DataError), ("link", MissingInputError)):
+        assert name in refused(kind, Data(train=name), "language-modeling")
+
+
+# Fingerprints
+
+
+def test_the_fingerprint_follows_content_and_options_only(folder: Path) -> None:
+    def of(**options: Any) -> str:
+        return Corpus.open(Data(**options), "language-modeling").fingerprint("train")
+
+    write(folder / "x.txt", "a\nb\n")
+    write(folder / "y.txt", "a\nb\n")
+    first = of(train="x.txt")
+    assert first == of(train="y.txt") == of(train="x.txt", valid="y.txt")
+    assert len(first) == 64
+    others = {of(train="x.txt", rows=1), of(train="x.txt", errors="replace")}
+    write(folder / "x.txt", "a\nc\n")
+    assert len({first, of(train="x.txt"), *others}) == 4
+
+
+def test_the_second_fingerprint_reads_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "x.txt", "a\nb\n")
+    first = Corpus.open(Data(train="x.txt"), "language-modeling").fingerprint("train")
+    monkeypatch.setattr(facts, "sha256_file", None)
+    corpus = Corpus.open(Data(train="x.txt"), "language-modeling")
+    assert corpus.fingerprint("train") == first
+
+
+def test_facts_of_a_file_written_just_now_are_not_remembered(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", "a\n")
+    assert facts.facts(path, tmp_path / "cache", lines=True).lines == 1
+    assert not (tmp_path / "cache").exists()
+    os.utime(path, (1, 1))
+    write(path, "a\nb\n")
+    assert facts.facts(path, tmp_path / "cache", lines=True).lines == 2
+
+
+@pytest.mark.parametrize("junk", ["", "[]", "[1, 2, 3]", "{", '[["a"], 3]', "\0"])
+def test_a_damaged_memory_of_facts_is_made_anew(folder: Path, junk: str) -> None:
+    path = write(folder / "x", "a\nb\n")
+    expected = facts.Facts(hashlib.sha256(b"a\nb\n").hexdigest(), None)
+    assert facts.facts(path, folder / "cache") == expected
+    [note] = (folder / "cache" / "facts").iterdir()
+    assert json.loads(note.read_bytes())[1] == expected.sha256
+    note.write_text(junk)
+    assert facts.facts(path, folder / "cache") == expected
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(folder: Path) -> None:
+    path = write(folder / "x", "a\nb\n")
+    assert facts.facts(path, path, lines=True).lines == 2
+
+
+# The cache folder
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    monkeypatch.setenv("HOME", "/c")
+    assert cache_dir() == Path("/a")
+    monkeypatch.delenv("ATTNKIT_CACHE")
+    assert cache_dir() == Path("/b/attnkit")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_dir() == Path("/c/.cache/attnkit")
+
+
+def test_no_home_folder_is_an_error_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none() -> Path:
+        raise RuntimeError
+
+    monkeypatch.delenv("ATTNKIT_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", none)
+    with pytest.raises(OutputPathError, match="set ATTNKIT_CACHE"):
+        cache_dir()

@@ -1,0 +1,362 @@
+"""Readers of lines, aligned files, JSON lines and dialogues."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnkit.data.formats import (
+    FREE,
+    LONGEST,
+    count_lines,
+    read_lines,
+    read_pairs,
+    read_plain,
+    read_text,
+)
+from attnkit.data.jsonl import read_jsonl, read_parlai
+from attnkit.data.rows import Counts, Row
+from attnkit.errors import DataError, MissingInputError
+
+LINE = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=30)
+per_example = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def write(folder: Path, data: bytes | str, name: str = "text.txt") -> Path:
+    path = folder / name
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+def fails(path: Path, **options: str) -> str:
+    with pytest.raises(DataError) as caught:
+        list(read_lines(path, **options))  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def json_fails(folder: Path, line: str) -> str:
+    path = write(folder, '{"source": "a", "target": "b"}\n' + line + "\n", "rows.jsonl")
+    with pytest.raises(DataError) as caught:
+        list(read_jsonl(path))
+    return str(caught.value).removeprefix(str(path))
+
+
+@per_example
+@given(lines=st.lists(LINE, max_size=20), last=st.booleans(), packed=st.booleans())
+def test_n_lines_of_any_text_are_n_lines(
+    tmp_path: Path, lines: list[str], last: bool, packed: bool
+) -> None:
+    text = "".join(line + "\n" for line in lines)
+    if lines and lines[-1] and not last:
+        text = text[:-1]
+    data = text.encode()
+    path = write(tmp_path, gzip.compress(data) if packed else data)
+    expected = [line.removesuffix("\r") for line in lines]
+    if lines and not text.endswith("\n"):
+        expected[-1] = lines[-1]
+    if lines and lines[0].startswith("\ufeff"):
+        expected[0] = expected[0][1:]
+        if len(lines) == 1 and text == "\ufeff":
+            expected = []
+    assert list(read_lines(path)) == expected
+    assert count_lines(path) == len(expected)
+
+
+@settings(per_example, max_examples=40)
+@given(lines=st.lists(LINE, max_size=20))
+def test_lines_that_end_are_as_many_as_wc_counts(tmp_path: Path, lines: list[str]) -> None:
+    path = write(tmp_path, "".join(line + "\n" for line in lines))
+    counted = subprocess.run(["wc", "-l", path], capture_output=True, text=True, check=True)
+    assert len(list(read_lines(path))) == int(counted.stdout.split()[0])
+
+
+@per_example
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_read_with_replacement_or_refused_with_a_place(
+    tmp_path: Path, data: bytes
+) -> None:
+    path = write(tmp_path, b"x" + data)
+    counts = Counts()
+    text = "\n".join(read_lines(path, "replace", counts))
+    try:
+        list(read_lines(path))
+    except DataError:
+        assert counts.replaced > 0
+        assert "\ufffd" in text
+    else:
+        assert counts.replaced == 0
+
+
+def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
+    text = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg"
+    assert list(read_lines(write(tmp_path, text + "\n" + text))) == [text, text]
+
+
+def test_empty_lines_stay(tmp_path: Path) -> None:
+    assert list(read_lines(write(tmp_path, "\n\na\n\n"))) == ["", "", "a", ""]
+    assert list(read_lines(write(tmp_path, ""))) == []
+
+
+def test_crlf_and_byte_order_mark_are_removed_and_counted(tmp_path: Path) -> None:
+    counts = Counts()
+    path = write(tmp_path, b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf\r\n\r\n")
+    assert list(read_lines(path, counts=counts)) == ["a", "b\ufeff", ""]
+    assert (counts.bom, counts.crlf) == (1, 3)
+
+
+def test_control_characters_are_counted_and_left_alone(tmp_path: Path) -> None:
+    counts = Counts()
+    text = "a\x00b\x1bc\x7fd\x85e\tf"
+    assert list(read_lines(write(tmp_path, text), counts=counts)) == [text]
+    assert counts.control == 4
+    assert counts.lines() == ["0 rows read", "4 control characters left in the text"]
+
+
+def test_malformed_utf8_is_refused_with_line_and_byte(tmp_path: Path) -> None:
+    path = write(tmp_path, b"\xef\xbb\xbfok\nsch\xf6n\n")
+    assert fails(path).startswith(f"{path}:2:4: malformed UTF-8 (byte 0xf6); save the file as")
+    path = write(tmp_path, b"\xef\xbb\xbfa\xff")
+    assert fails(path).startswith(f"{path}:1:5: malformed UTF-8 (byte 0xff)")
+
+
+def test_the_place_of_malformed_utf8_is_right_in_any_block(tmp_path: Path) -> None:
+    path = write(tmp_path, b"0123456789abcde\n" * 200_000 + b"abc\xffd\n")
+    assert fails(path).startswith(f"{path}:200001:4: malformed UTF-8")
+
+
+def test_malformed_utf8_is_replaced_and_counted_when_asked(tmp_path: Path) -> None:
+    counts = Counts()
+    path = write(tmp_path, "\ufffd".encode() + b"a\xffb\xc3\n\xfe")
+    assert list(read_lines(path, "replace", counts)) == ["\ufffda\ufffdb\ufffd", "\ufffd"]
+    assert counts.replaced == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("text".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
+        (b"BZh91AY&SY\xff", "bzip2 data; unpack it"),
+        (b"\xfd7zXZ\x00\xff", "xz data"),
+        (b"\x28\xb5\x2f\xfd\xff", "zstd data"),
+    ],
+)
+def test_other_kinds_of_files_are_named(tmp_path: Path, data: bytes, what: str) -> None:
+    assert what in fails(write(tmp_path, data))
+
+
+def test_gzip_is_known_by_its_bytes_not_its_name(tmp_path: Path) -> None:
+    packed = gzip.compress(b"a\nb\n") + gzip.compress(b"c")
+    assert list(read_lines(write(tmp_path, packed, "text"))) == ["a", "b", "c"]
+    assert list(read_lines(write(tmp_path, b"a\nb\n", "text.gz"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("fault", ["cut", "flipped", "header", "tail"])
+def test_damaged_gzip_is_refused(tmp_path: Path, fault: str) -> None:
+    packed = bytearray(gzip.compress(os.urandom(5000).hex().encode()))
+    if fault == "cut":
+        del packed[-9:]
+    elif fault == "tail":
+        packed += b"junk"
+    else:
+        packed[3000 if fault == "flipped" else 2] ^= 0x55
+    path = write(tmp_path, bytes(packed))
+    assert fails(path).startswith(f"{path}: damaged gzip data (")
+
+
+def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(2 * FREE // (1 << 20)):
+            file.write((b" " * 1023 + b"\n") * 1024)
+    lengths: list[int] = []
+    with pytest.raises(DataError, match="grows more than 100-fold"):
+        lengths.extend(map(len, read_lines(path)))
+    assert len(lengths) <= FREE / 1024
+
+
+def test_a_line_over_a_mebibyte_is_refused(tmp_path: Path) -> None:
+    longest = b"a" * LONGEST
+    assert [len(line) for line in read_lines(write(tmp_path, b"b\n" + longest))] == [1, LONGEST]
+    path = write(tmp_path, b"b\n" + longest + b"a\nc")
+    assert fails(path).startswith(f"{path}:2: the line is longer than 1,048,576 bytes")
+    path = write(tmp_path, gzip.compress(b"\n" + bytes(40 << 20)))
+    assert fails(path).startswith(f"{path}:2: the line is longer")
+
+
+def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a folder" in fails(tmp_path)
+    assert "is a pipe" in fails(tmp_path / "pipe")
+    assert "is a device" in fails(Path("/dev/zero"))
+    for name in ("absent", "nul\0", "x" * 5000):
+        with pytest.raises(MissingInputError):
+            list(read_lines(tmp_path / name))
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    peaks = []
+    for lines in (10_000, 80_000):
+        path = write(tmp_path, (b"a sentence, and then another one; " * 12 + b"\n") * lines)
+        tracemalloc.start()
+        assert sum(1 for _ in read_pairs(path, path)) == lines
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0] < 20e6
+
+
+def test_aligned_files_give_pairs(tmp_path: Path) -> None:
+    source = write(tmp_path, "a\n\nc\n", "x.en")
+    target = write(tmp_path, gzip.compress(b"d\ne\n\n"), "x.de.gz")
+    assert list(read_pairs(source, target)) == [Row("a", "d"), Row("", "e"), Row("c", "")]
+
+
+@pytest.mark.parametrize(("left", "right"), [(3, 5), (5, 3), (0, 2)])
+def test_ragged_files_are_refused_with_both_counts(tmp_path: Path, left: int, right: int) -> None:
+    source, target = write(tmp_path, "a\n" * left, "s"), write(tmp_path, "a\n" * right, "t")
+    with pytest.raises(DataError) as caught:
+        list(read_pairs(source, target))
+    assert str(caught.value) == (
+        f"{source} has {left} lines and {target} has {right}: aligned files must have equally "
+        f"many (the first line without a partner is {min(left, right) + 1})"
+    )
+
+
+def test_plain_text_is_all_target(tmp_path: Path) -> None:
+    assert list(read_plain(write(tmp_path, "a\nb"))) == [Row("", "a"), Row("", "b")]
+
+
+def test_segments_of_sgm_files_are_lines(tmp_path: Path) -> None:
+    text = '<doc id="1">\n<p>\n<seg id="1"> A  &amp; B </seg>\n<seg id="2"></seg>\n</p>\n</doc>\n'
+    assert list(read_text(write(tmp_path, text, "test.sgm"))) == ["A &amp; B", ""]
+    with pytest.raises(DataError, match=r"test\.sgm:1: a <seg> must end in its line"):
+        list(read_text(write(tmp_path, "<seg>a\nb</seg>", "test.sgm")))
+
+
+def test_json_rows_are_read_with_references(tmp_path: Path) -> None:
+    rows = [
+        {"source": "a", "target": "b", "id": 1},
+        {"source": "c", "target": "d", "references": ["d", "e"]},
+        {"source": "f", "references": ["g", "h"]},
+        {"source": "", "target": "", "references": []},
+    ]
+    path = write(tmp_path, "\n".join(map(json.dumps, rows)), "rows.jsonl")
+    assert list(read_jsonl(path)) == [
+        Row("a", "b"),
+        Row("c", "d", ("d", "e")),
+        Row("f", "g", ("g", "h")),
+        Row("", ""),
+    ]
+
+
+@per_example
+@given(source=st.text(max_size=30), target=st.text(max_size=30), ascii_only=st.booleans())
+def test_any_strings_survive_json_but_for_line_breaks(
+    tmp_path: Path, source: str, target: str, ascii_only: bool
+) -> None:
+    text = json.dumps({"source": source, "target": target}, ensure_ascii=ascii_only)
+    path = write(tmp_path, gzip.compress(text.encode()), "rows.jsonl")
+    source, target = (re.sub("\r\n|\r|\n", " ", text) for text in (source, target))
+    assert list(read_jsonl(path)) == [Row(source, target)]
+
+
+def test_line_breaks_and_control_characters_in_json_are_counted(tmp_path: Path) -> None:
+    counts = Counts()
+    path = write(tmp_path, json.dumps({"source": "a\r\nb\nc", "target": "d\x00\u2028e"}))
+    assert list(read_jsonl(path, counts=counts)) == [Row("a b c", "d\x00\u2028e")]
+    assert (counts.breaks, counts.control) == (2, 1)
+
+
+def test_half_a_surrogate_pair_in_json_is_refused_or_replaced(tmp_path: Path) -> None:
+    line = '{"source": "\\ud83d\\ude00", "target": "a\\ud83d"}'
+    assert json_fails(tmp_path, line).startswith(":2: field 'target' has half a surrogate pair")
+    counts = Counts()
+    path = write(tmp_path, line)
+    assert list(read_jsonl(path, "replace", counts)) == [Row("\U0001f600", "a\ufffd")]
+    assert counts.replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"source": "a" "b"}', ":2:16: not JSON: Expecting ',' delimiter"),
+        ("", ":2:1: not JSON: the line is empty"),
+        ('["a", "b"]', ":2:1: each line must be one JSON object, not a list"),
+        ("[" * 100_000, ":2:1: not JSON that can be read"),
+        ('{"source": ' + "9" * 5000 + "}", ":2:1: not JSON that can be read"),
+        (
+            '{"sorce": "a", "target": "b"}',
+            ":2: no field 'source' (did you mean 'sorce'?); fields here: 'sorce', 'target'",
+        ),
+        ('{"source": "a"}', ":2: no field 'target'; fields here: 'source'"),
+        ("{}", ":2: no field 'target'; fields here: none"),
+        ('{"source": 3, "target": "b"}', ":2: field 'source' must be a string, not a number"),
+        ('{"source": true, "target": "b"}', ":2: field 'source' must be a string, not true or"),
+        ('{"source": "a", "target": null}', ":2: field 'target' must be a string, not null"),
+        (
+            '{"source": "a", "target": "b", "references": "b"}',
+            ":2: field 'references' must be a list of strings, not a string",
+        ),
+        (
+            '{"source": "a", "target": "b", "references": ["b", {}]}',
+            ":2: field 'references[1]' must be a string, not an object",
+        ),
+        ('{"turns": [1], "target": "b"}', ":2: field 'turns[0]' must be a string, not a number"),
+    ],
+)
+def test_malformed_rows_are_refused_with_their_place(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    assert json_fails(tmp_path, line).startswith(message)
+
+
+def test_other_columns_may_be_source_and_target(tmp_path: Path) -> None:
+    path = write(tmp_path, '{"article": "a", "title": "b"}')
+    assert list(read_jsonl(path, source="article", target="title")) == [Row("a", "b")]
+    assert list(read_jsonl(path, source=None, target="article")) == [Row("", "a")]
+
+
+def test_persona_and_turns_are_joined_when_there_is_no_source(tmp_path: Path) -> None:
+    rows = [
+        {"persona": ["i cook .", "i run ."], "turns": ["hi", "hello"], "target": "bye"},
+        {"persona": [], "turns": ["hi", "hello"], "target": "bye"},
+        {"persona": ["i cook ."], "turns": [], "target": "hi"},
+        {"source": "kept", "turns": ["hi"], "target": "bye"},
+    ]
+    path = write(tmp_path, "\n".join(map(json.dumps, rows)))
+    assert [row.source for row in read_jsonl(path)] == [
+        "i cook . i run . __eop__ hi __eot__ hello",
+        "hi __eot__ hello",
+        "i cook . __eop__",
+        "kept",
+    ]
+
+
+def test_dialogues_of_parlai_give_a_row_for_each_reply(tmp_path: Path) -> None:
+    text = """\
+1 your persona: i cook .
+2 your persona: i run .
+3 hi\thello\t\thello|no
+4 a\tb
+5 c\td
+6 e\tf
+1 your persona: i sing .
+2 __SILENCE__\thi !
+"""
+    rows = list(read_parlai(write(tmp_path, text)))
+    assert [row.target for row in rows] == ["hello", "b", "d", "f", "hi !"]
+    assert rows[0].source == "i cook . i run . __eop__ hi"
+    assert rows[1].source == "i cook . i run . __eop__ hi __eot__ hello __eot__ a"
+    assert rows[3].source == ("i cook . i run . __eop__ a __eot__ b __eot__ c __eot__ d __eot__ e")
+    assert rows[4].source == "i sing . __eop__"
+    with pytest.raises(DataError, match=":1: must be a number, a turn, a tab and a reply"):
+        list(read_parlai(write(tmp_path, "hello there\n")))
