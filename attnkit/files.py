@@ -178,6 +178,8 @@ def make_folder(path: Path, fs: Filesystem = DISK) -> None:
         missing = []
         folder = path
         while not folder.is_dir():
+            if folder.exists():
+                raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is not a folder")
             missing.append(folder)
             folder = folder.parent
         for folder in reversed(missing):

@@ -76,9 +76,9 @@ def test_real_obstacles_are_named(tmp_path: Path) -> None:
     for path in ("file/x", "folder", "missing/x", "n" * 300):
         with pytest.raises(OutputPathError, match="cannot be created"):
             files.atomic_write(tmp_path / path, "content")
-    with pytest.raises(OutputPathError, match="Not a directory"):
+    with pytest.raises(OutputPathError, match="file is not a folder"):
         files.make_folder(tmp_path / "file" / "a" / "b")
-    with pytest.raises(OutputPathError, match="File exists"):
+    with pytest.raises(OutputPathError, match="file is not a folder"):
         files.make_folder(tmp_path / "file")
 
 

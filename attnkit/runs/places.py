@@ -8,9 +8,10 @@ from attnkit import files
 from attnkit.errors import OutputPathError
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
-MODEL, SCORES, CHECKPOINTS, OUTPUTS = "model.safetensors", "scores.json", "checkpoints", "outputs"
+MODEL, SCORES = "model.safetensors", "scores.json"
+CHECKPOINTS, OUTPUTS, TENSORBOARD = "checkpoints", "outputs", "tensorboard"
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
-RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS)
+RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD)
 
 
 def component(part: str) -> str:
