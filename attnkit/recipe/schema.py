@@ -234,8 +234,9 @@ class Eval(Section):
     """What is reported; rouge stands for rouge1, rouge2, rougeL and rougeLsum."""
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Which splits are decoded."""
-    tokenize: str = "13a"
-    """sacrebleu tokeniser of BLEU (zh, ja-mecab, char, intl, none)."""
+    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
+                      "flores200", "spBLEU-1K"] = "13a"  # fmt: skip
+    """sacrebleu's tokeniser of BLEU; the last three need a sentencepiece model on disk."""
     lowercase: bool = False
     """Score BLEU and chrF without case; TER never sees case, exact-match always does."""
     sentences: Literal["newline", "punctuation"] = "newline"

@@ -171,7 +171,7 @@ def test_an_unknown_metric_names_the_nearest() -> None:
 
 def test_an_unknown_tokenizer_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"unknown tokenizer '13b': did you mean 13a\?"):
-        score(["bleu"], ["a"], [["a"]], Eval(tokenize="13b"))
+        score(["bleu"], ["a"], [["a"]], Eval().model_copy(update={"tokenize": "13b"}))
 
 
 def test_a_tokenizer_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,318 @@
+"""`attnkit eval`: score trained runs, or the output of any system, side by side."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from attnkit.cli import complete, console
+from attnkit.errors import MissingInputError, UsageError
+from attnkit.text import nearest, quoted, safe_text
+
+if TYPE_CHECKING:
+    from attnkit.recipe.schema import Eval, Search
+    from attnkit.runs import Run
+    from attnkit.scoring import Entry
+
+FORMATS = ("table", "markdown", "latex", "csv", "json")
+OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline")
+"""Options that mean nothing with --hyp."""
+
+
+class Task(NamedTuple):
+    """A run and how to score it."""
+
+    run: "Run"
+    eval: "Eval"
+    search: "Search"
+
+
+def eval(
+    context: typer.Context,
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RECIPE|RUN",
+            help="A recipe (its runs below --out), or a folder of one run or of many.",
+            autocompletion=complete.recipes,
+        ),
+    ] = None,
+    *,
+    hyp: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hyp", metavar="FILE", help="Output of any system, one a line; - is standard input."
+        ),
+    ] = None,
+    ref: Annotated[
+        list[str] | None,
+        typer.Option("--ref", metavar="FILE", help="Reference for --hyp; once for each reference."),
+    ] = None,
+    split: Annotated[
+        list[str] | None, typer.Option(metavar="S", help="Split to score. [default: the recipe's]")
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="M,...",
+            help="bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity. "
+            "[default: the recipe's, or bleu]",
+        ),
+    ] = None,
+    tokenize: Annotated[
+        str | None, typer.Option(metavar="T", help="sacrebleu tokeniser of BLEU. [default: 13a]")
+    ] = None,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
+    ] = False,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Variant that the others are compared with.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
+    ] = "table",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")] = Path(
+        "runs"
+    ),
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
+    ] = "auto",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Decode and score again what is known already.")
+    ] = False,
+) -> None:
+    """Score trained runs, or the output of any system, side by side.
+
+    Outputs are decoded once and kept in the run; differences to the baseline come with a paired
+    bootstrap test.
+
+      attnkit eval translation/multi30k --split test_2017
+      attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
+      attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format {quoted(format)}: {_choices(format, FORMATS)}")
+    changes = _changes(metrics, tokenize, lowercase)
+    if hyp or ref:
+        _only_files(context, targets, hyp, ref)
+        entries, baselines, resamples = _score_files(hyp or [], ref or [], changes)
+    else:
+        tasks, baselines = _tasks(targets or [], out, changes)
+        if baseline is not None:
+            baselines = _one_baseline(baseline, tasks)
+        splits = [name for words in split or [] for name in words.split(",")]
+        entries = _evaluate(tasks, splits, device, data_dir, offline, fresh)
+        resamples = tasks[0].eval.bootstrap
+    _print(entries, baselines, resamples, format)
+
+
+def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict[str, Any]:
+    """What the command line sets in the eval section of a recipe."""
+    from attnkit.scoring import TOKENIZERS, expand
+
+    changes: dict[str, Any] = {}
+    if metrics is not None:
+        changes["metrics"] = expand([name.strip() for name in metrics.split(",")])
+    if tokenize is not None:
+        if tokenize not in TOKENIZERS:
+            raise UsageError(f"--tokenize {quoted(tokenize)}: {_choices(tokenize, TOKENIZERS)}")
+        changes["tokenize"] = tokenize
+    if lowercase:
+        changes["lowercase"] = True
+    return changes
+
+
+def _choices(word: str, known: Sequence[str]) -> str:
+    """How to go on after an unknown word."""
+    near = nearest(word, known)
+    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
+
+
+def _only_files(
+    context: typer.Context,
+    targets: list[str] | None,
+    hyp: list[str] | None,
+    ref: list[str] | None,
+) -> None:
+    """Refuse what does not belong to --hyp and --ref."""
+    if not hyp or not ref:
+        have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
+        raise UsageError(f"{have} needs {lack} FILE as well")
+    if targets:
+        raise UsageError(
+            f"{quoted(targets[0], 200)}: with --hyp only files are scored; put --hyp or --ref "
+            "before each of them"
+        )
+    for name in OF_RUNS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} is for trained runs; it does nothing with --hyp")
+
+
+def _score_files(
+    hyp: list[str], ref: list[str], changes: dict[str, Any]
+) -> tuple[list["Entry"], dict[str | None, str], int]:
+    """Entries of --hyp files; the first is the baseline."""
+    from attnkit.recipe.schema import Eval
+    from attnkit.scoring import FORCED
+    from attnkit.scoring.outputs import score_files
+
+    settings = Eval().model_copy(update=changes)
+    if model := [name for name in settings.metrics if name in FORCED]:
+        raise UsageError(f"--metrics {model[0]} needs a trained run; a file has no probabilities")
+    entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
+    return entries, {None: str(entries[0].row["variant"])}, settings.bootstrap
+
+
+def _tasks(
+    targets: Sequence[str], out: Path, changes: dict[str, Any]
+) -> tuple[list[Task], dict[str | None, str]]:
+    """The finished runs that the command line names, each once, and the baseline of each recipe."""
+    if not targets:
+        raise UsageError("name a recipe, a run, or files by --hyp and --ref")
+    tasks: dict[Path, Task] = {}
+    baselines: dict[str | None, str] = {}
+    for target in targets:
+        found, known = _folder(target) if Path(target).is_dir() else _recipe(target, out)
+        for task in found:
+            changed = task._replace(eval=task.eval.model_copy(update=changes))
+            tasks.setdefault(task.run.path.resolve(), changed)
+        baselines = known | baselines
+    return list(tasks.values()), baselines
+
+
+def _folder(target: str) -> tuple[list[Task], dict[str | None, str]]:
+    """The runs in a folder; a run's manifest may say which variant is the baseline."""
+    from attnkit.runs import find_runs
+
+    runs = find_runs([target], note=console.warn)
+    baselines: dict[str | None, str] = {}
+    for run in runs:
+        named = run.manifest.get("baseline")
+        baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
+    runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
+    return [Task(run, run.recipe.eval, run.recipe.search) for run in runs], baselines
+
+
+def _recipe(target: str, out: Path) -> tuple[list[Task], dict[str | None, str]]:
+    """The runs of a recipe below --out, scored and searched as the file now says."""
+    from attnkit.recipe import load
+    from attnkit.runs import Run, find_runs
+
+    try:
+        file = load(target)
+    except MissingInputError as error:
+        raise MissingInputError(f"{error}; nor is it a folder of runs") from error
+    tasks = []
+    for variant, recipe in file.variants.items():
+        folder = Run.find(out, file.name, variant, 0).parent
+        runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
+        tasks += [Task(run, recipe.eval, recipe.search) for run in runs]
+        if not runs:
+            console.warn(f"{folder}: no finished run of variant {variant}; left out")
+    if not tasks:
+        raise MissingInputError(
+            f"{file.name}: no finished run in {out / file.name}; `attnkit train {target}` makes one"
+        )
+    return tasks, {file.name: file.baseline or next(iter(file.variants))}
+
+
+def _one_baseline(name: str, tasks: Sequence[Task]) -> dict[str | None, str]:
+    """The baseline that --baseline names, for all recipes."""
+    variants = list(dict.fromkeys(task.run.variant for task in tasks))
+    if name not in variants:
+        raise UsageError(f"--baseline {quoted(name)}: {_choices(name, variants)}")
+    return {task.run.name: name for task in tasks}
+
+
+def _evaluate(
+    tasks: Sequence[Task],
+    splits: Sequence[str],
+    device: str,
+    data_dir: Path | None,
+    offline: bool,
+    fresh: bool,
+) -> list["Entry"]:
+    """Decode and score all runs, telling how far it is."""
+    from attnkit.evaluate import evaluate
+
+    entries = []
+    with _Progress() as progress:
+        for task in tasks:
+            entries += evaluate(
+                task.run,
+                splits or task.eval.splits,
+                task.eval,
+                device=device,
+                data_dir=data_dir,
+                offline=offline,
+                search=task.search,
+                force=fresh,
+                progress=progress,
+            )
+    return entries
+
+
+class _Progress:
+    """Sentences decoded: a bar on a terminal, a line every half minute elsewhere."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._bars: dict[str, Any] = {}
+        self._last = time.monotonic()
+
+    def __enter__(self) -> "_Progress":
+        if console.terminal(sys.stderr):
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            name = TextColumn("{task.description}", markup=False)
+            columns = (name, BarColumn(), MofNCompleteColumn(), TextColumn("sentences"))
+            self._bar = Progress(*columns, console=console.stderr(), transient=True)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, what: str, done: int, lines: int) -> None:
+        if self._bar is not None:
+            if what not in self._bars:
+                self._bars = {what: self._bar.add_task(safe_text(what), total=lines)}
+            self._bar.update(self._bars[what], completed=done)
+        elif done == lines or time.monotonic() - self._last > 30:
+            self._last = time.monotonic()
+            console.say(f"{what}: {done:,} of {lines:,} sentences decoded")
+
+
+def _print(
+    entries: Sequence["Entry"], baselines: dict[str | None, str], resamples: int, format: str
+) -> None:
+    """Warnings to standard error, the comparison to standard output."""
+    from attnkit.scoring import side_by_side
+    from attnkit.show import formats
+    from attnkit.show.screen import Screen
+    from attnkit.show.table import comparison_table
+
+    for entry in entries:
+        row = entry.row
+        for text in row["warnings"]:
+            console.warn(f"{row['run'] or row['hypotheses']}: {text}")
+    result = side_by_side(entries, baselines, resamples=resamples)
+    if format == "json":
+        console.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    elif format == "table":
+        console.stdout().print(Screen(comparison_table(result)))
+    else:
+        render = {"markdown": formats.markdown, "latex": formats.latex, "csv": formats.csv_text}
+        console.write(render[format](comparison_table(result)))

@@ -1,0 +1,103 @@
+"""Outputs of any system in files: read as sacrebleu reads them, and scored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from attnkit.data.formats import BOM, ragged, read_lines
+from attnkit.data.rows import Counts
+from attnkit.errors import DataError
+from attnkit.files import input_error
+from attnkit.recipe.schema import Eval
+from attnkit.scoring.checks import warnings
+from attnkit.scoring.comparison import Entry
+from attnkit.scoring.metrics import score
+
+
+def score_files(
+    hypotheses: Sequence[str], references: Sequence[str], eval: Eval, *, stdin: BinaryIO
+) -> list[Entry]:
+    """Score files of outputs against files of references, line by line.
+
+    One entry a file of outputs: `hyp` when there is one, else named by its stem (by its path where
+    two have the same one).
+
+    Args:
+        hypotheses: file names; "-" is `stdin`.
+        references: file names; line n of each is a reference of line n.
+        eval: metrics of text, and their settings.
+        stdin: standard input.
+
+    Raises:
+        MissingInputError: a file is not there.
+        DataError: malformed UTF-8, or files of different lengths.
+        UnavailableError, UsageError: as `score`.
+    """
+    columns = [read_outputs(name, stdin) for name in references]
+    for name, lines in zip(references[1:], columns[1:], strict=True):
+        _match(references[0], columns[0], name, lines)
+    lines_of = {name: read_outputs(name, stdin) for name in hypotheses}
+    for name, lines in lines_of.items():
+        _match(name, lines, references[0], columns[0])
+    rows = list(zip(*columns, strict=True))
+    out = []
+    for label, (name, lines) in zip(_labels(hypotheses), lines_of.items(), strict=True):
+        scores = score(eval.metrics, lines, rows, eval)
+        row = {
+            "recipe": None,
+            "variant": label,
+            "seed": None,
+            "split": None,
+            "metrics": {metric: value.json() for metric, value in scores.items()},
+            "sentences": len(lines),
+            "parameters": None,
+            "run": None,
+            "hypotheses": name,
+            "references": list(references),
+            "warnings": warnings(lines, rows, metrics=list(scores), tokenize=eval.tokenize),
+        }
+        out.append(Entry(row, scores, "\n".join(references)))
+    return out
+
+
+def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
+    """The lines of a file, without white space at their ends, as sacrebleu reads them.
+
+    Lines end at LF and nowhere else, so CRLF is no matter; a byte order mark is dropped.  A pipe,
+    such as the shell's <(command), is read like standard input.
+
+    Raises:
+        MissingInputError: the file is not there.
+        DataError: malformed UTF-8 (file:line).
+    """
+    if name == "-":
+        return _decode("standard input", stdin.read())
+    path = Path(name)
+    if path.is_fifo():
+        try:
+            return _decode(name, path.read_bytes())
+        except OSError as error:
+            raise input_error(error, path) from error
+    return [line.rstrip() for line in read_lines(path, "strict", Counts())]
+
+
+def _decode(name: str, data: bytes) -> list[str]:
+    try:
+        lines = data.removeprefix(BOM).decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        line = data.removeprefix(BOM).count(b"\n", 0, error.start) + 1
+        raise DataError(f"{name}:{line}: malformed UTF-8; save it as UTF-8") from error
+    return [line.rstrip() for line in (lines if lines[-1] else lines[:-1])]
+
+
+def _match(name: str, lines: Sequence[str], other: str, others: Sequence[str]) -> None:
+    if len(lines) != len(others):
+        raise ragged((Path(name), Path(other)), (len(lines), len(others)))
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """What rows are called."""
+    if len(names) == 1:
+        return ["hyp"]
+    stems = [Path(name).stem for name in names]
+    return stems if len(set(stems)) == len(stems) else list(names)

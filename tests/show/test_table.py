@@ -1,0 +1,271 @@
+"""Tables fit every screen and survive hostile text in every format."""
+
+import csv
+import io
+import json
+import re
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from attnkit.show import formats
+from attnkit.show.screen import Screen
+from attnkit.show.table import Cell, Column, Table, comparison_table
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+HOSTILE = "\x1b]0;x\x07[/b]\u202e&<|_*\\%${}#~^\n`"
+
+
+def run(variant: str, seed: int, score: float, ter: float, **more: Any) -> dict[str, Any]:
+    """One row of a comparison."""
+    return {
+        "recipe": "translation/multi30k",
+        "variant": variant,
+        "seed": seed,
+        "split": "test",
+        "metrics": {
+            "bleu": {"score": score, "signature": SIGNATURE},
+            "ter": {"score": ter, "signature": "nrefs:1|case:lc|version:2.6.0"},
+        },
+        "sentences": 1000,
+        "parameters": 5412864,
+        "train_tokens_per_second": 7712.25,
+        "decode_sentences_per_second": 45.625,
+        "run": f"runs/translation/multi30k/{variant}/seed-{seed}",
+        **more,
+    }
+
+
+def against(variant: str, metric: str, difference: float | None, p: float) -> dict[str, Any]:
+    """One comparison with the baseline."""
+    return {
+        "recipe": "translation/multi30k",
+        "variant": variant,
+        "split": "test",
+        "metric": metric,
+        "baseline": "vanilla",
+        "difference": difference,
+        "p": None if difference is None else p,
+        "p_corrected": None if difference is None else 4 * p,
+        "interval": [-1, 1],
+        "sentences": 1000,
+    }
+
+
+def comparison() -> dict[str, Any]:
+    """Three variants with two seeds."""
+    rows = [
+        run("vanilla", 1, 39.0, 44.0),
+        run("vanilla", 2, 40.0, 43.0),
+        run("synthesizer-random", 1, 37.0, 46.0),
+        run("synthesizer-random", 2, 37.5, 45.0),
+        run("linear", 1, 41.0, 43.0),
+        run("linear", 2, 41.5, 42.0),
+    ]
+    comparisons = [
+        against("synthesizer-random", "bleu", -2.25, 0.000999),
+        against("synthesizer-random", "ter", 2.0, 0.02),
+        against("linear", "bleu", 1.75, 0.008),
+        against("linear", "ter", -1.0, 0.01),
+    ]
+    return {"rows": rows, "baseline": "vanilla", "comparisons": comparisons, "resamples": 1000}
+
+
+def shown(table: Table, width: int, **options: Any) -> str:
+    """What a terminal of that width shows."""
+    screen = Console(width=width, file=io.StringIO(), **options)
+    screen.print(Screen(table))
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def lines_of(width: int) -> list[str]:
+    """The lines of the comparison on a screen of that width, columns parted by one space."""
+    text = shown(comparison_table(comparison()), width)
+    return [" ".join(line.split()) for line in text.split("\n")]
+
+
+def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
+    table = comparison_table(comparison())
+    assert [column.title for column in table.columns] == [
+        "variant", "BLEU", "difference", "TER", "difference",
+        "parameters", "train tokens/s", "decode sentences/s",
+    ]  # fmt: skip
+    assert [[cell.text for cell in row[:5]] for row in table.rows] == [
+        ["vanilla", "39.50 \u00b1 0.71", "-", "43.50 \u00b1 0.71", "-"],
+        ["synthesizer-random", "37.25 \u00b1 0.35", "-2.25 p<0.001 **",
+         "45.50 \u00b1 0.71", "+2.00 p=0.020"],
+        ["linear", "41.25 \u00b1 0.35", "+1.75 p=0.008 *", "42.50 \u00b1 0.71", "-1.00 p=0.010 *"],
+    ]  # fmt: skip
+    assert [cell.text for cell in table.rows[0][5:]] == ["5,412,864", "7,712", "45.6"]
+
+
+def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
+    table = comparison_table(comparison())
+    best = [[number for number, cell in enumerate(row) if cell.best] for row in table.rows]
+    assert best == [[], [], [1, 3]]
+
+
+def test_one_variant_alone_is_not_the_best() -> None:
+    alone = comparison_table({"rows": comparison()["rows"][:2], "comparisons": []})
+    assert not any(cell.best for row in alone.rows for cell in row)
+
+
+def test_one_seed_has_no_spread() -> None:
+    table = comparison_table({"rows": [run("base", 1, 39.0, 44.0)], "comparisons": []})
+    assert table.rows[0][1].text == "39.00"
+    assert "seeds: 1" in table.notes
+
+
+def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
+    notes = comparison_table(comparison()).notes
+    assert notes[0] == f"BLEU: {SIGNATURE}"
+    assert notes[1] == "TER (lower is better): nrefs:1|case:lc|version:2.6.0"
+    assert notes[2] == "sentences: 1000 of test"
+    assert notes[3] == "seeds: 1, 2 (mean \u00b1 standard deviation over seeds)"
+    assert notes[4].startswith(
+        "difference: to vanilla; p: paired bootstrap over sentences, 1000 resamples"
+    )
+    assert notes[4].endswith("Holm's correction over 2 variants")
+    assert notes[5] == (
+        "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
+        "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
+        "runs/translation/multi30k/linear/seed-{1,2}"
+    )
+
+
+def test_scores_that_cannot_be_compared_say_so() -> None:
+    given = comparison() | {"comparisons": [against("linear", "bleu", None, 1)]}
+    table = comparison_table(given)
+    assert [row[2].text for row in table.rows] == ["-", "-", "-"]
+    assert "not compared: scores with different signatures" in table.notes
+
+
+def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
+    rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0)]
+    rows += [row | {"split": "test_2017"} for row in reversed(rows)]
+    table = comparison_table({"rows": rows, "comparisons": []})
+    assert [[cell.text for cell in row[:3]] for row in table.rows] == [
+        ["test", "a", "1.00"], ["test", "b", "2.00"],
+        ["test_2017", "b", "2.00"], ["test_2017", "a", "1.00"],
+    ]  # fmt: skip
+    assert [row[2].best for row in table.rows] == [False, True, True, False]
+
+
+def test_a_missing_metric_or_speed_is_a_dash() -> None:
+    rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0, parameters=None)]
+    del rows[0]["metrics"]["ter"]
+    table = comparison_table({"rows": rows, "comparisons": []})
+    assert [cell.text for cell in table.rows[0][:3]] == ["a", "1.00", "-"]
+    assert table.rows[1][3].text == "-"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    text = shown(comparison_table(comparison()), width)
+    assert max(map(cell_len, text.split("\n"))) <= width
+    for word in ("vanilla", "linear", "39.50", "41.25"):
+        assert word in text
+
+
+def test_a_wide_screen_shows_all_columns_side_by_side() -> None:
+    assert (
+        "linear 41.25 \u00b1 0.35 +1.75 p=0.008 * 42.50 \u00b1 0.71 -1.00 p=0.010 * "
+        "5,412,864 7,712 45.6"
+    ) in lines_of(200)
+
+
+def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out() -> None:
+    lines = lines_of(90)
+    place = lines.index("linear 41.25 \u00b1 0.35 42.50 \u00b1 0.71 5,412,864 7,712 45.6")
+    assert lines[place + 1] == "+1.75 p=0.008 * -1.00 p=0.010 *"
+    lines = lines_of(60)
+    place = lines.index("linear 41.25 \u00b1 0.35 42.50 \u00b1 0.71 5,412,864")
+    assert lines[place + 1 : place + 3] == ["+1.75 -1.00", "p=0.008 * p=0.010 *"]
+    assert "not shown at this width: train tokens/s, decode sentences/s" in lines
+
+
+def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
+    lines = lines_of(36)
+    place = lines.index("linear")
+    assert lines[place + 1 : place + 3] == ["BLEU 41.25 \u00b1 0.35", "difference +1.75 p=0.008 *"]
+    assert lines[place + 7] == "decode sentences/s 45.6"
+
+
+def test_an_ascii_terminal_gets_ascii_alone() -> None:
+    class Ascii(Console):
+        encoding = "ascii"  # type: ignore[assignment]
+
+    screen = Ascii(width=120, file=io.StringIO())
+    screen.print(Screen(comparison_table(comparison())))
+    assert isinstance(screen.file, io.StringIO)
+    text = screen.file.getvalue()
+    assert text.isascii()
+    assert "39.50 +- 0.71" in text
+
+
+def hostile() -> Table:
+    """A table whose every text comes from an enemy."""
+    columns = (Column(HOSTILE, "left"), Column(HOSTILE))
+    return Table(
+        HOSTILE, columns, ((Cell(HOSTILE, {"a": HOSTILE}), Cell("1", {"b": 1.5})),), (HOSTILE,)
+    )
+
+
+@pytest.mark.parametrize("width", [20, 80])
+def test_hostile_text_is_harmless_on_screen(width: int) -> None:
+    text = shown(hostile(), width)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    assert "[/b]" in text.replace("\n", "")
+
+
+def test_markdown_is_a_table_with_escaped_text() -> None:
+    text = formats.markdown(comparison_table(comparison()))
+    lines = text.split("\n")
+    assert lines[0] == "**translation/multi30k: test**"
+    assert lines[2].startswith("| variant | BLEU | difference | TER |")
+    assert lines[3] == "| :--- |" + " ---: |" * 7
+    assert lines[6].startswith("| linear | **41.25 \u00b1 0.35** | +1.75 p=0.008 \\* |")
+    assert f"- BLEU: {SIGNATURE}".replace("|", "\\|") in lines
+    escaped = formats.markdown(hostile())
+    assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%${}#\\~^ \\`" in escaped
+    assert escaped.count("\n") == 7
+
+
+def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
+    text = formats.latex(comparison_table(comparison()))
+    assert r"\begin{tabular}{lrrrrrrr}" in text
+    assert r"\toprule" in text
+    assert r"linear & \textbf{41.25 $\pm$ 0.35} & +1.75 p=0.008 *" in text
+    assert "& $-$1.00 p=0.010 *" in text
+    escaped = formats.latex(hostile())
+    assert (
+        r"\textbackslash{}x1b]0;x\textbackslash{}x07[/b]\textbackslash{}u202e\&$<$\textbar{}\_*"
+        r"\textbackslash{}\%\$\{\}\#\textasciitilde{}\textasciicircum{} `"
+    ) in escaped
+
+
+def test_csv_has_every_number_in_full_and_the_runs_it_comes_from() -> None:
+    rows = list(csv.DictReader(io.StringIO(formats.csv_text(comparison_table(comparison())))))
+    assert [row["variant"] for row in rows] == ["vanilla", "synthesizer-random", "linear"]
+    assert float(rows[2]["bleu"]) == 41.25
+    assert float(rows[2]["bleu_sd"]) == pytest.approx(0.5**1.5)
+    assert rows[2]["bleu_difference"] == "1.75"
+    assert rows[2]["bleu_p"] == "0.008"
+    assert rows[2]["bleu_signature"] == SIGNATURE
+    assert rows[2]["seeds"] == "1, 2"
+    assert rows[2]["runs"].endswith("linear/seed-2")
+    assert rows[0]["bleu_p"] == ""
+    assert rows[0]["train_tokens_per_second"] == "7712.25"
+    (only,) = csv.DictReader(io.StringIO(formats.csv_text(hostile())))
+    assert only["a"].startswith("\\x1b]0;x")
+    assert only["b"] == "1.5"
+
+
+def test_json_has_the_rows_as_named_values() -> None:
+    read = json.loads(formats.json_text(comparison_table(comparison())))
+    assert read["title"] == "translation/multi30k: test"
+    assert read["rows"][2]["bleu"] == 41.25
+    assert len(read["notes"]) == 6
