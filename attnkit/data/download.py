@@ -1,8 +1,8 @@
 """Downloads: https only, streamed to a temporary file, verified, then renamed into place."""
 
+import gzip
 import hashlib
 import http.client
-import lzma
 import os
 import re
 import ssl
@@ -13,12 +13,13 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 from urllib.parse import urlsplit
 
 from attnkit import __version__
-from attnkit.data.formats import check_file
+from attnkit.data.formats import GZIP, open_file
 from attnkit.errors import AttnkitError, DataError, UnavailableError
 from attnkit.files import (
     DISK,
@@ -37,6 +38,8 @@ LIMIT = 16 << 30
 """Largest download in bytes."""
 MEMBERS = 100_000
 """Most members of an archive."""
+HEADER_FAULTS = (TypeError, ValueError, IndexError)
+"""What tarfile lets through when a header is damaged in ways that it does not expect."""
 TRIES = 3
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP answers after which trying again may help."""
@@ -98,10 +101,10 @@ def extract(
     limit: int = 4 * LIMIT,
     progress: Progress | None = None,
 ) -> dict[str, str]:
-    """Write the named members of a tar archive (plain or compressed) to files; member -> SHA-256.
+    """Write the named members of a tar archive (plain or gzip) to files; member -> SHA-256.
 
     The archive is read as a stream.  Only regular files with exactly these names are taken: no
-    other name, link or device of the archive ever becomes a file.
+    other name, link or device of the archive ever becomes a file.  After a fault none is left.
 
     Raises:
         DataError: damaged, without one of the members, of more than `limit` bytes or 100,000
@@ -109,21 +112,43 @@ def extract(
         OutputPathError, OutputError: a file cannot be written.
     """
     digests: dict[str, str] = {}
-    total, seen = check_file(archive).st_size, 0
-    with _damage(archive), archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r|*") as tar:
+    try:
+        with _damage(archive), open_file(archive) as raw:
+            _extract(archive, raw, members, digests, limit, progress)
+        if missing := sorted(members.keys() - digests.keys()):
+            raise DataError(f"{archive}: has no regular file {missing[0]}")
+    except BaseException:
+        for name in digests:
+            members[name].unlink(missing_ok=True)
+        raise
+    return digests
+
+
+def _extract(
+    archive: Path,
+    raw: BufferedReader,
+    members: Mapping[str, Path],
+    digests: dict[str, str],
+    limit: int,
+    progress: Progress | None,
+) -> None:
+    """Read an open archive to its end and note in `digests` what was written."""
+    total, seen = archive.stat().st_size, 0
+    packed = raw.peek(len(GZIP)).startswith(GZIP)
+    stream: Any = gzip.GzipFile(fileobj=raw) if packed else raw
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
         for count, info in enumerate(tar, 1):
             seen += info.size
             if seen > limit or count > MEMBERS:
                 raise DataError(f"{archive}: holds more than {limit:,} bytes or {MEMBERS:,} files")
             if info.name in members and info.isreg() and info.name not in digests:
-                stream = tar.extractfile(info)
-                assert stream is not None
-                digests[info.name] = _store(archive, stream, members[info.name])
+                content = tar.extractfile(info)
+                assert content is not None
+                digests[info.name] = _store(archive, content, members[info.name])
             if progress:
                 progress(raw.tell(), total)
-    if missing := sorted(members.keys() - digests.keys()):
-        raise DataError(f"{archive}: has no regular file {missing[0]}")
-    return digests
+    while packed and stream.read(BLOCK):  # gzip's checksum stands at the end
+        pass
 
 
 @contextmanager
@@ -135,7 +160,7 @@ def _damage(archive: Path) -> Iterator[None]:
         if error.errno is not None:
             raise input_error(error, archive) from error
         raise DataError(f"{archive}: damaged archive ({error})") from error
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, *HEADER_FAULTS) as error:
         raise DataError(f"{archive}: damaged archive ({error})") from error
 
 
