@@ -71,6 +71,7 @@ class Live:
 
         self._board = board
         self._screen = console.stderr()
+        self._over = False
         self._live = RichLive(
             console=self._screen,
             get_renderable=self._draw,
@@ -90,7 +91,9 @@ class Live:
     ) -> None:
         if kind is not None:
             self._board = self._board.stopped()
+        self._over = True
         self._live.stop()
+        console.say("")
 
     def show(self, event: events.Event) -> None:
         """Fold the event into the board; what a user should know later goes above it for good."""
@@ -108,7 +111,8 @@ class Live:
             progress.draw(
                 self._board,
                 width=size.width,
-                height=size.height - 1,
+                # The last picture may be longer than the screen: it is not redrawn.
+                height=1_000_000 if self._over else size.height - 1,
                 ascii=self._screen.glyphs_ascii,
                 now=time.monotonic(),
             )

@@ -105,7 +105,7 @@ class Board:
             case events.Prepared():
                 return self._idle("building the model", now)
             case events.Scored():
-                return self._idle("", now)
+                return dataclasses.replace(self, message="")._idle("", now)
         return self
 
     def stopped(self) -> "Board":
@@ -236,7 +236,9 @@ def _jobs(board: Board, width: int, glyphs: Glyphs, room: int) -> list[Text]:
         style = STYLES[job.state]
         line = Text.assemble((f" {glyphs.marks[job.state]} ", style))
         quiet = "dim" if job.state == "waiting" else ""
-        line.append(pad(fit(name, widest, glyphs), widest), style if quiet else "bold")
+        line.append(
+            pad(fit(name, widest, glyphs), widest), style if job.state == "training" else quiet
+        )
         cells = [f"seed {job.seed}"] if seeds else []
         cells += [f"{job.state:8}", f"{job.reading:12}" if job.reading else " " * 12]
         if job.step and job.state != "training":
@@ -250,7 +252,7 @@ def _jobs(board: Board, width: int, glyphs: Glyphs, room: int) -> list[Text]:
         lines.append(line)
     hidden = len(board.jobs) - len(shown)
     if hidden:
-        lines.append(Text(fit(f" {glyphs.more} {hidden} more", width, glyphs), "dim"))
+        lines.append(Text(f"   and {hidden} more", "dim"))
     return lines
 
 
