@@ -8,7 +8,7 @@ Format: https://github.com/huggingface/safetensors (8 bytes of header length, a 
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _WORDS = {
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-_HEADER_LIMIT = 16 << 20
+_HEADER_LIMIT = 4 << 20
 
 
 def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -124,6 +124,8 @@ def read(
         _check_header_length(path)
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            if like is not None:
+                _check_names(path, names, like)
             # The library maps the file: without a copy, a later change of it would change them.
             tensors = {name: file.get_tensor(name).clone() for name in names}
     except (
@@ -152,16 +154,21 @@ def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor])
     Raises:
         DataError: they differ; names the first tensor that does.
     """
-    if missing := sorted(like.keys() - tensors.keys()):
-        raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
-    if extra := sorted(tensors.keys() - like.keys()):
-        raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
+    _check_names(path, tensors, like)
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
             raise DataError(
                 f"{path}: tensor {name} must be {_form(like[name])}, is {_form(tensor)}; "
                 "it belongs to another model"
             )
+
+
+def _check_names(path: Path, names: Collection[str], like: Mapping[str, Tensor]) -> None:
+    """Exactly the expected names, or a DataError."""
+    if missing := sorted(like.keys() - set(names)):
+        raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
+    if extra := sorted(set(names) - like.keys()):
+        raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
 
 
 def _form(tensor: Tensor) -> str:
