@@ -51,19 +51,17 @@ def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
 class Rotary(nn.Module):
     """Rotary positions: pairs of channels turn by position x frequency (Su et al. 2021, eq. 34)."""
 
-    frequencies: Tensor
-
     def __init__(self, head_width: int, base: float = 10000.0) -> None:
         super().__init__()
-        steps = torch.arange(0, head_width, 2, dtype=torch.float64) / head_width
-        # float64 and not persistent: angles of late positions need the digits, checkpoints do not
-        self.register_buffer("frequencies", base**-steps, persistent=False)
+        self.head_width, self.base = head_width, base
 
     def forward(
         self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "b T"]
     ) -> Float[Tensor, "B H T D"]:
         """Rotate each pair (x[i], x[i + D/2])."""
-        angles = positions[:, None, :, None].double() * self.frequencies.double()
+        # float64, and no buffer that a cast to 16 bits would round: late positions need the digits
+        half = torch.arange(0, self.head_width, 2, dtype=torch.float64, device=x.device)
+        angles = positions[:, None, :, None] * self.base ** (-half / self.head_width)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -1,0 +1,71 @@
+"""Weights that are better than the last ones: averages over validations, moving averages."""
+
+import torch
+from torch import Tensor, nn
+
+from attnkit.recipe import schema
+
+Weights = dict[str, Tensor]
+
+
+def weights_of(model: nn.Module) -> Weights:
+    """The state of a model as a flat mapping; tied weights once, under their first name."""
+    found: Weights = {}
+    seen = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            found[name] = tensor.detach()
+    return found
+
+
+class Averaging:
+    """The candidate weights of a training: what is validated, and saved in the end.
+
+    With `average: N` the mean over the weights at the last N validations (Vaswani et al. 2017,
+    section 6.1), with `ema` the exponential moving average (its bias at the start removed by
+    a decay of at most (1 + step) / (10 + step)), else the weights themselves.
+    """
+
+    def __init__(self, train: schema.Train, model: nn.Module) -> None:
+        self.count = max(1, train.average)
+        self.decay = train.ema
+        self._live = weights_of(model)
+        self.recent: dict[int, Weights] = {}
+        """Weights at the last `average` validations by step; none where nothing is averaged."""
+        self.moving: Weights | None = None
+        if self.decay:
+            self.moving = {name: tensor.clone() for name, tensor in self._live.items()}
+
+    def update(self, step: int) -> None:
+        """Follow the weights after an update."""
+        if self.moving is None:
+            return
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        for name, tensor in self._live.items():
+            if tensor.is_floating_point():
+                self.moving[name].lerp_(tensor, weight)
+
+    @torch.no_grad()
+    def candidate(self) -> Weights:
+        """The weights that a validation now measures; do not change them."""
+        if self.moving is not None:
+            return self.moving
+        if not self.recent:
+            return self._live
+        windows = [self.recent[step] for step in sorted(self.recent)]
+        total = {name: tensor.clone() for name, tensor in windows[-1].items()}
+        for name, tensor in total.items():
+            if tensor.is_floating_point():
+                for earlier in windows[:-1]:
+                    tensor += earlier[name]
+                tensor /= len(windows)
+        return total
+
+    def remember(self, step: int) -> None:
+        """Take the weights of the validation after `step` updates into the average."""
+        if self.count == 1:
+            return
+        self.recent[step] = {name: t.detach().cpu().clone() for name, t in self._live.items()}
+        while len(self.recent) > self.count:
+            del self.recent[min(self.recent)]

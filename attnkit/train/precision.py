@@ -1,0 +1,94 @@
+"""The arithmetic of training: float32, or 16-bit copies of float32 master weights."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from attnkit.loss import Losses, cross_entropy
+from attnkit.models import Model
+from attnkit.tokens import PAD
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Worker:
+    """Computes gradients for a float32 model.
+
+    In bf16 and fp16 a 16-bit copy computes and the float32 model keeps the master weights: casts
+    happen once an update rather than at every operation, which on a CPU decides whether bf16 pays.
+    Gradients of micro-batches are summed in float32.  fp16 scales the loss.
+    """
+
+    def __init__(self, model: Model, precision: str, *, compiled: bool = False) -> None:
+        self.master = model
+        dtype = DTYPES[precision]
+        low = dtype != torch.float32
+        self.model: Model = copy.deepcopy(model).to(dtype) if low else model
+        self.model.train()
+        self._pairs = None
+        if low:
+            # lists of plain tensors: what torch's foreach functions are typed for
+            self._pairs = (list[Tensor](model.parameters()), list[Tensor](self.model.parameters()))
+        device = model.output.weight.device.type
+        self.scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
+        self._hidden: Callable[..., Tensor] = self.model.hidden
+        if compiled:
+            self._hidden = torch.compile(self.model.hidden, dynamic=True)
+
+    def losses(
+        self, source: Tensor | None, inputs: Tensor, outputs: Tensor, smoothing: float
+    ) -> Losses:
+        """Summed losses of a batch: source [B, S], inputs and outputs [B, T]."""
+        hidden = self._hidden(source, inputs)
+        real = outputs != PAD
+        return cross_entropy(hidden[real], self.model.output.weight, outputs[real], smoothing)
+
+    def backward(self, total: Tensor, divisor: int) -> None:
+        """Add the gradient of total / divisor to the masters' (still scaled in fp16)."""
+        self.scaler.scale(total / divisor).backward()  # type: ignore[no-untyped-call]
+        if self._pairs is None:
+            return
+        for master, copied in zip(*self._pairs, strict=True):
+            if copied.grad is None:
+                continue
+            grad = copied.grad.to(master.dtype)
+            master.grad = grad if master.grad is None else master.grad.add_(grad)
+            copied.grad = None
+
+    def refresh(self) -> None:
+        """Copy the masters' new weights to the worker."""
+        if self._pairs is not None:
+            with torch.no_grad():
+                torch._foreach_copy_(self._pairs[1], self._pairs[0])
+
+
+def choose(
+    model: Model, batches: Sequence[tuple[Tensor | None, Tensor, Tensor]], repeats: int = 3
+) -> tuple[str, str]:
+    """What `precision: auto` means for this model on this machine, and a sentence that says why.
+
+    Times forward and backward of `batches` (source, inputs, outputs) in fp32 and bf16 and takes
+    the faster.  The weights are left as they are; random state is consumed.
+    """
+    device = model.output.weight.device
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        return "fp32", "this GPU has no bfloat16"
+    seconds = {}
+    for precision in ("fp32", "bf16"):
+        worker = Worker(model, precision)
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            for source, inputs, outputs in batches:
+                worker.backward(worker.losses(source, inputs, outputs, 0.1).total, outputs.numel())
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - start)
+        seconds[precision] = min(times)
+        model.zero_grad(set_to_none=True)
+    best = min(seconds, key=lambda name: seconds[name])
+    ratio = seconds["fp32"] / seconds["bf16"]
+    return best, f"bf16 takes {1 / ratio:.2f} of the time of fp32 here"

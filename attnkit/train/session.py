@@ -1,0 +1,284 @@
+"""All variants and seeds of a recipe: trained in turn, resumed or skipped, then scored together."""
+
+import queue
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnkit import models
+from attnkit.data.batch import collate
+from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
+from attnkit.evaluate import comparison, evaluate, pick_device
+from attnkit.prepare import Prepared, prepare
+from attnkit.recipe import Recipe, RecipeFile, difference, digest
+from attnkit.runs import Run
+from attnkit.train import events
+from attnkit.train.events import Event, Note, Skipped
+from attnkit.train.fit import Job, fit
+from attnkit.train.precision import choose
+from attnkit.train.signals import Stop
+from attnkit.train.stream import Stream
+
+AFTERWARDS = ("eval.", "search.")
+"""Keys of a recipe that may change after training: scores are made anew, weights are not."""
+NOTE_EVERY = 2.0
+"""Seconds between notes on a long preparation."""
+
+
+@dataclass
+class Session:
+    """What all trainings of one command share."""
+
+    file: RecipeFile
+    out: Path
+    device: torch.device
+    data_dir: Path | None
+    offline: bool
+    fresh: bool
+    allow_change: bool
+    stop: Stop
+    data: dict[str, Prepared] = field(default_factory=dict)
+    precision: str | None = None
+
+
+def train(
+    file: RecipeFile,
+    *,
+    variants: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    out: Path,
+    fresh: bool = False,
+    allow_change: bool = False,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    offline: bool = False,
+) -> Iterator[Event]:
+    """Train what is unfinished, skip what is done, score everything, and yield what happens.
+
+    Args:
+        file: a loaded recipe.
+        variants: some of its variants; all when None.
+        seeds: instead of the recipe's seeds.
+        out: root of the run directories.
+        fresh: start over where there is a run.
+        allow_change: go on with a run whose recipe has changed.
+        device: auto, cpu, cuda, cuda:1, ...
+        data_dir: where corpora are; $ATTNKIT_DATA when None.
+        offline: never download.
+
+    Raises:
+        RecipeError: a run was trained by another recipe.
+        StoppedError: a signal came; what was reached is saved.
+        AttnkitError: whatever the data, the run directory or the training raise.
+    """
+    with Stop() as stop:
+        place = torch.device(pick_device(device))
+        session = Session(file, out, place, data_dir, offline, fresh, allow_change, stop)
+        runs = []
+        for name, recipe in file.variants.items():
+            if variants is not None and name not in variants:
+                continue
+            for seed in dict.fromkeys(seeds or recipe.train.seeds):
+                one = recipe.model_copy(
+                    update={"train": recipe.train.model_copy(update={"seeds": (seed,)})}
+                )
+                run = Run(Run.find(out, file.name, name, seed))
+                with run.lock() as warning:
+                    if warning:
+                        yield Note(warning, variant=name, seed=seed)
+                    for event in _one(session, run, one, name, seed):
+                        yield replace(event, variant=name, seed=seed)
+                runs.append(run)
+        yield from _score(session, runs)
+
+
+def _one(session: Session, run: Run, recipe: Recipe, name: str, seed: int) -> Iterator[Event]:
+    """One variant with one seed: skipped, resumed or trained from the start."""
+    if run.exists and session.fresh:
+        run.clear()
+    if run.exists:
+        run = Run.open(run.path)
+        done = yield from _known(session, run, recipe)
+        if done:
+            yield Skipped("already trained")
+            return
+    prepared = yield from _data(session, recipe)
+    if run.exists:
+        _same_data(run, prepared)
+        yield from _same_machine(session, run)
+    else:
+        precision = yield from _precision(session, prepared, recipe)
+        Run.create(
+            run.path,
+            recipe,
+            name=session.file.name,
+            variant=name,
+            seed=seed,
+            hashes={
+                "recipe": digest(recipe),
+                "data": prepared.digest,
+                "tokenizer": prepared.tokenizer.digest,
+            },
+            device=str(session.device),
+            threads=torch.get_num_threads(),
+            precision=precision,
+            baseline=session.file.baseline,
+        )
+        run = Run.open(run.path)
+        run.write_tokenizer(prepared.tokenizer)
+    precision = str(run.manifest["precision"])
+    session.precision = session.precision or precision
+    job = Job(recipe, prepared, run, seed, session.device, precision, session.stop)
+    for event in fit(job):
+        if isinstance(event, events.Started):
+            run.update(parameters=event.parameters)
+        yield event
+
+
+def _known(session: Session, run: Run, recipe: Recipe) -> Generator[Event, None, bool]:
+    """Compare an existing run with the recipe; whether nothing is left to train.
+
+    Raises:
+        RecipeError: it was trained by another recipe, and that was not allowed.
+    """
+    changes = difference(run.recipe, recipe)
+    training = [line for line in changes if not line.startswith(AFTERWARDS)]
+    if training and not session.allow_change:
+        raise RecipeError(
+            f"{run.path}: was trained by another recipe ({'; '.join(training)}); use --fresh to"
+            " start over, --allow-change to go on with it, or another --out"
+        )
+    if changes:
+        run.replace_recipe(recipe)
+        yield Note(f"{run.path}: recipe changed: {'; '.join(changes)}")
+    return run.finished and not training
+
+
+def _same_data(run: Run, prepared: Prepared) -> None:
+    known = run.manifest.get("hashes", {}).get("data")
+    if known != prepared.digest:
+        raise DataError(
+            f"{run.path}: the data or the tokenizer is not what this run began with; restore it,"
+            " or start over with --fresh"
+        )
+
+
+def _same_machine(session: Session, run: Run) -> Iterator[Event]:
+    """A note where a resumed training cannot be bit-identical."""
+    threads = torch.get_num_threads()
+    before = (run.manifest.get("device"), run.manifest.get("threads"))
+    if before != (str(session.device), threads):
+        yield Note(
+            f"began on {before[0]} with {before[1]} threads, goes on on {session.device} with"
+            f" {threads}: the result will not be bit-identical to an uninterrupted training"
+        )
+
+
+def _precision(session: Session, prepared: Prepared, recipe: Recipe) -> Generator[Event, None, str]:
+    """The arithmetic of a comparison: what the recipe says, its other runs use, or is faster."""
+    if recipe.train.precision != "auto":
+        return recipe.train.precision
+    if session.precision is None:
+        session.precision = _settled(session)
+    if session.precision is None:
+        sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
+        model = models.build(recipe.model, sizes, recipe.data.max_length).to(session.device)
+        stream = Stream(lambda _: prepared.train, recipe.train.batch_tokens, seed=0)
+        moved = []
+        for rows in stream.batches[:2]:
+            batch = collate(prepared.train, rows)
+            source = None if batch.source is None else batch.source.to(session.device)
+            moved.append((source, batch.input.to(session.device), batch.output.to(session.device)))
+        session.precision, why = choose(model, moved)
+        yield Note(f"precision: {session.precision} ({why})")
+    return session.precision
+
+
+def _settled(session: Session) -> str | None:
+    """The precision that earlier runs of this recipe chose on such a device."""
+    root = session.out.joinpath(*session.file.name.split("/"))
+    for path in sorted(root.glob("*/seed-*/manifest.json")):
+        with suppress(AttnkitError):
+            manifest = Run.open(path.parent).manifest
+            same = manifest.get("device") == str(session.device)
+            if same and session.file.variants.get(str(manifest.get("variant"))) is not None:
+                return str(manifest["precision"])
+    return None
+
+
+def _data(session: Session, recipe: Recipe) -> Generator[Event, None, Prepared]:
+    """Prepare the data once for all variants that share it, reporting while it goes on."""
+    key = "\n".join(part.model_dump_json() for part in (recipe.data, recipe.tokenizer))
+    if key not in session.data:
+        session.data[key] = yield from _preparation(session, recipe)
+        yield events.Prepared(tuple(session.data[key].reports))
+    return session.data[key]
+
+
+def _preparation(session: Session, recipe: Recipe) -> Generator[Event, None, Prepared]:
+    """Run `prepare` in a thread, so that progress can be told and a signal obeyed meanwhile."""
+    news: queue.Queue[Any] = queue.Queue()
+
+    def tell(stage: str, done: int, total: int | None) -> None:
+        if session.stop.requested:
+            raise StoppedError(
+                f"stopped by {session.stop.requested} while preparing the data; run the same"
+                " command again"
+            )
+        news.put(f"{stage}: {done:,}" + (f" of {total:,}" if total else ""))
+
+    def work() -> None:
+        try:
+            news.put(
+                prepare(recipe, data_dir=session.data_dir, offline=session.offline, progress=tell)
+            )
+        except BaseException as error:  # handed to the caller's thread, which raises it
+            news.put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    told = time.monotonic()
+    while True:
+        item = news.get()
+        if isinstance(item, Prepared):
+            return item
+        if isinstance(item, BaseException):
+            raise item
+        if time.monotonic() - told > NOTE_EVERY:
+            told = time.monotonic()
+            yield Note(f"preparing {item}")
+
+
+def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
+    """Decode and score every run, and put them side by side."""
+
+    def tell(what: str, done: int, total: int) -> None:
+        if session.stop.requested:
+            raise StoppedError(
+                f"stopped by {session.stop.requested} while scoring; the trainings are done; run"
+                " the same command again to score"
+            )
+
+    runs = [Run.open(run.path) for run in runs]
+    for run in runs:
+        recipe = run.recipe
+        yield Note(f"scoring {', '.join(recipe.eval.splits)}", variant=run.variant, seed=run.seed)
+        evaluate(
+            run,
+            recipe.eval.splits,
+            recipe.eval,
+            device=str(session.device),
+            data_dir=session.data_dir,
+            offline=session.offline,
+            progress=tell,
+        )
+    trained = {run.variant for run in runs}
+    baseline = session.file.baseline if session.file.baseline in trained else None
+    settings = runs[0].recipe.eval
+    found = comparison(runs, settings.splits, baseline=baseline, resamples=settings.bootstrap)
+    yield events.Scored(tuple(found["rows"]), found["baseline"], tuple(found["comparisons"]))
