@@ -218,6 +218,10 @@ class _Job:
             },
         )
         try:
+            self.run.scores()
+        except DataError as error:  # told before the work, since it cannot be written to either
+            raise DataError(f"{error}; remove this file and score again") from error
+        try:
             old = None if self.force else Kept.read(self.run, split)
         except DataError:
             return kept

@@ -87,7 +87,9 @@ def forced_scores(
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
     nll, correct, tokens = forced(model, encoded, device=device).T
     words = sum(len(row.target.split()) + 1 for row in rows if row.target.strip() or not stream)
-    cut = f"max-length:{max_length}|cut:{'blocks' if stream else encoded.counts.truncated}"
+    cut = f"cut:{encoded.counts.truncated}"
+    if stream or encoded.counts.truncated:
+        cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
         "accuracy": (correct, tokens, f"unit:token|{vocabulary}"),

@@ -16,6 +16,7 @@ from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import Score, Statistics
 
 FACTS = ("sentences", "decode", "warnings")
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
 
 
 @dataclass
@@ -61,9 +62,9 @@ class Kept:
                 dict(entry["scoring"]),
                 data.decode("utf-8").split("\n")[:-1],
                 {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
-                {key: entry[key] for key in FACTS if key in entry},
+                {key: entry[key] for key in FACTS if key in entry or key != "decode"},
             )
-        except (KeyError, TypeError, ValueError, zipfile.BadZipFile, MissingInputError) as error:
+        except (*MALFORMED, MissingInputError) as error:
             raise DataError(
                 f"{run.path}: the stored evaluation of {split} is damaged ({error}): "
                 "score again with --fresh"

@@ -27,7 +27,7 @@ class Comparison(NamedTuple):
     difference: float
     """Difference of the scores, each the mean over its seeds."""
     p: float
-    """Two-sided p-value as sacrebleu computes it; at least 1 / (resamples + 1)."""
+    """Two-sided p-value, see `p_value`; at least 1 / (resamples + 1)."""
     interval: tuple[float, float]
     """95 % percentile interval of the difference over the resamples."""
 
@@ -40,7 +40,7 @@ def compare(
     Each resample draws sentences with replacement, the same ones for both systems and all seeds;
     a system's score on it is the mean of its seeds' scores.  So the p-value speaks of other test
     sentences for these trained models; how far another training could move the score is what the
-    spread over seeds shows.  With one seed each, p is sacrebleu's to the last digit.  Time for
+    spread over seeds shows.  With one seed each, p is that of sacrebleu.  Time for
     1,000 resamples of 1,000 sentences and one seed: about 0.05 s.
 
     Raises:
@@ -66,8 +66,12 @@ def p_value(differences: Vector, difference: float) -> float:
 
     It folds the differences before centring them, so for a clear difference it counts one tail
     only: two equal systems get p < 0.05 in about 10 % of tests.  `corrected` makes up for that.
+    Where no resample shows any difference, p is 1 (sacrebleu's formula would give its smallest
+    value).
     """
     folded = np.abs(differences)
+    if not folded.any():
+        return 1.0
     beyond = int((folded - folded.mean() > abs(difference)).sum())
     return (beyond + 1) / (len(folded) + 1)
 

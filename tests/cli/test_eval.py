@@ -1,0 +1,276 @@
+"""`attnkit eval`: outputs of any system, and trained runs, in every format."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from shell import Command, environment
+from trained import ROWS, make_run
+
+from attnkit.cli import main
+from attnkit.evaluate import stored
+from attnkit.runs import Run
+
+HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
+REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"
+OTHERS = "a red dog runs .\nthere is a cat on a mat\nnone\nall same lines\n"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def attnkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command line in this process, in a folder with hyp.txt, ref.txt and other.txt."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("hyp", HYPOTHESES), ("ref", REFERENCES), ("other", OTHERS)):
+        Path(f"{name}.txt").write_bytes(text.encode())
+
+    def run(*words: str) -> Done:
+        capsys.readouterr()
+        code = main(["eval", *words])
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def sacrebleu(hyp: str, *refs: str, options: str = "") -> dict[str, float]:
+    """Scores that the `sacrebleu` command prints, with six digits."""
+    words = [*refs, "-i", hyp, "-m", "bleu", "chrf", "ter", "-w", "6", *options.split()]
+    done = subprocess.run(
+        [sys.executable, "-m", "sacrebleu", *words], capture_output=True, text=True, check=True
+    )
+    return {row["name"]: row["score"] for row in json.loads(done.stdout)}
+
+
+def scores(done: Done) -> dict[str, float]:
+    """The scores of the only row, rounded as the `sacrebleu` command does."""
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["rows"]
+    return {name: float(f"{value['score']:.6f}") for name, value in row["metrics"].items()}
+
+
+METRICS = ("--metrics", "bleu,chrf,ter", "--format", "json")
+
+
+def test_files_score_as_by_the_sacrebleu_command(attnkit: Any) -> None:
+    ours = scores(attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--ref", "other.txt", *METRICS))
+    theirs = sacrebleu("hyp.txt", "ref.txt", "other.txt")
+    assert ours == {"bleu": theirs["BLEU"], "chrf": theirs["chrF2"], "ter": theirs["TER"]}
+
+
+def test_real_text_scores_as_by_the_sacrebleu_command(attnkit: Any, corpora: Path) -> None:
+    reference = (corpora / "multi30k" / "test.de").read_text(encoding="utf-8").split("\n")[:300]
+    lines = [" ".join(w for i, w in enumerate(line.split()) if i % 7 != 3) for line in reference]
+    Path("h").write_text("\n".join(lines), encoding="utf-8")
+    Path("r").write_text("\r\n".join(reference) + "\r\n", encoding="utf-8", newline="")
+    ours = scores(
+        attnkit("--hyp", "h", "--ref", "r", "--lowercase", "--tokenize", "intl", *METRICS)
+    )
+    theirs = sacrebleu("h", "r", options="-lc -tok intl --chrf-lowercase")
+    assert ours == {"bleu": theirs["BLEU"], "chrf": theirs["chrF2"], "ter": theirs["TER"]}
+
+
+def test_one_file_gives_one_row_called_hyp(attnkit: Any) -> None:
+    done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--format", "json")
+    result = json.loads(done.out)
+    (row,) = result["rows"]
+    assert (row["variant"], row["recipe"], row["seed"], row["split"], row["run"]) == (
+        "hyp", None, None, None, None,
+    )  # fmt: skip
+    assert row["metrics"]["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
+    assert row["sentences"] == 4
+    assert (result["baseline"], result["comparisons"]) == (None, [])
+
+
+def test_several_files_are_named_by_stem_and_compared_with_the_first(attnkit: Any) -> None:
+    words = ("--hyp", "ref.txt", "--hyp", "hyp.txt", "--ref", "other.txt", "--metrics", "chrf")
+    result = json.loads(attnkit(*words, "--format", "json").out)
+    assert [row["variant"] for row in result["rows"]] == ["ref", "hyp"]
+    (record,) = result["comparisons"]
+    assert (record["variant"], record["metric"], result["baseline"]) == ("hyp", "chrf", "ref")
+    values = [row["metrics"]["chrf"]["score"] for row in result["rows"]]
+    assert record["difference"] == pytest.approx(values[1] - values[0])
+    assert 0 < record["p"] <= 1
+
+
+def test_standard_input_gzip_and_pipes_are_files_too(
+    attnkit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "chrf").out
+    marked = b"\xef\xbb\xbf" + HYPOTHESES.replace("\n", "\r\n").encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(marked)))
+    Path("ref.gz").write_bytes(gzip.compress(REFERENCES.encode()))
+    assert attnkit("--hyp", "-", "--ref", "ref.gz", "--metrics", "chrf").out == expected
+
+
+def test_a_pipe_of_the_shell_is_read(attnkit: Any) -> None:
+    words = f"{sys.executable} -m attnkit eval --hyp <(cat hyp.txt) --ref ref.txt --metrics chrf"
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment())
+    assert done.stdout == attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "chrf").out
+
+
+def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnkit: Any) -> None:
+    done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "rouge,exact-match")
+    assert "ROUGE-Lsum" in done.out
+    assert done.err == "attnkit: warning: hyp.txt: 1 of 4 hypotheses are empty\n"
+
+
+@pytest.mark.parametrize(
+    ("format", "start"),
+    [("markdown", "| variant | BLEU |"), ("latex", r"\begin{table}"), ("csv", "recipe,variant,")],
+)
+def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> None:
+    done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--format", format)
+    assert done.out.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("", 2, "name a recipe, a run, or files by --hyp and --ref"),
+        ("--hyp hyp.txt", 2, "--hyp needs --ref FILE as well"),
+        ("--ref ref.txt", 2, "--ref needs --hyp FILE as well"),
+        ("--hyp hyp.txt --ref ref.txt other.txt", 2, "put --hyp or --ref before each of them"),
+        ("--hyp hyp.txt --ref ref.txt --split test", 2, "--split is for trained runs"),
+        ("--hyp hyp.txt --ref ref.txt --metrics blue", 2, "did you mean bleu?"),
+        ("--hyp hyp.txt --ref ref.txt --metrics perplexity", 2, "needs a trained run"),
+        ("--hyp hyp.txt --ref ref.txt --tokenize zhh", 2, "did you mean zh?"),
+        ("--hyp hyp.txt --ref ref.txt --format jsn", 2, "did you mean json?"),
+        ("--hyp none.txt --ref ref.txt", 66, "none.txt"),
+        ("--hyp short.txt --ref ref.txt", 65, "short.txt has 1 lines and ref.txt has 4"),
+        ("--hyp hyp.txt --ref ref.txt --ref short.txt", 65, "ref.txt has 4 lines and short.txt"),
+        ("--hyp bad.txt --ref ref.txt", 65, "bad.txt:2:2: malformed UTF-8"),
+        ("--hyp empty.txt --ref empty.txt", 65, "nothing to score"),
+        ("nowhere", 66, "'nowhere' is not there"),
+        (".", 66, "no finished run is here"),
+    ],
+)
+def test_mistakes_get_one_line_and_their_exit_code(
+    attnkit: Any, words: str, code: int, message: str
+) -> None:
+    Path("short.txt").write_text("one line\n", encoding="utf-8")
+    Path("bad.txt").write_bytes(b"a\nb\xff\nc\nd\n")
+    Path("empty.txt").write_bytes(b"")
+    done = attnkit(*words.split())
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("attnkit: error: ")
+    assert done.err.count("\n") == 1
+    assert message in done.err
+
+
+def write_recipe(folder: Path) -> None:
+    """A recipe whose runs are those of `make_run`."""
+    rows = folder / "test.jsonl"
+    (folder / "toy.yaml").write_text(
+        "task: translation\n"
+        f"data: {{train: {rows}, valid: {rows}, test: {rows}, max_length: 24}}\n"
+        "model: {width: 16, heads: 2, ff: 32, layers: 1}\n"
+        "train: {seeds: [1, 2]}\n"
+        "search: {beam: 2, max_length: 8}\n"
+        "eval: {metrics: [bleu, chrf], bootstrap: 50}\n"
+        "variants: {linear: {}, vanilla: {}}\n"
+        "baseline: vanilla\n",
+        encoding="utf-8",
+    )
+
+
+def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(
+    attnkit: Any, tmp_path: Path
+) -> None:
+    for variant in ("vanilla", "linear"):
+        for seed in (1, 2):
+            make_run(tmp_path, variant, seed)
+    write_recipe(tmp_path)
+    done = attnkit("toy.yaml", "--format", "json", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "vanilla seed 2, test: 5 of 5 sentences decoded" in done.err
+    result = json.loads(done.out)
+    assert [(row["variant"], row["seed"]) for row in result["rows"]] == [
+        ("linear", 1), ("linear", 2), ("vanilla", 1), ("vanilla", 2),
+    ]  # fmt: skip
+    assert result["baseline"] == "vanilla"
+    assert [(c["variant"], c["metric"]) for c in result["comparisons"]] == [
+        ("linear", "bleu"), ("linear", "chrf"),
+    ]  # fmt: skip
+    assert result["resamples"] == 50
+    row = result["rows"][0]
+    assert row["run"] == "runs/toy/linear/seed-1"
+    assert row["metrics"].keys() == {"bleu", "chrf"}
+    table = attnkit("toy.yaml", "--metrics", "chrf", "--device", "cpu").out
+    assert "mean \u00b1 standard deviation over seeds" in " ".join(table.split())
+
+
+def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
+    attnkit: Any, tmp_path: Path
+) -> None:
+    make_run(tmp_path, "linear")
+    write_recipe(tmp_path)
+    done = attnkit("toy.yaml", "--device", "cpu", "--format", "csv")
+    assert done.code == 0
+    assert "runs/toy/vanilla: no finished run of variant vanilla; left out" in done.err
+
+
+def test_a_recipe_without_runs_names_the_command_that_makes_them(
+    attnkit: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "test.jsonl").write_text(json.dumps(ROWS[0]._asdict()) + "\n", encoding="utf-8")
+    write_recipe(tmp_path)
+    done = attnkit("toy.yaml")
+    assert done.code == 66
+    assert "no finished run in runs/toy; `attnkit train toy.yaml` makes one" in done.err
+
+
+def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_path: Path) -> None:
+    for variant in ("vanilla", "linear"):
+        make_run(tmp_path, variant, baseline="vanilla")
+    result = json.loads(attnkit("runs", "--format", "json", "--device", "cpu").out)
+    assert [row["variant"] for row in result["rows"]] == ["vanilla", "linear"]
+    assert result["baseline"] == "vanilla"
+    words = ("runs/toy/linear", "runs/toy/vanilla/seed-1", "runs", "--baseline", "linear")
+    result = json.loads(attnkit(*words, "--format", "json", "--device", "cpu").out)
+    assert [row["variant"] for row in result["rows"]] == ["linear", "vanilla"]
+    assert result["baseline"] == "linear"
+    done = attnkit("runs", "--baseline", "vanila")
+    assert done.code == 2
+    assert "--baseline 'vanila': did you mean vanilla? choose from vanilla, linear" in done.err
+
+
+def test_fresh_decodes_again(attnkit: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    attnkit("runs", "--device", "cpu")
+    first = stored(Run.open(run.path), "test").row
+    assert "decoded" not in attnkit("runs", "--device", "cpu").err
+    assert "decoded" in attnkit("runs", "--device", "cpu", "--fresh").err
+    again = stored(Run.open(run.path), "test").row
+    assert again["metrics"] == first["metrics"]
+
+
+def test_a_split_that_is_not_there_is_named(attnkit: Any, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    done = attnkit("runs", "--split", "valid", "--device", "cpu")
+    assert done.code == 66
+    assert "no split 'valid'" in done.err
+
+
+@pytest.mark.parametrize("width", ["40", "80", "200"])
+def test_the_table_fits_the_terminal(command: Command, tmp_path: Path, width: str) -> None:
+    for name, text in (("hyp", HYPOTHESES), ("ref", REFERENCES)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    done = command(
+        "eval", "--hyp", "hyp", "--hyp", "ref", "--ref", "ref", "--metrics", "bleu,chrf",
+        COLUMNS=width, LC_ALL="C",
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert max(map(len, done.stdout.split("\n"))) <= int(width)
