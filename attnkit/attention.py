@@ -16,7 +16,7 @@ State: TypeAlias = Any
 """Nested tuples of batch-first tensors, or None; nothing else."""
 
 GROWTH = 64
-"""Cached keys and values grow by at least this many positions at a time."""
+"""Longer caches of keys and values get room for at least this many more positions at a time."""
 
 
 class Shape(NamedTuple):
@@ -115,23 +115,27 @@ def reorder(state: State, rows: Int[Tensor, " n"]) -> State:
 
 
 def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
-    """Add `new` [B, H, T, D] behind the first `total` - T positions of a cache.
+    """A cache [B, H, total, D]: `old`, and `new` behind it.
 
-    Without grad the cache is a buffer that grows in blocks and is written in place, so a state may
-    be used once; with grad it is concatenated.  The result may be longer than `total`.
+    Without grad a long cache is a view of a buffer with room behind it, grown in blocks and written
+    in place, so a state may be used once.  `reorder` copies the view alone: a cache that beams
+    shuffle at every step stays as small as it can be, which matters more than a second copy.
     """
     if old is None:
         return new
-    used = total - new.shape[2]
-    if torch.is_grad_enabled() and (old.requires_grad or new.requires_grad):
-        return torch.cat((old[:, :, :used], new), 2)
-    if old.shape[2] < total or not old.is_contiguous():
-        room = total + max(GROWTH, total // 2)
-        buffer = new.new_empty((new.shape[0], new.shape[1], room, new.shape[3]))
-        buffer[:, :, :used] = old[:, :, :used]
-        old = buffer
-    old[:, :, used:total] = new
-    return old
+    recorded = torch.is_grad_enabled() and (old.requires_grad or new.requires_grad)
+    room = old.stride(1) // old.stride(2)  # positions from one head to the next
+    if room < total:
+        if recorded or total <= GROWTH:
+            return torch.cat((old, new), 2)
+        shape = (*old.shape[:2], total + max(GROWTH, total // 2), old.shape[3])
+        buffer = new.new_empty(shape)[:, :, : old.shape[2]]
+        old = buffer.copy_(old)
+    elif recorded:
+        return torch.cat((old, new), 2)
+    whole = old.as_strided((*old.shape[:2], total, old.shape[3]), old.stride())
+    whole[:, :, old.shape[2] :] = new
+    return whole
 
 
 class Attention(nn.Module, ABC):
@@ -271,8 +275,7 @@ class Scored(Attention):
             old_k = None if k is None else append(old_k, k, total)
         if old_v is None:
             raise ValueError("keys and values must come with the first call; there is no state yet")
-        keys = None if old_k is None else old_k[:, :, :total]
-        return keys, old_v[:, :, :total], (old_k, old_v)
+        return old_k, old_v, (old_k, old_v)
 
 
 def visible_softmax(
