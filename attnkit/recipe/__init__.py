@@ -1,8 +1,8 @@
 """Recipes: what to train on what data, and which variants to compare."""
 
-from attnkit.recipe.dump import difference, digest, dump
+from attnkit.recipe.dump import difference, digest, dump, flat, places
 from attnkit.recipe.library import library, resolve, shipped
-from attnkit.recipe.load import RecipeFile, load, load_resolved
+from attnkit.recipe.load import RecipeFile, load, load_resolved, parent_of
 from attnkit.recipe.schema import Recipe
 
 __all__ = [
@@ -11,9 +11,12 @@ __all__ = [
     "difference",
     "digest",
     "dump",
+    "flat",
     "library",
     "load",
     "load_resolved",
+    "parent_of",
+    "places",
     "resolve",
     "shipped",
 ]

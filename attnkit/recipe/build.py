@@ -1,12 +1,13 @@
 """From the flat table of settings to a typed recipe, and where each of its values came from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from attnkit import mechanisms
-from attnkit.recipe.nodes import Scalar, Sequence
+from attnkit.recipe import nodes
+from attnkit.recipe.nodes import Scalar
 from attnkit.recipe.options import option_value
 from attnkit.recipe.problems import Key, Place, Problems, dotted
 from attnkit.recipe.schema import Attention, Layers, Model, Recipe, Task
@@ -92,9 +93,10 @@ def _values(settings: Mapping[Key, Setting], problems: Problems) -> tuple[dict[K
     """All values with their types, and the keys where that failed."""
     values: dict[Key, Any] = {}
     failed: set[Key] = set()
+    words = mechanisms.names()
     for key, setting in settings.items():
         try:
-            values[key] = _value(key, setting, settings, problems)
+            values[key] = _value(key, setting, settings, words, problems)
         except _Noted:
             failed.add(key)
     return values, failed
@@ -104,33 +106,50 @@ class _Noted(Exception):
     """A problem with one value has been noted."""
 
 
-def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting], problems: Problems) -> Any:
-    """One typed value.  Raises _Noted after noting why there is none."""
-    told = told_key(key, setting)
+def _value(
+    key: Key,
+    setting: Setting,
+    settings: Mapping[Key, Setting],
+    words: Sequence[str],
+    problems: Problems,
+) -> Any:
+    """One typed value; `words` are the known mechanisms.  Raises _Noted where there is none."""
     if key[:2] == ATTENTION:
-        role = settings.get(key[:3])
-        word = role.node.text if role and isinstance(role.node, Scalar) else Attention().name
-        if word not in mechanisms.names():
-            if len(key) == 3:
-                problems.add(setting.node.place, told, lambda: _unknown_word(word))
-            raise _Noted
-        if len(key) == 3:
-            return word
-        found = option_value(mechanisms.facts(word), key[-1], told, setting, problems)
-        if found is None:
-            raise _Noted
-        return found.value
-    field = field_at(key)
-    hint, default = hint_of(field), ... if field.is_required() else field.default
+        return _attention(key, setting, settings, words, problems)
     if key == SEEDS and isinstance(setting.node, Scalar) and "," not in setting.node.text:
         problems.add(setting.node.place, key, _seeds(setting.node))
         raise _Noted
+    field = field_at(key)
+    hint, default = hint_of(field), ... if field.is_required() else field.default
     try:
         return typed(setting.node, hint)
     except Mismatch:
         place, text = refusal(setting.node, hint, default)
-        problems.add(place, told, text)
+        problems.add(place, told_key(key, setting), text)
         raise _Noted from None
+
+
+def _attention(
+    key: Key,
+    setting: Setting,
+    settings: Mapping[Key, Setting],
+    words: Sequence[str],
+    problems: Problems,
+) -> Any:
+    """The word of an attention place, or one option of its mechanism."""
+    told = told_key(key, setting)
+    role = settings.get(key[:3])
+    word = role.node.text if role and isinstance(role.node, Scalar) else Attention().name
+    if word not in words:
+        if len(key) == 3:
+            problems.add(setting.node.place, told, lambda: _unknown_word(word, words))
+        raise _Noted
+    if len(key) == 3:
+        return word
+    found = option_value(mechanisms.facts(word), key[-1], told, setting, problems)
+    if found is None:
+        raise _Noted
+    return found.value
 
 
 def told_key(key: Key, setting: Setting) -> Key:
@@ -138,8 +157,7 @@ def told_key(key: Key, setting: Setting) -> Key:
     return (*key[:2], *key[3:]) if setting.spread else key
 
 
-def _unknown_word(word: str) -> str:
-    known = mechanisms.names()
+def _unknown_word(word: str, known: Sequence[str]) -> str:
     close = nearest(word, known)
     hint = f"did you mean {close}?" if close else f"known are {', '.join(known)}"
     return f"no attention mechanism is called {quoted(word)}; {hint}"
@@ -233,7 +251,7 @@ def _note_range(
     hint, default = hint_of(field), ... if field.is_required() else field.default
     index = next((part for part in inside if isinstance(part, int)), None)
     if index is not None:
-        items = node.items if isinstance(node, Sequence) else split_words(node)
+        items = node.items if isinstance(node, nodes.Sequence) else split_words(node)
         inner = get_args(unwrap(hint)[0])
         node, hint = items[index], inner[min(index, len(inner) - 1)]
         if hint is Ellipsis:

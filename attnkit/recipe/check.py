@@ -223,9 +223,6 @@ def _train(built: Built) -> Iterator[Fault]:
     if train.average > 1 and not train.valid_every:
         text = "averages weights of validations, but valid_every is 0; set train.valid_every"
         yield Fault(("train.average", "train.valid_every"), text)
-    if train.average > 1 and train.choose == "best":
-        text = "best is one checkpoint and average takes the last ones; keep one of them"
-        yield Fault(("train.choose", "train.average"), text)
     if train.min_lr > 0 and train.schedule not in ("cosine", "linear"):
         text = f"does nothing with the schedule {train.schedule}; it is for cosine and linear"
         yield Fault(("train.min_lr", "train.schedule"), text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from attnkit.recipe.build import flatten
+from attnkit.recipe.build import USED, flatten
 from attnkit.recipe.problems import dotted
 from attnkit.recipe.schema import Attention, Recipe, Section
 from attnkit.recipe.values import shown
@@ -23,22 +23,33 @@ def dump(recipe: Recipe, header: Mapping[str, str] = {}) -> str:  # noqa: B006
 
 def difference(old: Recipe, new: Recipe) -> list[str]:
     """What differs, a line each: `train.lr: 0.001 -> 0.002`."""
-    before, after = dict(flatten(old)), dict(flatten(new))
+    before, after = flat(old), flat(new)
+    absent = "(not set)"
     return [
-        f"{dotted(key)}: {_told(before, key)} -> {_told(after, key)}"
-        for key in [*after, *(key for key in before if key not in after)]
-        if _told(before, key) != _told(after, key)
+        f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
+        for key in before | after
+        if before.get(key) != after.get(key)
     ]
+
+
+def flat(recipe: Recipe) -> dict[str, str]:
+    """Every value by its dotted key, as a recipe would write it.
+
+    An attention place is its word, followed by its options one level below.
+    """
+    return {dotted(key): shown(value) for key, value in flatten(recipe)}
+
+
+def places(recipe: Recipe) -> dict[str, str]:
+    """The attention places that a recipe's model has, and the mechanism of each."""
+    attention = recipe.model.attention
+    return {role: getattr(attention, role).name for role in USED[recipe.model.shape]}
 
 
 def digest(recipe: Recipe) -> str:
     """SHA-256 of a recipe in canonical JSON, in hexadecimal."""
     text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _told(values: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> str:
-    return shown(values[key]) if key in values else "(not set)"
 
 
 def _plain(value: Any) -> Any:

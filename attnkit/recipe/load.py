@@ -110,6 +110,12 @@ def load_resolved(path: Path) -> Recipe:
     return built.recipe
 
 
+def parent_of(path: Path) -> str | None:
+    """The file that a recipe extends, as it is written there.  Raises RecipeError."""
+    node = _split(read_file(path), Problems()).extends
+    return node.text if isinstance(node, Scalar) and not node.null else None
+
+
 def parse_override(text: str) -> Override:
     """KEY=VALUE from the command line.  Raises RecipeError."""
     key, equals, value = text.partition("=")

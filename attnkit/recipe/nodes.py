@@ -66,13 +66,20 @@ def read_file(path: Path) -> Mapping:
     Raises MissingInputError when it cannot be read, RecipeError when it is not acceptable YAML.
     """
     name = str(path)
-    text = _decode(_read_bytes(path), name)
-    node = compose(text, name)
+    node = compose(read_text(path), name)
     if node is None:
         refuse(Place(name, 1, 1), "the file is empty; a recipe needs at least `task` and `data`")
     if not isinstance(node, Mapping):
         refuse(node.place, "a recipe must be a mapping of keys to values, such as `task: dialogue`")
     return node
+
+
+def read_text(path: Path) -> str:
+    """The text of a recipe file, which may be wrong in every other way.
+
+    Raises MissingInputError when it cannot be read, RecipeError when it is not text or too large.
+    """
+    return _decode(_read_bytes(path), str(path))
 
 
 def read_value(text: str) -> Node:

@@ -186,7 +186,9 @@ def _of(hint: Any) -> str:
 
 
 def _word(choice: Any) -> str:
-    return str(choice).lower() if isinstance(choice, bool) or choice is None else str(choice)
+    if choice is None:
+        return "null"
+    return str(choice).lower() if isinstance(choice, bool) else str(choice)
 
 
 def _range_words(bounds: Range) -> str:

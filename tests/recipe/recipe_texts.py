@@ -1,0 +1,32 @@
+"""Recipes written into the current folder, and what is said of them."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.errors import AttnkitError
+from attnkit.recipe import RecipeFile, load
+
+GOOD = "task: translation\ndata: {corpus: toy-translation}\n"
+"""The least that a recipe needs, two lines long."""
+
+
+def write(text: str | bytes, name: str = "r.yaml") -> Path:
+    """A recipe file in the current folder."""
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def read(text: str | bytes, *overrides: str) -> RecipeFile:
+    """Load a recipe that is the whole text of a file."""
+    return load(write(text), overrides)
+
+
+def complaint(text: str | bytes, *overrides: str, kind: type[AttnkitError] | None = None) -> str:
+    """The message with which a recipe is refused."""
+    with pytest.raises(AttnkitError) as caught:
+        read(text, *overrides)
+    assert kind is None or caught.type is kind
+    return str(caught.value)
