@@ -109,8 +109,11 @@ def comparison(
         MissingInputError: a run was not evaluated on a split.
         DataError: what was stored is damaged.
     """
+    names = None if metrics is None else expand(metrics)
+    if names is not None and "perplexity" in names:
+        names = expand((*names, "word-perplexity"))
     entries = [
-        entry if metrics is None else entry.only(expand(metrics))
+        entry if names is None else entry.only(names)
         for run in runs
         for entry in [stored(run, split) for split in splits or run.scores()]
     ]

@@ -1,7 +1,7 @@
 """The schema of a recipe: every key, its type, range, default and meaning.
 
 A recipe is complete and inert: it names no code.  The classes are frozen pydantic models; the
-loader (`attnkit.recipe.load`) turns their errors into one line with a position.
+loader (`attnkit.recipe.loading`) turns their errors into one line with a position.
 """
 
 from typing import Annotated, Any, Literal
@@ -225,6 +225,8 @@ class Search(Section):
 
 Metric = Literal["bleu", "chrf", "ter", "rouge", "rouge1", "rouge2", "rougeL", "rougeLsum",
                  "bleu1", "bleu4", "exact-match", "accuracy", "perplexity"]  # fmt: skip
+LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
+"""Metrics of which less is better."""
 
 
 class Eval(Section):

@@ -4,7 +4,6 @@ from attnkit.scoring.checks import warnings
 from attnkit.scoring.comparison import Entry, side_by_side
 from attnkit.scoring.metrics import (
     FORCED,
-    LOWER_IS_BETTER,
     ROUGE,
     TEXT,
     TOKENIZERS,
@@ -15,6 +14,6 @@ from attnkit.scoring.metrics import (
 from attnkit.scoring.significance import Comparison, compare, corrected
 
 __all__ = [
-    "FORCED", "LOWER_IS_BETTER", "ROUGE", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
+    "FORCED", "ROUGE", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
     "compare", "corrected", "expand", "score", "side_by_side", "warnings",
 ]  # fmt: skip

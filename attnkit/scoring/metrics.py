@@ -28,7 +28,6 @@ TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match")
 """Metrics of output text."""
 FORCED = ("accuracy", "perplexity", "word-perplexity")
 """Metrics of the model's probabilities while it reads the reference."""
-LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none",
               "flores101", "flores200", "spBLEU-1K")  # fmt: skip
 """sacrebleu's tokenisers of BLEU; the last three need a sentencepiece model on disk."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Any, Literal
 
-from attnkit.scoring.metrics import LOWER_IS_BETTER
+from attnkit.recipe.schema import LOWER_IS_BETTER
 
 TITLES = {
     "bleu": "BLEU", "bleu1": "BLEU-1", "bleu4": "BLEU-4", "chrf": "chrF", "ter": "TER",
