@@ -16,8 +16,8 @@ class Row(NamedTuple):
 class Counts:
     """What was read, dropped and repaired; readers and the encoder add to the same object.
 
-    Readers count rows and repairs of text.  The encoder counts kept, empty, too_long and
-    truncated rows: a reader never drops a row, so that aligned files stay aligned.
+    Readers count rows and repairs of text.  The encoder counts kept, empty, too_long and truncated
+    rows and unknown tokens: a reader never drops a row, so that aligned files stay aligned.
     """
 
     rows: int = 0
@@ -30,6 +30,8 @@ class Counts:
     """Rows dropped because a side has too many tokens."""
     truncated: int = 0
     """Rows of which a side was cut to the longest length."""
+    unknown: int = 0
+    """Tokens of kept rows that stand for characters or words without a piece."""
     replaced: int = 0
     """Malformed UTF-8 sequences and lone surrogates that became U+FFFD."""
     bom: int = 0
@@ -54,6 +56,7 @@ class Counts:
             (self.empty, "dropped: a side is empty"),
             (self.too_long, "dropped: too many tokens"),
             (self.truncated, "truncated to the longest length"),
+            (self.unknown, "unknown tokens: characters or words without a piece"),
             (self.replaced, "malformed characters replaced by U+FFFD"),
             (self.bom, "byte order marks removed"),
             (self.crlf, "CRLF line ends read as LF"),

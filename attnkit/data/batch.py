@@ -1,0 +1,60 @@
+"""Padded tensors of a batch, gathered from mapped ids without a loop over tokens or rows."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnkit.data.encoded import Blocks, Encoded, Ragged
+from attnkit.tokens import BOS, PAD
+
+Rows = NDArray[np.int64]
+
+
+class Batch(NamedTuple):
+    """Rows padded on the right with PAD to the longest of each side."""
+
+    source: Int64[Tensor, "B S"] | None
+    """Rows that end with EOS; None where there is no source."""
+    input: Int64[Tensor, "B T"]
+    """BOS and the target."""
+    output: Int64[Tensor, "B T"]
+    """The target and EOS; in a block of a stream, the token after each token of `input`."""
+    rows: Rows
+    """[B] row numbers in the encoded split."""
+    tokens: int
+    """Tokens of `output` that are not padding: what a summed loss is divided by."""
+
+
+def collate(encoded: Encoded, rows: Rows) -> Batch:
+    """The batch of these rows of a split, in this order, on the CPU."""
+    target = _gather(encoded.target, rows)
+    size, longest = target.shape
+    inputs = np.full((size, longest + 1), PAD, dtype=np.int64)
+    inputs[:, 0] = BOS
+    inputs[:, 1:] = target
+    outputs = np.full((size, longest + 1), PAD, dtype=np.int64)
+    outputs[:, :-1] = target
+    lengths = encoded.target.lengths[rows]
+    outputs[np.arange(size), lengths] = encoded.target.last(rows)
+    source = None if encoded.source is None else torch.from_numpy(_gather(encoded.source, rows))
+    return Batch(
+        source,
+        torch.from_numpy(inputs),
+        torch.from_numpy(outputs),
+        rows,
+        int(lengths.sum(dtype=np.int64)) + size,
+    )
+
+
+def _gather(side: Ragged | Blocks, rows: Rows) -> NDArray[np.int64]:
+    """Ids of the rows [B, longest], PAD behind each."""
+    lengths = side.lengths[rows]
+    columns = np.arange(int(lengths.max(initial=0)))
+    mask = columns < lengths[:, None]
+    padded = np.full(mask.shape, PAD, dtype=np.int64)
+    padded[mask] = side.ids[(side.starts[rows][:, None] + columns)[mask]]
+    return padded
