@@ -1,8 +1,8 @@
 """Recipes: what to train on what data, and which variants to compare."""
 
-from attnkit.recipe.dump import difference, digest, dump, flat, places
-from attnkit.recipe.library import library, resolve, shipped
-from attnkit.recipe.load import RecipeFile, load, load_resolved, parent_of
+from attnkit.recipe.dumping import difference, digest, dump, flat, places
+from attnkit.recipe.find import library, resolve, shipped
+from attnkit.recipe.loading import RecipeFile, load, load_resolved, parent_of
 from attnkit.recipe.schema import Recipe
 
 __all__ = [

@@ -10,7 +10,7 @@ from attnkit.errors import MissingInputError
 from attnkit.recipe.build import Built, build
 from attnkit.recipe.capability import check_attention
 from attnkit.recipe.check import check
-from attnkit.recipe.library import is_name, name_of, resolve
+from attnkit.recipe.find import is_name, name_of, resolve
 from attnkit.recipe.nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
 from attnkit.recipe.problems import COMMAND_LINE, Key, Place, Problems, refuse
 from attnkit.recipe.schema import Recipe

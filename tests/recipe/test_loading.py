@@ -1,0 +1,298 @@
+"""Files, overrides, variants and parents become one typed recipe a variant."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from recipe_texts import GOOD, complaint, read, write
+
+import attnkit
+from attnkit.errors import MissingInputError, RecipeError
+from attnkit.recipe import Recipe, library, load, resolve
+from attnkit.recipe.find import name_of
+from attnkit.recipe.schema import Attention, Layers
+
+
+def only(text: str, *overrides: str) -> Recipe:
+    """The single variant of a recipe."""
+    return read(text, *overrides).variants["base"]
+
+
+def test_the_least_recipe_has_all_defaults_and_one_variant() -> None:
+    file = read(GOOD)
+    assert (file.name, file.path, file.baseline) == ("r", Path("r.yaml"), None)
+    assert list(file.variants) == ["base"]
+    assert file.variants["base"] == Recipe.model_validate(
+        {"task": "translation", "data": {"corpus": "toy-translation"}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "text", "value"),
+    [
+        ("train", "lr", "1e-3", 0.001),
+        ("train", "lr", "1", 1.0),
+        ("train", "lr", ".5", 0.5),
+        ("train", "steps", "7", 7),
+        ("train", "compile", "true", True),
+        ("train", "precision", "bf16", "bf16"),
+        ("train", "seeds", "[3]", (3,)),
+        ("train", "betas", "[0, 0.5]", (0.0, 0.5)),
+        ("data", "seed", "0", 0),
+        ("tokenizer", "special", "[no, 1e-3, '~', 2024-01-01]", ("no", "1e-3", "~", "2024-01-01")),
+        ("eval", "tokenize", "13a", "13a"),
+        ("eval", "tokenize", "char", "char"),
+        ("model", "norm", "post", "post"),
+        ("model", "positions", "none", "none"),
+    ],
+)
+def test_the_schema_decides_what_a_text_means(
+    section: str, key: str, text: str, value: object
+) -> None:
+    if section == "data":
+        recipe = only(GOOD.replace("}", f", {key}: {text}}}"))
+    else:
+        recipe = only(f"{GOOD}{section}: {{{key}: {text}}}\n")
+    found = getattr(getattr(recipe, section), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_language_called_no_stays_text() -> None:
+    text = "task: translation\ndata: {train: [a, b], valid: [c, d], source: no, target: on}\n"
+    assert (only(text).data.source, only(text).data.target) == ("no", "on")
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("train.lr=2e-3", "train.lr", 0.002),
+        ("train.seeds=1,2", "train.seeds", (1, 2)),
+        ("train.seeds=[1, 2]", "train.seeds", (1, 2)),
+        ("train.seeds=[4]", "train.seeds", (4,)),
+        ("eval.metrics=chrf", "eval.metrics", ("chrf",)),
+        ("eval.metrics=bleu,chrf", "eval.metrics", ("bleu", "chrf")),
+        ("train.betas=0.8,0.9", "train.betas", (0.8, 0.9)),
+        ("tokenizer.special=['a, b', c]", "tokenizer.special", ("a, b", "c")),
+        ("tokenizer.special=[]", "tokenizer.special", ()),
+        ("tokenizer.model=null", "tokenizer.model", None),
+        ("tokenizer.model=a=b,c.model", "tokenizer.model", "a=b,c.model"),
+        ("tokenizer.model='null'", "tokenizer.model", "null"),
+        (" train.steps = 5 ", "train.steps", 5),
+        ("model.layers=2", "model.layers", Layers(encoder=2, decoder=2)),
+        ("model.layers.encoder=1", "model.layers", Layers(encoder=1, decoder=3)),
+        ("train={steps: 9, lr: 1}", "train.steps", 9),
+    ],
+)
+def test_overrides_set_any_key(override: str, key: str, value: object) -> None:
+    section, name = key.split(".")
+    assert getattr(getattr(only(GOOD, override), section), name) == value
+
+
+def test_the_last_override_wins_and_overrides_win_over_variants() -> None:
+    file = read(GOOD + "variants:\n  a: {train.lr: 1}\n  b: {}\n", "train.lr=2", "train.lr=3")
+    assert [recipe.train.lr for recipe in file.variants.values()] == [3, 3]
+    assert file.origins["a"]["train.lr"] == "command line"
+
+
+def test_an_override_of_one_variant_wins_in_that_variant_alone() -> None:
+    text = GOOD + "variants:\n  a: {}\n  a.b: {}\n"
+    file = read(text, "variants.a.b.train.lr=3", "variants.a={train: {steps: 2}}", "train.lr=2")
+    assert [(r.train.lr, r.train.steps) for r in file.variants.values()] == [(2, 2), (3, 1000)]
+
+
+def test_variants_change_the_recipe_in_nested_or_dotted_keys() -> None:
+    text = (
+        GOOD
+        + "train: {lr: 0.5, steps: 10}\n"
+        + "variants:\n  plain:\n  nested: {train: {steps: 20}}\n  dotted: {train.steps: 30}\n"
+    )
+    file = read(text)
+    assert [(r.train.lr, r.train.steps) for r in file.variants.values()] == [
+        (0.5, 10),
+        (0.5, 20),
+        (0.5, 30),
+    ]
+    assert file.baseline == "plain"
+    assert read(text + "baseline: dotted\n").baseline == "dotted"
+    assert read(text, "baseline=nested").baseline == "nested"
+
+
+WORDS = {
+    "scaled-dot": ("scaled-dot",) * 3,
+    "linear": ("linear",) * 3,
+    "{name: linear}": ("linear",) * 3,
+    "{encoder: linear}": ("linear", "scaled-dot", "scaled-dot"),
+    "{encoder: linear, decoder: synthesizer-random}": (
+        "linear",
+        "synthesizer-random",
+        "scaled-dot",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_attention_is_a_word_for_all_places_or_a_word_for_each(text: str) -> None:
+    roles = only(f"{GOOD}model: {{attention: {text}}}\n").model.attention
+    assert (roles.encoder.name, roles.decoder.name, roles.cross.name) == WORDS[text]
+
+
+def test_an_attention_setting_replaces_the_whole_of_the_one_before() -> None:
+    text = (
+        f"{GOOD}model: {{attention: {{encoder: linear, cross: dot}}}}\n"
+        "variants:\n  a: {model.attention: {decoder: dot}}\n"
+        "  b: {model: {attention: {decoder: dot}}}\n  c: {model.attention.decoder: dot}\n"
+    )
+    names = {
+        name: [getattr(r.model.attention, role).name for role in ("encoder", "decoder", "cross")]
+        for name, r in read(text).variants.items()
+    }
+    assert names["a"] == names["b"] == ["scaled-dot", "dot", "scaled-dot"]
+    assert names["c"] == ["linear", "dot", "dot"]
+
+
+def test_options_of_a_mechanism_get_the_types_of_its_code() -> None:
+    place = "{name: synthesizer-random, trainable: false, attention_dropout: 1e-1}"
+    recipe = only(f"{GOOD}model: {{attention: {{encoder: {place}}}}}\n")
+    assert recipe.model.attention.encoder == Attention.model_validate(
+        {"name": "synthesizer-random", "trainable": False, "attention_dropout": 0.1}
+    )
+    changed = only(
+        f"{GOOD}model: {{attention: {{encoder: {place}}}}}\n",
+        "model.attention.encoder.trainable=true",
+    )
+    assert changed.model.attention.encoder.options() == {
+        "trainable": True,
+        "attention_dropout": 0.1,
+    }
+
+
+def test_a_decoder_alone_takes_only_its_own_place_and_stack() -> None:
+    text = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
+    recipe = only(text + "model: {attention: synthesizer-random, layers: 2}\n")
+    assert recipe.model.shape == "decoder"
+    assert recipe.model.layers == Layers(encoder=0, decoder=2)
+    names = [getattr(recipe.model.attention, role).name for role in ("encoder", "decoder", "cross")]
+    assert names == ["scaled-dot", "synthesizer-random", "scaled-dot"]
+
+
+def test_what_follows_from_other_keys_is_derived_unless_it_is_set() -> None:
+    file = read("task: language-modeling\ndata: {corpus: wikitext-2}\n")
+    recipe, origins = file.variants["base"], file.origins["base"]
+    assert (recipe.train.objective, recipe.eval.metrics) == ("causal", ("perplexity",))
+    for key in ("model.shape", "train.objective", "eval.metrics", "model.layers.encoder"):
+        assert origins[key] == "derived"
+    assert only(GOOD + "tokenizer: {shared: false}\n").model.tie == "decoder"
+    assert only(GOOD + "tokenizer: {shared: false}\nmodel: {tie: none}\n").model.tie == "none"
+    paths = "task: translation\ndata: {train: [a, b], valid: [c, d]}\n"
+    assert only(paths).eval.splits == ("valid",)
+    assert only(paths.replace("}", ", test: e.jsonl}")).eval.splits == ("test",)
+
+
+def test_every_value_has_an_origin() -> None:
+    text = GOOD + "model: {layers: 2}\nvariants:\n  a: {}\n  b: {model.attention: linear}\n"
+    file = read(text, "train.lr=1")
+    assert list(file.origins) == ["a", "b"]
+    origins = file.origins["b"]
+    assert origins["task"] == "r.yaml:1:7"
+    assert origins["model.layers.encoder"] == origins["model.layers.decoder"] == "r.yaml:3:17"
+    assert origins["model.attention.cross"] == "r.yaml:6:24"
+    assert file.origins["a"]["model.attention.cross"] == "default"
+    assert origins["train.lr"] == "command line"
+    assert origins["train.steps"] == "default"
+
+
+def test_extends_inherits_the_settings_and_the_variants_of_one_file() -> None:
+    write(GOOD + "train: {lr: 0.5}\nvariants: {a: {}, b: {}}\nbaseline: b\n", "sub/base.yaml")
+    child = load(write("extends: base.yaml\ntrain: {steps: 5}\n", "sub/child.yaml"))
+    recipe = child.variants["a"]
+    assert (list(child.variants), child.baseline) == (["a", "b"], "b")
+    assert (recipe.train.lr, recipe.train.steps) == (0.5, 5)
+    assert child.origins["a"]["train.lr"] == "sub/base.yaml:3:13"
+    own = load(write("extends: base.yaml\nvariants: {c: {}, d: {}}\n", "sub/own.yaml"))
+    assert (list(own.variants), own.baseline) == (["c", "d"], "c")
+    chosen = load(write("extends: base.yaml\nbaseline: a\n", "sub/chosen.yaml"))
+    assert chosen.baseline == "a"
+
+
+def test_extends_goes_one_level_and_names_what_is_missing() -> None:
+    write("extends: r.yaml\n", "b.yaml")
+    message = complaint("extends: b.yaml\n", kind=RecipeError)
+    assert message.startswith("b.yaml:1:10: extends: this recipe is extended by another")
+    message = complaint("extends: gone.yaml\n", kind=MissingInputError)
+    assert message == (
+        "r.yaml:1:10: extends: recipe 'gone.yaml' cannot be read: No such file or directory"
+    )
+    assert "must be the file of a recipe" in complaint("extends: [a]\n", kind=RecipeError)
+    assert "stands only at the top" in complaint(GOOD, "extends=b.yaml")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("r.yaml", "r"),
+        ("deep/er/r.yaml", "r"),
+        ("recipes/translation/multi30k.yaml", "translation/multi30k"),
+        ("recipes/old/recipes/a/b.yaml", "a/b"),
+        ("a.b.yaml", "a.b"),
+    ],
+)
+def test_the_name_is_the_path_below_recipes_or_the_stem(path: str, name: str) -> None:
+    assert load(write(GOOD, path)).name == name
+    assert name_of(Path(path).absolute()) == name
+
+
+def test_the_name_does_not_depend_on_the_current_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(GOOD, "recipes/translation/r.yaml")
+    monkeypatch.chdir("recipes/translation")
+    assert load("r.yaml").name == "translation/r"
+
+
+@pytest.mark.parametrize("path", ["...yaml", "-x.yaml", "a b.yaml", ".hidden.yaml", "\u202e.yaml"])
+def test_a_file_that_cannot_name_a_run_folder_is_refused(path: str) -> None:
+    with pytest.raises(RecipeError, match="cannot name a run folder; use letters"):
+        load(write(GOOD, path))
+
+
+def test_a_recipe_is_found_by_path_or_by_shipped_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.recipe.find.library", lambda: tmp_path / "shipped" / "recipes")
+    write(GOOD, "shipped/recipes/quickstart.yaml")
+    write(GOOD, "shipped/recipes/translation/multi30k.yaml")
+    assert load("quickstart").name == "quickstart"
+    assert load("translation/multi30k").name == "translation/multi30k"
+    Path("quickstart").mkdir()
+    assert resolve("quickstart").suffix == ".yaml"
+    with pytest.raises(MissingInputError, match=r"'quickstrt' is not there; did you mean quicks"):
+        load("quickstrt")
+    with pytest.raises(MissingInputError, match=r"the shipped one is called quickstart"):
+        load("recipes/quickstart.yaml")
+    with pytest.raises(MissingInputError, match=r"`attnkit recipe list` shows the shipped ones"):
+        load("zzz.yaml")
+    write(GOOD, "own.yaml")
+    assert load("own.yaml").path == Path("own.yaml")
+
+
+@pytest.mark.parametrize("path", ["", ".", "a\0b", "x" * 5000, "\udcff\ud800", "/"])
+def test_a_name_that_no_file_can_have_is_a_missing_input(path: str) -> None:
+    with pytest.raises(MissingInputError):
+        load(path)
+
+
+def test_the_library_is_the_folder_beside_the_package() -> None:
+    assert library() == Path(attnkit.__file__).resolve().parents[1] / "recipes"
+
+
+def test_loading_needs_no_torch() -> None:
+    write(GOOD)
+    code = (
+        "import sys; from attnkit.recipe import load; load('r.yaml'); print('torch' in sys.modules)"
+    )
+    root = str(Path(attnkit.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": root, "PATH": ""},
+    )  # fmt: skip
+    assert done.stdout == "False\n"
