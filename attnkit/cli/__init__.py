@@ -72,7 +72,6 @@ def root_app() -> typer.Typer:
 
     @app.callback(invoke_without_command=True)
     def attnkit(
-        context: typer.Context,
         version: Annotated[
             bool, typer.Option("--version", help="Print the version and stop.")
         ] = False,
@@ -83,15 +82,13 @@ def root_app() -> typer.Typer:
         """Train, score and compare sequence-to-sequence models whose attention mechanism is a part
         that can be swapped.
 
-          attnkit train quickstart                          train all variants, print their table
+          attnkit train quickstart                          train and print the table
           attnkit eval runs/quickstart --format markdown    score what was trained
           attnkit generate RUN < input.txt > output.txt     use it in a pipe
         """
         if version:
             console.write(f"attnkit {__version__}\n")
-        elif context.invoked_subcommand is None:
-            console.say(context.get_help())
-            raise typer.Exit(2)
+            raise typer.Exit
 
     return app
 

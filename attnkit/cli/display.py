@@ -1,8 +1,12 @@
 """How events of training reach a person or a program: live, as lines, as JSON, or not at all."""
 
+import dataclasses
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Protocol
 
@@ -29,6 +33,10 @@ class Display(Protocol):
         """Show one event."""
         ...
 
+    def notice(self, signal: str) -> None:
+        """Tell that a signal was heard; called by its handler, in the middle of anything."""
+        ...
+
 
 class Lines:
     """Passes every event to a function that prints it."""
@@ -46,6 +54,17 @@ class Lines:
         trace: TracebackType | None,
     ) -> None:
         """Nothing to put back."""
+
+    def notice(self, signal: str) -> None:
+        """Past Python's buffers, which the handler may have interrupted."""
+        with suppress(OSError):
+            os.write(2, f"{heard(signal)}\n".encode())
+
+
+def heard(signal: str) -> str:
+    """What the first signal makes happen."""
+    again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
+    return f"{signal}: stopping as soon as the state is saved{again}"
 
 
 def plain(event: events.Event) -> None:
@@ -101,9 +120,14 @@ class Live:
 
         # The drawing thread sees the old board or the new one, never half of one.
         self._board = self._board.after(event, time.monotonic())
-        if isinstance(event, events.Note | events.Prepared | events.Skipped):
+        lasting = isinstance(event, events.Note) and not event.passing
+        if lasting or isinstance(event, events.Prepared | events.Skipped):
             for line in progress.plain(event):
                 self._screen.print(Text(line, "dim"))
+
+    def notice(self, signal: str) -> None:
+        """The next refresh shows it; the board is replaced in one step."""
+        self._board = dataclasses.replace(self._board, message=heard(signal))
 
     def _draw(self) -> "progress.Drawing":
         size = self._screen.size
@@ -121,8 +145,6 @@ class Live:
 
 def choose(board: progress.Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
     """The display that fits the streams and the options."""
-    import sys
-
     if as_lines_of_json:
         return Lines(as_json)
     if quiet:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from attnkit.cli import console
@@ -28,6 +29,13 @@ class Group(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(draw(page(self, ctx, self.summaries(ctx))))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """No command at all is a usage error that is answered with the whole help."""
+        if not args and not ctx.resilient_parsing:
+            console.say(ctx.get_help())
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
 
     def summaries(self, ctx: Any) -> Rows:
         """Name and one line for each command."""
@@ -86,16 +94,16 @@ def _paragraphs(text: str, width: int) -> str:
     wrapped = []
     for paragraph in text.split("\n\n"):
         lines = paragraph.splitlines()
-        if all(line.startswith("  ") for line in lines):
-            wrapped += ["\n".join(_example(line, width) for line in lines)]
+        if all(line.startswith(("  ", f"{console.PROGRAM} ")) for line in lines):
+            wrapped.append("\n".join(_example(line.strip(), width) for line in lines))
         else:
             wrapped.append(_fill(paragraph, width, ""))
     return "\n\n".join(wrapped)
 
 
 def _example(line: str, width: int) -> str:
-    """A line that stays as it is where it fits."""
-    return line if len(line) <= width else "  " + _fill(line, width - 2, "    ").lstrip()
+    """A command line, indented; it stays as it is where it fits."""
+    return f"  {line}" if len(line) + 2 <= width else "  " + _fill(line, width, "      ").lstrip()
 
 
 def _columns(rows: Rows, width: int, paint: Callable[[str, str], str]) -> Iterator[str]:

@@ -3,9 +3,9 @@
 import json
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -93,8 +93,6 @@ def train(
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
     from attnkit.recipe import load
-    from attnkit.show.progress import Board
-    from attnkit.show.progress import Job as Line
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings)
@@ -104,25 +102,49 @@ def train(
         return
     if not (as_json or quiet):
         console.say(_headline(file, jobs, out))
+    options = {
+        "variants": list(dict.fromkeys(job.variant for job in jobs)),
+        "seeds": seed or None,
+        "out": out,
+        "fresh": fresh,
+        "allow_change": allow_change,
+        "device": device,
+        "data_dir": data_dir,
+        "offline": offline,
+    }
+    scored = _follow(file, jobs, options, as_json=as_json, quiet=quiet)
+    if scored is not None and not as_json:
+        _table(scored)
+    if not (as_json or quiet):
+        _next_commands(file, jobs, out)
+
+
+def _follow(
+    file: "RecipeFile",
+    jobs: Sequence[Job],
+    options: Mapping[str, Any],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> "Scored | None":
+    """Train and show what happens; the scores at the end."""
     from attnkit.cli import display
+    from attnkit.show.progress import Board
+    from attnkit.show.progress import Job as Line
+    from attnkit.train import events
+    from attnkit.train.signals import Stop
 
     board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs), since=time.monotonic())
+    screen = display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     scored = None
-    with display.choose(board, as_lines_of_json=as_json, quiet=quiet) as screen:
-        from attnkit.train import events, session
-
+    # Signals are heard from here on; the session, which takes over, is slow to import.
+    with Stop(screen.notice) as stop, screen:
         try:
-            for event in session.train(
-                file,
-                variants=list(dict.fromkeys(job.variant for job in jobs)),
-                seeds=seed or None,
-                out=out,
-                fresh=fresh,
-                allow_change=allow_change,
-                device=device,
-                data_dir=data_dir,
-                offline=offline,
-            ):
+            from attnkit.train import session
+
+            if stop.requested:
+                raise StoppedError(f"stopped by {stop.requested} before training; run this again")
+            for event in session.train(file, **options, notice=screen.notice):
                 screen.show(event)
                 scored = event if isinstance(event, events.Scored) else scored
         except (MemoryError, RuntimeError) as error:
@@ -130,10 +152,7 @@ def train(
             raise
         except StoppedError as error:
             raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
-    if scored is not None and not as_json:
-        _table(scored)
-    if not (as_json or quiet):
-        _next_commands(file, jobs, out)
+    return scored
 
 
 def _sort_words(

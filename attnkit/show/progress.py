@@ -99,7 +99,10 @@ class Board:
             case events.Skipped():
                 return self._job(event, state="skipped")._idle("preparing the next run", now)
             case events.Saved():
-                return dataclasses.replace(self, message=f"saved step {event.step:,}")
+                board = dataclasses.replace(self, message=f"saved step {event.step:,}")
+                return board._job(event, step=event.step)
+            case events.Note(passing=True):
+                return self._pass(event.text, now)
             case events.Note():
                 return dataclasses.replace(self, message=event.text)
             case events.Prepared():
@@ -117,16 +120,28 @@ class Board:
         return dataclasses.replace(self, jobs=jobs, current=None, phase="")
 
     def _start(self, event: events.Started, now: float) -> "Board":
-        index = self._index(event)
+        resumed = event.resumed_from
         board = dataclasses.replace(
-            self, current=index, started=event, progress=None, losses=(), since=now, message=""
+            self,
+            current=self._index(event),
+            started=event,
+            progress=None,
+            losses=(),
+            since=now,
+            message="" if resumed is None else f"resumed from step {resumed:,}",
         )
         return board._job(event, state="training", step=event.resumed_from or 0)
 
     def _idle(self, phase: str, now: float) -> "Board":
-        if phase and all(job.state in ("done", "skipped") for job in self.jobs):
+        if phase and self.jobs and all(job.state in ("done", "skipped") for job in self.jobs):
             phase = "scoring"
         return dataclasses.replace(self, current=None, progress=None, phase=phase, since=now)
+
+    def _pass(self, text: str, now: float) -> "Board":
+        """Show a stage; its clock goes on while only its numbers change."""
+        same = text.split(":")[0] == self.phase.split(":")[0]
+        since = self.since if same else now
+        return dataclasses.replace(self, current=None, progress=None, phase=text, since=since)
 
     def _index(self, event: events.Event) -> int | None:
         keys = [(job.variant, job.seed) for job in self.jobs]
@@ -273,9 +288,10 @@ def _current(board: Board, width: int, glyphs: Glyphs, now: float) -> list[Text]
     if board.progress is not None and board.current is not None:
         lines += [Text(""), _bar_line(board, width, glyphs, now), _numbers(board, width, glyphs)]
     elif board.phase or board.current is not None:
-        text = board.phase if board.current is None else "first steps"
+        text = one_line(board.phase) if board.current is None else "first steps"
         seconds = duration(now - board.since)
-        lines += [Text(""), Text(fit(f" {text} {seconds}", width, glyphs), "cyan")]
+        text = fit(f" {text}", width - len(seconds) - 2, glyphs)
+        lines += [Text(""), Text.assemble((text, "cyan"), f"  {seconds}")]
     if board.message:
         lines.append(Text(fit(f" {one_line(board.message)}", width, glyphs), "dim"))
     return lines

@@ -30,6 +30,8 @@ class Note(Event):
     """Something that the user should know; nothing depends on it."""
 
     text: str
+    passing: bool = False
+    """Whether it tells what goes on at the moment, not something to keep."""
 
 
 @dataclass(frozen=True)

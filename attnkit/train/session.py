@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from attnkit.runs import Run
 from attnkit.train import events
 from attnkit.train.events import Event, Note, Skipped
 from attnkit.train.fit import Job, fit
+from attnkit.train.memory import keep_freed_memory
 from attnkit.train.precision import choose
 from attnkit.train.signals import Stop
 from attnkit.train.stream import Stream
@@ -58,6 +59,7 @@ def train(
     device: str = "auto",
     data_dir: Path | None = None,
     offline: bool = False,
+    notice: Callable[[str], object] | None = None,
 ) -> Iterator[Event]:
     """Train what is unfinished, skip what is done, score everything, and yield what happens.
 
@@ -71,14 +73,17 @@ def train(
         device: auto, cpu, cuda, cuda:1, ...
         data_dir: where corpora are; $ATTNKIT_DATA when None.
         offline: never download.
+        notice: told the name of the first signal when it comes; see `Stop`.
 
     Raises:
         RecipeError: a run was trained by another recipe.
         StoppedError: a signal came; what was reached is saved.
         AttnkitError: whatever the data, the run directory or the training raise.
     """
-    with Stop() as stop:
+    with Stop(notice) as stop:
         place = torch.device(pick_device(device))
+        if place.type == "cpu":
+            keep_freed_memory()
         session = Session(file, out, place, data_dir, offline, fresh, allow_change, stop)
         runs = []
         for name, recipe in file.variants.items():
@@ -156,6 +161,8 @@ def _known(session: Session, run: Run, recipe: Recipe) -> Generator[Event, None,
         )
     if changes:
         run.replace_recipe(recipe)
+        if training:
+            run.update(finished=None)
         yield Note(f"{run.path}: recipe changed: {'; '.join(changes)}")
     return run.finished and not training
 
@@ -251,7 +258,7 @@ def _preparation(session: Session, recipe: Recipe) -> Generator[Event, None, Pre
             raise item
         if time.monotonic() - told > NOTE_EVERY:
             told = time.monotonic()
-            yield Note(f"preparing {item}")
+            yield Note(f"preparing {item}", passing=True)
 
 
 def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
@@ -267,7 +274,8 @@ def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
     runs = [Run.open(run.path) for run in runs]
     for run in runs:
         recipe = run.recipe
-        yield Note(f"scoring {', '.join(recipe.eval.splits)}", variant=run.variant, seed=run.seed)
+        text = f"scoring {', '.join(recipe.eval.splits)}"
+        yield Note(text, passing=True, variant=run.variant, seed=run.seed)
         evaluate(
             run,
             recipe.eval.splits,
@@ -281,4 +289,4 @@ def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
     baseline = session.file.baseline if session.file.baseline in trained else None
     settings = runs[0].recipe.eval
     found = comparison(runs, settings.splits, baseline=baseline, resamples=settings.bootstrap)
-    yield events.Scored(tuple(found["rows"]), found["baseline"], tuple(found["comparisons"]))
+    yield events.Scored(**found)

@@ -104,10 +104,10 @@ def test_before_the_first_step_the_board_tells_what_it_waits_for() -> None:
         " · a  seed 1  waiting\n"
         " · a  seed 2  waiting\n"
         "\n"
-        " preparing data 12s"
+        " preparing data  12s"
     )
     state = state.after(events.Started("t", 10, 5, "cpu", "fp32", variant="a", seed=1), 20)
-    assert text(state, 80, now=23).endswith("\n first steps 3s")
+    assert text(state, 80, now=23).endswith("\n first steps  3s")
 
 
 def test_the_last_board_has_no_bar() -> None:

@@ -1,0 +1,105 @@
+"""`attnkit train` for real: a tiny training in a process of its own, stopped and gone on with."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from shell import environment
+
+from attnkit.cli import main
+
+RECIPE = """\
+task: translation
+data: {train: [a.src, a.tgt], valid: [b.src, b.tgt], test: [b.src, b.tgt]}
+tokenizer: {type: word, size: 60}
+model: {width: 16, heads: 2, layers: 1, ff: 32}
+train: {steps: 4000, batch_tokens: 256, valid_every: 0, log_every: 5, precision: fp32}
+search: {method: greedy, max_length: 20}
+eval: {bootstrap: 0}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """Counting backwards: 100 rows to train on, 10 to test with."""
+    words = [f"w{i:02}" for i in range(50)]
+    for name, rows in (("a", 100), ("b", 10)):
+        lines = [[words[(7 * i + j) % 50] for j in range(3 + i % 5)] for i in range(rows)]
+        (tmp_path / f"{name}.src").write_text("".join(" ".join(x) + "\n" for x in lines))
+        (tmp_path / f"{name}.tgt").write_text("".join(" ".join(x[::-1]) + "\n" for x in lines))
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def start(folder: Path, *words: str, stdout: int, stderr: int) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "attnkit", "train", "tiny.yaml", *words],
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        cwd=folder,
+        env=environment(),
+    )
+
+
+def test_a_stopped_training_goes_on_and_ends_in_a_table(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM in the middle: code 75 within 10 s, a checkpoint, and a command that resumes."""
+    process = start(recipe.parent, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "progress":
+            break
+    process.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    rest, errors = process.communicate(timeout=60)
+    assert time.monotonic() - begun < 10
+    assert process.returncode == 75, errors
+    saved = [e for e in map(json.loads, rest.splitlines()) if e["event"] == "saved"][-1]
+    assert Path(recipe.parent, saved["path"]).is_dir()
+    assert errors.splitlines()[-1].endswith(": attnkit train tiny.yaml --json")
+
+    monkeypatch.chdir(recipe.parent)
+    words = ["train", "tiny.yaml", f"train.steps={saved['step'] + 10}"]
+    assert main([*words, "--allow-change"]) == 0
+    first = capsys.readouterr()
+    assert f"resumed from step {saved['step']:,}" in first.err
+    assert first.out.startswith("tiny: test\n")
+    assert not set("\x1b\r") & set(first.out + first.err)
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr() == (first.out, "")
+
+
+def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: Path) -> None:
+    """Standard error is a terminal of 80 columns; SIGINT after the first numbers."""
+    ours, theirs = pty.openpty()
+    process = start(recipe.parent, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    sent = False
+    while True:
+        if not select.select([ours], [], [], 60)[0]:
+            break
+        try:
+            shown += os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if b"tokens/s" in shown and not sent:
+            process.send_signal(signal.SIGINT)
+            sent = True
+    os.close(ours)
+    assert process.wait(timeout=60) == 75
+    text = shown.decode()
+    assert "\x1b[?25l" in text, "the cursor hides while the board is redrawn"
+    assert "\x1b[?25h" in text.split("\x1b[?25l")[-1], "and comes back"
+    assert "■" in text
+    assert "stopped by SIGINT after step" in text
