@@ -302,13 +302,11 @@ def _print(
     from attnkit.scoring import side_by_side
     from attnkit.show import formats
     from attnkit.show.screen import Screen
-    from attnkit.show.table import comparison_table
+    from attnkit.show.table import comparison_table, warning_lines
 
-    for entry in entries:
-        row = entry.row
-        for text in row["warnings"]:
-            console.warn(f"{row['run'] or row['hypotheses']}: {text}")
     result = side_by_side(entries, baselines, resamples=resamples)
+    for text in warning_lines(result):
+        console.warn(text)
     if format == "json":
         console.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
     elif format == "table":

@@ -86,6 +86,15 @@ def comparison_table(comparison: Object) -> Table:
     )
 
 
+def warning_lines(comparison: Object) -> list[str]:
+    """What looks wrong about the outputs, a line each with the run or file that it is about."""
+    return [
+        f"{row['run'] or row['hypotheses']}: {text}"
+        for row in comparison["rows"]
+        for text in row.get("warnings", ())
+    ]
+
+
 _FACTS = (
     ("parameters", "parameters", 2),
     ("train tokens/s", "train_tokens_per_second", 3),
@@ -167,7 +176,7 @@ class _Row:
         }
         if record.get("difference") is None:
             return Cell("-", fields)
-        text = f"{record['difference']:+.2f}"
+        text = f"{record['difference']:+.2f}".replace("-0.00", "0.00").replace("+0.00", "0.00")
         if record["p"] is not None:
             text += " " + _p(record["p"]) + _stars(record["p_corrected"])
         return Cell(text, fields)

@@ -1,0 +1,57 @@
+"""Files of outputs are read as the `sacrebleu` command reads them."""
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from sacrebleu.utils import smart_open
+
+from attnkit.errors import DataError, MissingInputError
+from attnkit.recipe.schema import Eval
+from attnkit.scoring.outputs import read_outputs, score_files
+
+NOTHING = io.BytesIO()
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\n\r\t \u2028\x85")))
+@example("a \r\n\x1c\x0b\nb\u2028c\n\n")
+@example("no end")
+def test_lines_are_those_that_sacrebleu_reads(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    text = text.lstrip("\ufeff")
+    path = tmp_path_factory.getbasetemp() / "lines.txt"
+    path.write_bytes(text.encode())
+    with smart_open(str(path)) as file:
+        expected = [line.rstrip() for line in file]
+    assert read_outputs(str(path), NOTHING) == expected
+    assert read_outputs("-", io.BytesIO(text.encode())) == expected
+
+
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\ntwo\n")
+    assert read_outputs(str(tmp_path / "a"), NOTHING) == ["one", "two"]
+
+
+def test_malformed_standard_input_names_the_line() -> None:
+    with pytest.raises(DataError, match="standard input:2: malformed UTF-8"):
+        read_outputs("-", io.BytesIO(b"a\nb\xff\n"))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="none"):
+        read_outputs(str(tmp_path / "none"), NOTHING)
+
+
+def test_files_with_the_same_stem_are_named_by_their_paths(tmp_path: Path) -> None:
+    names = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "out.txt").write_text("x\n", encoding="utf-8")
+        names.append(str(tmp_path / folder / "out.txt"))
+    entries = score_files(names, names[:1], Eval(), stdin=NOTHING)
+    assert [entry.row["variant"] for entry in entries] == names
+    single = score_files(names[:1], names[:1], Eval(), stdin=NOTHING)
+    assert single[0].row["variant"] == "hyp"
