@@ -103,7 +103,10 @@ def _paragraphs(text: str, width: int) -> str:
 
 def _example(line: str, width: int) -> str:
     """A command line, indented; it stays as it is where it fits."""
-    return f"  {line}" if len(line) + 2 <= width else "  " + _fill(line, width, "      ").lstrip()
+    if len(line) + 2 <= width:
+        return f"  {line}"
+    # A path that is wider than the screen has to be cut somewhere.
+    return "  " + _fill(line, width, "      ", cut=True).lstrip()
 
 
 def _columns(rows: Rows, width: int, paint: Callable[[str, str], str]) -> Iterator[str]:
@@ -121,14 +124,14 @@ def _columns(rows: Rows, width: int, paint: Callable[[str, str], str]) -> Iterat
         yield from lines[1:]
 
 
-def _fill(text: str, width: int, indent: str) -> str:
-    """One paragraph, every line indented; long words such as paths are never cut."""
+def _fill(text: str, width: int, indent: str, *, cut: bool = False) -> str:
+    """One paragraph, every line indented; long words are cut on demand only."""
     return textwrap.fill(
         " ".join(text.split()),
         width,
         initial_indent=indent,
         subsequent_indent=indent,
-        break_long_words=False,
+        break_long_words=cut,
         break_on_hyphens=False,
     )
 
