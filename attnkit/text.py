@@ -50,10 +50,13 @@ def quoted(text: str, longest: int = 48) -> str:
     return "'" + safe_text(text).replace("\n", "\\n").replace("\t", "\\t") + "'"
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice most like `word`, case aside, or None when none is near."""
+def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The choice most like `word`, case aside, or None when none is near.
+
+    `cutoff` is the share of letters in common, from 0 to 1, that counts as near.
+    """
     if not 0 < len(word) <= 64:
         return None
     folded = {choice.casefold(): choice for choice in choices}
-    found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=cutoff)
     return folded[found[0]] if found else None

@@ -48,9 +48,12 @@ class Built(NamedTuple):
         return str(self.given[key].node.place) if key in self.given else "default"
 
     def place(self, *keys: Key) -> tuple[Place, Key] | None:
-        """The first of some keys that was set, and where."""
-        found = next((key for key in keys if key in self.given), None)
-        return None if found is None else (self.given[found].node.place, found)
+        """The first of some keys or sections that was set, and where."""
+        for key in keys:
+            for given, setting in self.given.items():
+                if given[: len(key)] == key:
+                    return setting.node.place, key
+        return None
 
 
 def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
@@ -251,7 +254,7 @@ def _note_range(
     hint, default = hint_of(field), ... if field.is_required() else field.default
     index = next((part for part in inside if isinstance(part, int)), None)
     if index is not None:
-        items = node.items if isinstance(node, nodes.Sequence) else split_words(node)
+        items = node.items if isinstance(node, nodes.Sequence) else split_words(node) or []
         inner = get_args(unwrap(hint)[0])
         node, hint = items[index], inner[min(index, len(inner) - 1)]
         if hint is Ellipsis:

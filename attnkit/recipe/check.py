@@ -26,11 +26,15 @@ class Fault(NamedTuple):
 
 def check(built: Built, problems: Problems, start: Place) -> None:
     """Note everything that does not fit together; `start` is the place of defaults."""
+    for fault in list(_available(built)) or _misfits(built):
+        keys: list[Key] = [tuple(key.split(".")) for key in fault.keys]
+        place, key = built.place(*keys) or (start, keys[0])
+        problems.add(place, key, fault.text)
+
+
+def _misfits(built: Built) -> Iterator[Fault]:
     for rule in RULES:
-        for fault in rule(built):
-            keys: list[Key] = [tuple(key.split(".")) for key in fault.keys]
-            place, key = built.place(*keys) or (start, keys[0])
-            problems.add(place, key, fault.text)
+        yield from rule(built)
 
 
 def _available(built: Built) -> Iterator[Fault]:
@@ -143,7 +147,7 @@ def _languages(data: Data, task: str, card: "Card") -> Iterator[Fault]:
 def _paths(data: Any, given: list[str]) -> Iterator[Fault]:
     if not given:
         text = "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"
-        yield Fault(("data.corpus", "data"), text)
+        yield Fault(("data",), text)
         return
     for name in ("train", "valid"):
         if name not in given:
@@ -264,12 +268,15 @@ def _search(built: Built) -> Iterator[Fault]:
 
 
 def _split_names(built: Built) -> Iterator[Fault]:
-    known = ("train", "valid", "test")
     recipe: Recipe = built.recipe
+    if recipe.data.corpus is not None or None in (recipe.data.train, recipe.data.valid):
+        return
     for name in recipe.eval.splits:
-        if recipe.data.corpus is None and name in known and getattr(recipe.data, name) is None:
+        if name not in ("train", "valid", "test"):
+            yield Fault(("eval.splits",), f"names {quoted(name)}; it can be train, valid or test")
+        elif getattr(recipe.data, name) is None:
             yield Fault(("eval.splits",), f"names {name}, but there is no data.{name}")
 
 
-RULES = (_available, _task, _data, _corpus, _model, _train, _lists, _search, _split_names)
+RULES = (_task, _data, _corpus, _model, _train, _lists, _search, _split_names)
 """Rules for one recipe, in the order of its sections."""

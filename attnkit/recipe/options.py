@@ -49,7 +49,7 @@ def _generic(name: str, inner: list[ast.expr]) -> Any:
     if name in ("Optional", "Union"):
         ends = [types.NoneType] if name == "Optional" else []
         return _union([*map(_type, inner), *ends])
-    if name in ("tuple", "list", "Sequence"):
+    if name in ("tuple", "list", "Sequence") and inner:
         many = name != "tuple" or isinstance(inner[-1], ast.Constant)
         if many:
             return tuple[_type(inner[0]), ...]  # type: ignore[misc]

@@ -201,7 +201,8 @@ def unknown(key: Key, known: Key) -> str:
     if close := nearest(word, here):
         return f"unknown key; did you mean {dotted((*known, close))}?"
     others = {key[-1]: key for key in all_keys()}
-    if close := nearest(word, others):
+    if close := nearest(word, others, cutoff=0.75):
         return f"unknown key; did you mean {dotted(others[close])}?"
     place = f"under {dotted(known)}" if known else "at the top"
-    return f"unknown key; {place} there are {', '.join(here)}"
+    known_keys = ", ".join(here[:10] + ["..."] * (len(here) > 10))
+    return f"unknown key; {place} there are {known_keys}"

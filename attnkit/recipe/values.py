@@ -23,11 +23,11 @@ _ORDER: tuple[Any, ...] = (types.NoneType, bool, Literal, int, float, tuple, lis
 
 
 class Mismatch(Exception):
-    """A node is not what the type wants; `node` is the innermost one that is wrong."""
+    """A node is not what the type wants; both are the innermost ones that do not fit."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, hint: Any) -> None:
         super().__init__()
-        self.node = node
+        self.node, self.hint = node, hint
 
 
 class Range(NamedTuple):
@@ -69,19 +69,19 @@ def typed(node: Node, hint: Any) -> Any:
     base, _ = unwrap(hint)
     origin = get_origin(base) or base
     if origin in (Union, types.UnionType):
-        return _first(node, base)
+        return _first(node, hint)
     if origin in (tuple, list):
-        return _items(node, base)
+        return _items(node, hint)
     if origin is Any or origin is dict:
         return plain(node)
     if not isinstance(node, Scalar):
-        raise Mismatch(node)
-    return _scalar(node, base)
+        raise Mismatch(node, hint)
+    return _scalar(node, hint)
 
 
-def _first(node: Node, union: Any) -> Any:
+def _first(node: Node, hint: Any) -> Any:
     """The first member of a union that fits, text last because everything fits it."""
-    members = sorted(get_args(union), key=_rank)
+    members = sorted(get_args(unwrap(hint)[0]), key=_rank)
     # a lone text with a comma may be a path: only brackets make it a list where text is allowed
     split = str not in members
     for member in members:
@@ -92,7 +92,7 @@ def _first(node: Node, union: Any) -> Any:
             return typed(node, member)
         except Mismatch:
             continue
-    raise Mismatch(node)
+    raise Mismatch(node, hint)
 
 
 def _rank(member: Any) -> int:
@@ -104,23 +104,26 @@ def _rank(member: Any) -> int:
 def _items(node: Node, hint: Any) -> tuple[Any, ...]:
     """A list, or on the command line also `1,2`."""
     items = node.items if isinstance(node, Sequence) else split_words(node)
-    inner = get_args(hint) or (Any, ...)
-    if get_origin(hint) is list or inner[-1] is Ellipsis:
+    if items is None:
+        raise Mismatch(node, hint)
+    base = unwrap(hint)[0]
+    inner = get_args(base) or (Any, ...)
+    if get_origin(base) is list or inner[-1] is Ellipsis:
         return tuple(typed(item, inner[0]) for item in items)
     if len(items) != len(inner):
-        raise Mismatch(node)
+        raise Mismatch(node, hint)
     return tuple(typed(item, kind) for item, kind in zip(items, inner, strict=True))
 
 
-def split_words(node: Node) -> list[Node]:
-    """The items of `1,2` from the command line.  Raises Mismatch for anything else."""
+def split_words(node: Node) -> list[Node] | None:
+    """The items of `1,2` from the command line, or None for anything else."""
     if not isinstance(node, Scalar) or node.place != COMMAND_LINE or not node.text:
-        raise Mismatch(node)
+        return None
     return [Scalar(COMMAND_LINE, word.strip()) for word in node.text.split(",")]
 
 
-def _scalar(node: Scalar, base: Any) -> Any:
-    text = node.text
+def _scalar(node: Scalar, hint: Any) -> Any:
+    text, base = node.text, unwrap(hint)[0]
     if get_origin(base) is Literal:
         for choice in get_args(base):
             if (str(choice).lower() if isinstance(choice, bool) else str(choice)) == text:
@@ -131,7 +134,7 @@ def _scalar(node: Scalar, base: Any) -> Any:
         if not node.null:
             return text
     elif not node.plain:
-        raise Mismatch(node)
+        raise Mismatch(node, hint)
     elif base in (None, types.NoneType):
         if node.null:
             return None
@@ -141,7 +144,7 @@ def _scalar(node: Scalar, base: Any) -> Any:
         return int(text)
     elif base is float and _NUMBER.fullmatch(text) and math.isfinite(float(text)):
         return float(text)
-    raise Mismatch(node)
+    raise Mismatch(node, hint)
 
 
 def plain(node: Node) -> Any:
@@ -203,8 +206,8 @@ def refusal(node: Node, hint: Any, default: Any = ...) -> tuple[Place, str]:
     try:
         typed(node, hint)
     except Mismatch as mismatch:
-        culprit = mismatch.node
-    advice = next(_advice(culprit, node, hint), None)
+        culprit, hint = mismatch.node, mismatch.hint
+    advice = next(_advice(culprit, hint), None)
     if advice is None and default is not ... and default is not None:
         advice = f"the default is {shown(default)}"
     text = f"must be {phrase(hint)}, got {written(culprit)}"
@@ -233,10 +236,12 @@ def shown(value: Any) -> str:
     return quoted(str(value), 80)[1:-1]
 
 
-def _advice(culprit: Node, node: Node, hint: Any) -> Iterator[str]:
+def _advice(culprit: Node, hint: Any) -> Iterator[str]:
     """Nearest valid values, best first."""
     if not isinstance(culprit, Scalar):
         return
+    if _wants_list(hint) and any(_fits(culprit.text, inner) for inner in _leaves(hint)):
+        yield f"write [{quoted(culprit.text)[1:-1]}]"
     if culprit.plain is False and any(_fits(culprit.text, member) for member in _leaves(hint)):
         yield "remove the quotes"
     for leaf in _leaves(hint):
@@ -249,8 +254,6 @@ def _advice(culprit: Node, node: Node, hint: Any) -> Iterator[str]:
             yield f"write {_BOOLEANS[culprit.text.lower()]}"
         elif base in (int, float):
             yield from _near_number(culprit.text, base, bounds)
-    if culprit is node and _wants_list(hint) and culprit.text:
-        yield f"write [{quoted(culprit.text)[1:-1]}]"
 
 
 _BOOLEANS = dict.fromkeys(("yes", "on", "y", "1", "true"), "true") | dict.fromkeys(

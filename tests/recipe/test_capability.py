@@ -1,0 +1,155 @@
+"""A mechanism that cannot serve its place is refused with the reason and what would work."""
+
+from pathlib import Path
+
+import pytest
+from recipe_texts import GOOD, complaint, read
+
+from attnkit import mechanisms
+from attnkit.errors import RecipeError
+from attnkit.mechanisms import Facts, Option
+
+MADE = {
+    "landmarks": Facts(
+        "landmarks", Path(), "", causal=False, cross=False, why="its landmarks average the future"
+    ),
+    "table": Facts("table", Path(), "", limit=100, positions=("alibi",)),
+    "needy": Facts(
+        "needy",
+        Path(),
+        "",
+        options={
+            "rank": Option("int", required=True),
+            "layout": Option("Literal['outer', 'tile']", "outer"),
+            "layers": Option("Literal[1, 2]", 1),
+            "factors": Option("tuple[int, int] | None"),
+            "scale": Option("float", 1.0),
+            "mode": Option("bool | Literal['mean']", False),
+        },
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mechanisms with limits that no shipped one has, beside the shipped ones."""
+    shipped, known = mechanisms.names(), mechanisms.facts
+    monkeypatch.setattr(mechanisms, "names", lambda: sorted([*shipped, *MADE]))
+    monkeypatch.setattr(mechanisms, "facts", lambda w: MADE[w] if w in MADE else known(w))
+
+
+def attention(text: str) -> str:
+    return f"{GOOD}model: {{attention: {text}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "synthesizer-random",
+            "r.yaml:3:20: model.attention: synthesizer-random cannot be cross attention (its"
+            " weights are a table over the positions of one sequence); use {encoder:"
+            " synthesizer-random, decoder: synthesizer-random, cross: scaled-dot}",
+        ),
+        (
+            "{encoder: linear, cross: synthesizer-random}",
+            "r.yaml:3:45: model.attention.cross: synthesizer-random cannot be cross attention (its"
+            " weights are a table over the positions of one sequence); use {encoder: linear,"
+            " decoder: scaled-dot, cross: linear}",
+        ),
+        (
+            "{decoder: landmarks}",
+            "model.attention.decoder: landmarks cannot be decoder attention: it cannot hide the"
+            " future (its landmarks average the future); causal are dot, linear,",
+        ),
+        (
+            "{encoder: linaer}",
+            "r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did"
+            " you mean linear?",
+        ),
+        ("zzz", "no attention mechanism is called 'zzz'; known are dot, landmarks, linear"),
+        (
+            "{name: linear, rank: 3}",
+            "r.yaml:3:35: model.attention.rank: linear has no option 'rank'; it has none",
+        ),
+        (
+            "{cross: {name: needy, rnak: 3}}",
+            "r.yaml:3:42: model.attention.cross.rnak: needy has no option 'rnak'; did you mean"
+            " rank?",
+        ),
+        ("{cross: needy}", "model.attention.cross: needy needs rank; write {name: needy, rank: .."),
+        (
+            "{cross: {name: needy, rank: 1e3}}",
+            "r.yaml:3:48: model.attention.cross.rank: must be a whole number, got '1e3'; wri",
+        ),
+        (
+            "{cross: {name: needy, rank: 1, layout: tiel}}",
+            "must be one of outer, tile, got 'tiel'; did you mean tile?",
+        ),
+        ("{cross: {name: needy, rank: 1, layers: 3}}", "must be one of 1, 2, got '3'"),
+        (
+            "{cross: {name: needy, rank: 1, factors: [1, 2, 3]}}",
+            "must be a list of 2: [whole number, whole number] or null, got a list of 3",
+        ),
+        (
+            "{cross: {name: needy, rank: 1, scale: wide}}",
+            "must be a number, got 'wide'; the default is 1.0",
+        ),
+        (
+            "{cross: {name: needy, rank: 1, mode: maen}}",
+            "must be true or false or mean, got 'maen'; did you mean mean?",
+        ),
+        (
+            "{cross: }",
+            "model.attention.cross: must be the word of a mechanism, or {name: word} wit",
+        ),
+        ("[linear]", "model.attention: must be the word of a mechanism, or {name: word} with its"),
+        ("{cross: {rank: 3}}", "must be the word of a mechanism, or {name: word} with its options"),
+        (
+            "{rank: 3}",
+            "r.yaml:3:21: model.attention.rank: unknown key; under model.attention there",
+        ),
+        ("{name: linear, cross: dot}", "`name` beside a place: give one word for all places, or"),
+    ],
+)
+def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(
+    text: str, message: str
+) -> None:
+    found = complaint(attention(text), kind=RecipeError)
+    assert message in found
+    assert "\n" not in found
+
+
+def test_positions_need_a_mechanism_that_knows_them() -> None:
+    found = complaint(attention("{encoder: synthesizer-random}, positions: rope"))
+    assert found == (
+        "r.yaml:3:30: model.attention.encoder: synthesizer-random does not work with"
+        " `model.positions: rope` (its weights are a table over the positions of one sequence);"
+        " use sinusoidal or learned positions; rope works with dot, linear, scaled-dot"
+    )
+    read(
+        attention("{cross: table}, positions: rope"), "data.max_length=9"
+    )  # rope does not reach cross attention
+
+
+def test_a_fixed_limit_bounds_the_length_of_the_data() -> None:
+    found = complaint(attention("{encoder: table}"))
+    assert found.endswith(
+        "table reaches 100 positions, begin token included; `data.max_length` can be 99 at most"
+    )
+    read(attention("{encoder: table}"), "data.max_length=99")
+
+
+def test_options_are_typed_by_their_annotations() -> None:
+    place = "{name: needy, rank: 3, layers: 2, factors: [4, 5], scale: 2, mode: true}"
+    options = (
+        read(attention(f"{{cross: {place}}}")).variants["base"].model.attention.cross.options()
+    )
+    assert options == {"rank": 3, "layers": 2, "factors": (4, 5), "scale": 2.0, "mode": True}
+    assert [type(value) for value in options.values()] == [int, int, tuple, float, bool]
+
+
+def test_a_place_that_the_shape_lacks_is_not_asked() -> None:
+    text = "task: language-modeling\ndata: {corpus: wikitext-2}\nmodel: {attention: %s}\n"
+    read(text % "synthesizer-random")
+    assert "cannot hide the future" in complaint(text % "landmarks")

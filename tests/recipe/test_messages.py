@@ -1,0 +1,268 @@
+"""A wrong recipe is refused with one line a problem: place, key, what was wrong, what would do."""
+
+import pytest
+from recipe_texts import GOOD, complaint, write
+
+from attnkit.errors import RecipeError
+from attnkit.recipe import load
+
+TRAIN = GOOD + "train: {%s}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            TRAIN % "setps: 3",
+            "r.yaml:3:9: train.setps: unknown key; did you mean train.steps?",
+        ),
+        (
+            TRAIN % "width: 3",
+            "r.yaml:3:9: train.width: unknown key: this key belongs under model",
+        ),
+        (
+            TRAIN % "max_length: 3",
+            "r.yaml:3:9: train.max_length: unknown key: this key belongs under data or search",
+        ),
+        (GOOD + "steps: 3\n", "r.yaml:3:1: steps: unknown key: this key belongs under train"),
+        (GOOD + "trian: {}\n", "r.yaml:3:1: trian: unknown key; did you mean train?"),
+        (
+            GOOD + "train.step: 3\n",
+            "r.yaml:3:1: train.step: unknown key; did you mean train.steps?",
+        ),
+        (
+            GOOD + "train.lr.x: 3\n",
+            "r.yaml:3:1: train.lr.x: unknown key: train.lr is a single value and has no keys below"
+            " it",
+        ),
+        (
+            TRAIN % "zzz: 3",
+            "r.yaml:3:9: train.zzz: unknown key; under train there are steps, batch_tokens,",
+        ),
+        (
+            TRAIN % "steps: 0",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '0'; the nearest valid"
+            " value is 1",
+        ),
+        (
+            TRAIN % "steps: 1e5",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '1e5'; write 100000",
+        ),
+        (
+            TRAIN % "steps: 1_000",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '1_000'; write 1000",
+        ),
+        (
+            TRAIN % "steps: '7'",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '7'; remove the quotes",
+        ),
+        (
+            TRAIN % "steps: many",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got 'many'; the default is"
+            " 1000",
+        ),
+        (
+            TRAIN % "steps: ",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got nothing; the default is"
+            " 1000",
+        ),
+        (
+            TRAIN % "steps: [3]",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got a list of 1; the default"
+            " is 1000",
+        ),
+        (
+            TRAIN % f"steps: {'9' * 5000}",
+            f"r.yaml:3:16: train.steps: must be a whole number >= 1, got '{'9' * 36}...{'9' * 9}'",
+        ),
+        (
+            TRAIN % "steps: 9999999999",
+            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '9999999999'; the nearest"
+            " valid value is 2147483647",
+        ),
+        (
+            TRAIN % "lr: .nan",
+            "r.yaml:3:13: train.lr: must be a number > 0, got '.nan'; the default is 0.001",
+        ),
+        (
+            TRAIN % "lr: .inf",
+            "r.yaml:3:13: train.lr: must be a number > 0, got '.inf'; the default is 0.001",
+        ),
+        (
+            TRAIN % "lr: 1e999",
+            "r.yaml:3:13: train.lr: must be a number > 0, got '1e999'; the default is 0.001",
+        ),
+        (
+            TRAIN % "lr: 1:30",
+            "r.yaml:3:13: train.lr: must be a number > 0, got '1:30'; the default is 0.001",
+        ),
+        (
+            TRAIN % "clip: -1",
+            "r.yaml:3:15: train.clip: must be a number >= 0, got '-1'; the nearest valid value is"
+            " 0",
+        ),
+        (
+            TRAIN % "compile: yes",
+            "r.yaml:3:18: train.compile: must be true or false, got 'yes'; write true",
+        ),
+        (
+            TRAIN % "precision: bf61",
+            "r.yaml:3:20: train.precision: must be one of auto, fp32, bf16, fp16, got 'bf61'; did"
+            " you mean bf16?",
+        ),
+        (
+            TRAIN % "betas: [0.9, 2]",
+            "r.yaml:3:22: train.betas: must be a number >= 0 and < 1, got '2'; the default is"
+            " [0.9, 0.98]",
+        ),
+        (
+            TRAIN % "betas: [0.9]",
+            "r.yaml:3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and"
+            " < 1], got a list of 1; the default is [0.9, 0.98]",
+        ),
+        (
+            TRAIN % "seeds: 3",
+            "r.yaml:3:16: train.seeds: must be a list of seeds, got '3'; write [3] for the seed 3,"
+            " or [1, 2, 3] for several seeds",
+        ),
+        (
+            TRAIN % "seeds: []",
+            "r.yaml:3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...],"
+            " got an empty list; the default is [1]",
+        ),
+        (
+            GOOD + "eval: {metrics: bleu}\n",
+            "got 'bleu'; write [bleu]",
+        ),
+        (
+            GOOD + "train: 3\n",
+            "r.yaml:3:8: train: must hold keys, such as `steps: ...`, got '3'",
+        ),
+        (
+            "task: translation\n",
+            "r.yaml:1:1: data: is missing; name a corpus, such as `data: {corpus: toy-translation}`"
+            ", or files",
+        ),
+        (
+            "data: {corpus: toy-translation}\n",
+            "r.yaml:1:1: task: is missing; it is one of translation, summarization, dialogue,",
+        ),
+        (
+            GOOD.replace("translation\n", "translating\n", 1),
+            "r.yaml:1:7: task: must be one of translation, summarization, dialogue,"
+            " language-modeling, classification, got 'translating'; did you mean translation?",
+        ),
+        (
+            GOOD + "train: {lr: 1}\ntrain.lr: 2\n",
+            "r.yaml:4:1: train.lr: is set twice, first at r.yaml:3:9; keep one of them",
+        ),
+        (
+            GOOD + "model: {attention: dot}\nmodel.attention.cross: linear\n",
+            "r.yaml:4:1: model.attention.cross: is set twice, first at r.yaml:3:9; keep one of",
+        ),
+        (
+            GOOD + "model: {layers: {encoder: 1, decode: 2}}\n",
+            "r.yaml:3:30: model.layers.decode: unknown key; did you mean model.layers.decoder?",
+        ),
+        (
+            GOOD + "model: {layers: many}\n",
+            "r.yaml:3:17: model.layers: must be a whole number >= 0, got 'many'; the default is 3",
+        ),
+        (GOOD + "variants: 3\n", "r.yaml:3:11: variants: must hold names with their overrides"),
+        (
+            GOOD + "variants: {a: 3}\n",
+            "r.yaml:3:15: variants.a: must hold overrides, such as `train.lr: 1e-3`, got '3'",
+        ),
+        (
+            GOOD + "variants: {../a: {}}\n",
+            "r.yaml:3:12: variants: '../a' cannot name a run folder; use letters, digits",
+        ),
+        (
+            GOOD + "variants: {a: {variants: {}}}\n",
+            "r.yaml:3:16: variants: stands only at the top of a recipe file",
+        ),
+        (
+            GOOD + "variants: {small: {}, large: {}}\nbaseline: smal\n",
+            "r.yaml:4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?",
+        ),
+        (
+            GOOD + "variants: {" + ", ".join(f"v{i}" for i in range(101)) + "}\n",
+            "r.yaml:3:11: variants: 101 variants are too many; 100 is the most",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, message: str) -> None:
+    found = complaint(text, kind=RecipeError)
+    assert found.startswith("r.yaml:")
+    assert message in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.setps=3", "command line: train.setps: unknown key; did you mean train.steps?"),
+        ("train.steps", "command line: 'train.steps' must be KEY=VALUE, such as train.steps=200"),
+        ("=3", "command line: '=3' must be KEY=VALUE, such as train.steps=200"),
+        ("train.steps=", "command line: train.steps: must be a whole number >= 1, got nothing"),
+        ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [3]"),
+        ("train.seeds=1,x", "command line: train.seeds: must be a whole number >= 0, got 'x'"),
+        ("train.seeds=1,-2", "command line: train.seeds: must be a whole number >= 0, got '-2'"),
+        ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; there are"),
+        ("variants=3", "command line: variants: no such variant; there are base"),
+        ("baseline=x", "command line: baseline: must be the name of a variant, got 'x'"),
+        ("a..b=3", "command line: a..b: unknown key; at the top there are task, data,"),
+        ("train.lr=[1", "command line: not valid YAML: "),
+        ("model.attention.encoder.a.b=3", "an option has no keys below it; set model.attention."),
+        ("\x1b[31m=3", "command line: \\x1b[31m: unknown key"),
+        ("train.lr=\u202e", "command line: train.lr: must be a number > 0, got '\\u202e'"),
+    ],
+)
+def test_a_wrong_override_is_named_as_the_command_line(override: str, message: str) -> None:
+    found = complaint(GOOD, override, kind=RecipeError)
+    assert message in found
+    assert found.startswith("command line: ")
+    assert found.isprintable()
+
+
+def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+    text = "task: translation\nmodel: {width: x, heds: 2}\ndata: {corpus: 3, rows: -1}\n"
+    lines = complaint(text, "train.lr=x").splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["command line", "train.lr"],
+        ["r.yaml:2:16", "model.width"],
+        ["r.yaml:2:19", "model.heds"],
+        ["r.yaml:3:25", "data.rows"],
+    ]
+
+
+def test_a_problem_of_some_variants_names_them_and_a_problem_of_all_is_told_once() -> None:
+    text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.steps: 0}, c: {}}\n"
+    lines = complaint(text).splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("got 'x'; the default is 0.001")
+    assert lines[1].endswith("the nearest valid value is 1 (variant b)")
+    text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.lr: 1}, c: {}}\n"
+    assert complaint(text).endswith("the default is 0.001 (variant a, c)")
+
+
+def test_only_the_first_twenty_problems_are_told_and_the_rest_is_counted() -> None:
+    text = GOOD + "train: {" + ", ".join(f"x{i}: 1" for i in range(25)) + "}\n"
+    lines = complaint(text).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "r.yaml:3:151: and 5 more problems"
+
+
+def test_hostile_text_is_shown_harmless_and_short() -> None:
+    text = GOOD + f"train: {{lr: '\\e]52;{'x' * 500}', \"\\u202e\\n\": 1}}\n"
+    for line in complaint(text).splitlines():
+        assert line.isprintable()
+        assert len(line) < 250
+
+
+def test_the_file_is_named_as_it_was_given() -> None:
+    path = write(GOOD + "x: 1\n", "sub/r.yaml")
+    with pytest.raises(RecipeError, match=r"^sub/r\.yaml:3:1: x: unknown key"):
+        load(path)
+    with pytest.raises(RecipeError, match=rf"^{path.absolute()}:3:1: x: unknown key"):
+        load(path.absolute())

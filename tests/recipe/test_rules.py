@@ -1,0 +1,138 @@
+"""Keys that do not fit together are refused before any data is read."""
+
+import pytest
+from recipe_texts import GOOD, complaint, read
+
+from attnkit.errors import RecipeError
+
+LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
+FILES = "task: translation\ndata: {%s}\n"
+MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        (GOOD, "task=classification", "task: classification is not available in this version"),
+        (GOOD, "train.objective=masked", "train.objective: masked is not available in this"),
+        (GOOD, "train.objective=span-corruption", "span-corruption is not available in this"),
+        (GOOD, "train.init=runs/a", "train.init: starting from another run is not available"),
+        (GOOD, "model.shape=encoder", "model.shape: encoder alone serves masked modelling"),
+        (LM, "model.shape=encoder-decoder", "model.shape: language-modeling has no source"),
+        (LM, "train.objective=seq2seq", "train.objective: seq2seq needs pairs of texts"),
+        (GOOD, "train.objective=causal", "train.objective: causal is for language-modeling"),
+        (GOOD, "model.shape=decoder tokenizer.shared=false", "tokenizer.shared: one decoder reads"),
+        (LM, "train.monitor=bleu", "train.monitor: language-modeling decodes nothing to score"),
+        (LM, "eval.metrics=perplexity,bleu", "eval.metrics: bleu needs decoded text"),
+        (LM, "data.source=en", "data.source: a language model has no source"),
+        (GOOD, "data.train=a.jsonl", "data.train: a corpus brings its own splits; give `data.cor"),
+        (
+            FILES % "rows: 1",
+            "",
+            "r.yaml:2:14: data: needs a corpus (`attnkit recipe list --corpora`), or train",
+        ),
+        (FILES % "train: [a, b]", "", "data.train: data.train needs data.valid beside it"),
+        (FILES % "valid: [a, b]", "", "data.valid: data.valid needs data.train beside it"),
+        (FILES % "train: [a, b, c], valid: [a, b]", "", "must be one file, or two aligned files"),
+        (FILES % "train: [], valid: [a, b]", "", "must be one file, or two aligned files, got 0"),
+        (FILES % "train: a.txt, valid: [a, b]", "", "data.train: translation needs pairs: two"),
+        (FILES % "train: [a, ''], valid: [a, b]", "", "a path must be the name of a file"),
+        (FILES % 'train: "a\\0b", valid: [a, b]', "", "a path must be the name of a file"),
+        (
+            FILES % "train: a.jsonl, valid: [a, b], format: lines",
+            "",
+            "data.train: `data.format: lines` reads two aligned files [source, target]",
+        ),
+        (
+            FILES % "train: a.jsonl, valid: [a, b], format: jsonl",
+            "",
+            "data.valid: `data.format: jsonl` reads one file, got two",
+        ),
+        (
+            "task: language-modeling\ndata: {train: [a, b], valid: c}\n",
+            "",
+            "data.train: language-modeling reads one file, got two aligned files",
+        ),
+        (FILES % "train: [a, b], valid: [c, d], size: 3", "", "data.size: is for embedded corpora"),
+        (FILES % "train: [a, b], valid: [c, d]", "eval.splits=tset", "names 'tset'; it can be tra"),
+        (FILES % "train: [a, b], valid: [c, d]", "eval.splits=test", "names test, but there is no"),
+        (FILES % "train: [a, b], valid: [c, d], source: x, target: x", "", "are both x; name two"),
+        (
+            GOOD,
+            "data.corpus=toy-transltion",
+            "no corpus is called 'toy-transltion'; did you mean t",
+        ),
+        (GOOD, "data.corpus=zzz", "no corpus is called 'zzz'; `attnkit recipe list --corpora`"),
+        (GOOD, "task=dialogue", "task: toy-translation is for translation, not for dialogue"),
+        (GOOD, "data.format=jsonl", "data.format: is for files of your own"),
+        (
+            GOOD,
+            "data.source=fr data.target=en",
+            "data.source: toy-translation has en, de, got 'fr'",
+        ),
+        (GOOD, "data.source=de", "data.corpus: toy-translation has en, de; say which is the targ"),
+        (GOOD, "data.source=de data.target=de", "data.target: source and target are both de"),
+        (GOOD, "eval.splits=test_2017", "no split 'test_2017'; it has train, valid, test"),
+        (MULTI30K, "data.size=10", "data.size: only generated corpora have a size"),
+        (MULTI30K, "data.target=null", "data.target: multi30k has en, de, fr; say which is the"),
+        (GOOD, "model.heads=3", "model.heads: 3 heads do not divide the width 256; 2 would"),
+        (GOOD, "model.width=250", "model.width: 4 heads do not divide the width 250; 5 would"),
+        (GOOD, "model.width=30 model.heads=2 model.positions=rope", "but heads are 15 wide"),
+        (GOOD, "model.width=5 model.heads=1", "model.width: sinusoidal positions need an even"),
+        (GOOD, "tokenizer.shared=false model.tie=all", "model.tie: two vocabularies cannot share"),
+        (GOOD, "model.layers.decoder=0", "model.layers.decoder: needs at least one layer"),
+        (LM, "model.layers.encoder=2", "a model of shape decoder has no encoder; remove it"),
+        (LM, "model.attention.cross=linear", "a model of shape decoder has no cross attention"),
+        (GOOD, "train.patience=3 train.valid_every=0", "train.patience: counts validations, but"),
+        (GOOD, "train.ema=0.9 train.average=3", "train.ema: ema and average both average weights"),
+        (GOOD, "train.average=3 train.valid_every=0", "train.average: averages weights of valid"),
+        (GOOD, "train.min_lr=1e-5", "train.min_lr: does nothing with the schedule inverse-sqrt"),
+        (GOOD, "train.schedule=cosine train.min_lr=1", "is above the peak train.lr 0.001"),
+        (GOOD, "train.warmup=0", "train.warmup: inverse-sqrt falls from the end of the warm-up"),
+        (GOOD, "train.seeds=1,2,1", "train.seeds: names 1 twice; name each once"),
+        (GOOD, "eval.metrics=bleu,bleu", "eval.metrics: names bleu twice"),
+        (GOOD, "tokenizer.special=a,a", "tokenizer.special: names a twice"),
+        (GOOD, "search.min_length=101", "search.min_length: is longer than search.max_length 100"),
+        (GOOD, "search.n_best=6", "search.n_best: beam search finds 5 at most"),
+        (GOOD, "search.method=greedy search.n_best=2", "greedy search finds 1 at most"),
+        (GOOD, "search.top_p=0.9", "search.top_p: does nothing with `search.method: beam`; use"),
+    ],
+)
+def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, message: str) -> None:
+    found = complaint(text, *overrides.split(), kind=RecipeError)
+    assert message in found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        (GOOD, "data.source=de data.target=en"),
+        (GOOD, "data.size=10 data.seed=3"),
+        (GOOD, "model.shape=decoder"),
+        (GOOD, "model.layers.encoder=0"),
+        (GOOD, "model.positions=rope model.width=32 model.heads=16"),
+        (GOOD, "model.positions=none model.width=5 model.heads=5"),
+        (GOOD, "train.average=3 train.choose=best"),
+        (GOOD, "train.schedule=cosine train.min_lr=1e-4 train.warmup=0"),
+        (GOOD, "search.method=sample search.top_p=0.9 search.temperature=0.7 search.n_best=9"),
+        (GOOD, "search.method=greedy"),
+        (LM, ""),
+        (LM, "train.monitor=accuracy eval.metrics=perplexity,accuracy"),
+        (LM, "model.positions=rope model.attention=linear"),
+        (MULTI30K, "eval.splits=test,test_2017"),
+        ("task: language-modeling\ndata: {corpus: multi30k, target: de}\n", ""),
+        (FILES % "train: a.jsonl.gz, valid: [c, d]", ""),
+        (FILES % "train: a, valid: b, format: jsonl, size: null", ""),
+        ("task: language-modeling\ndata: {train: a.txt, valid: b.gz, test: [c]}\n", ""),
+    ],
+)
+def test_what_fits_together_is_accepted(text: str, overrides: str) -> None:
+    assert list(read(text, *overrides.split()).variants) == ["base"]
+
+
+def test_a_problem_is_blamed_on_the_key_that_was_set() -> None:
+    assert complaint(GOOD + "model: {width: 30}\n").startswith("r.yaml:3:16: model.width: 4 heads")
+    assert complaint(GOOD + "model: {heads: 3, width: 256}\n").startswith(
+        "r.yaml:3:16: model.heads"
+    )
