@@ -15,7 +15,7 @@ import typer
 from shell import Command, environment
 
 from attnkit import errors
-from attnkit.cli import console
+from attnkit.cli import console, main
 
 
 class Terminal(io.StringIO):
@@ -264,3 +264,22 @@ def test_text_that_a_locale_cannot_show_is_no_crash(
     assert done.returncode == 66
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\x1b]0;title\x07.yaml", "[red]x[/red].yaml", "\u202egnp.yaml", "\udc80\udcff.yaml",
+        "a\nb\rc.yaml", "x" * 5000, "--", "", ".", "/", "/dev/null", "/proc/self/mem",
+        "../" * 50 + "etc/passwd", "~/x.yaml", "%s%n.yaml", "{0}.yaml", "a\x00b.yaml",
+    ],
+)  # fmt: skip
+def test_hostile_recipe_names_are_one_harmless_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", name]) in (2, 65, 66, 78)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("attnkit: error: ")
+    assert shown.err.count("\n") == 1
+    assert not [c for c in shown.err[:-1] if not c.isprintable()]
