@@ -218,10 +218,10 @@ def _announce(file: "RecipeFile", jobs: Sequence[Job], as_json: bool) -> None:
             {
                 "variant": job.variant,
                 "seed": job.seed,
-                "steps": recipe.train.steps,
-                "parameters": _parameters(recipe),
                 "state": _state(job.folder),
                 "run": str(job.folder),
+                "steps": recipe.train.steps,
+                "parameters": _parameters(recipe),
             }
         )
     if as_json:
@@ -231,9 +231,10 @@ def _announce(file: "RecipeFile", jobs: Sequence[Job], as_json: bool) -> None:
     from attnkit.show.screen import Screen
     from attnkit.show.table import Cell, Column, Table
 
-    columns = [Column(key, "right" if isinstance(rows[0][key], int) else "left") for key in rows[0]]
+    numbers = ("steps", "parameters")
+    columns = [Column(key, "right" if key in numbers else "left") for key in rows[0]]
     cells = tuple(
-        tuple(Cell(f"{v:,}" if isinstance(v, int) else str(v)) for v in row.values())
+        tuple(Cell(f"{v:,}" if key in numbers else str(v)) for key, v in row.items())
         for row in rows
     )
     notes = ("parameters: with the vocabulary that the recipe asks for; the data may give less",)

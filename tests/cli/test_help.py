@@ -5,6 +5,7 @@ import resource
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from shell import Command, environment
@@ -31,6 +32,13 @@ def loaded_after(*words: str) -> set[str]:
 @pytest.mark.parametrize("words", [("--help",), ("--version",), *((c, "--help") for c in COMMANDS)])
 def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
     assert loaded_after(*words) == set()
+
+
+def test_a_wrong_recipe_is_refused_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("task: translation\ndata: {corpus: toy-translation}\ntrain: {lr: fast}\n")
+    assert loaded_after("train", str(path)) == set()
+    assert loaded_after("train", str(path), "--dry-run") == set()
 
 
 def test_help_answers_in_0_3_seconds(command: Command) -> None:

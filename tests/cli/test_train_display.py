@@ -250,12 +250,28 @@ def test_a_dry_run_trains_nothing_and_shows_the_plan(
 ) -> None:
     assert train("--dry-run", "train.seeds=[1,2]") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["variant", "seed", "steps", "parameters", "state", "run"]
+    assert lines[1].split() == ["variant", "seed", "state", "run", "steps", "parameters"]
     assert [line.split()[0:2] for line in lines[3:7]] == [
         ["vanilla", "1"], ["vanilla", "2"], ["linear", "1"], ["linear", "2"],
     ]  # fmt: skip
-    assert lines[3].split()[-2:] == ["new", "runs/toy/vanilla/seed-1"]
+    assert lines[3].split()[2:5] == ["new", "runs/toy/vanilla/seed-1", "100"]
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_plan_fits_any_screen_and_stays_ascii_in_a_c_locale(
+    width: int,
+    train: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LC_ALL", "C")
+    assert train("--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert max(map(len, shown.splitlines())) <= width
+    assert shown.count("runs/toy/") == 2
 
 
 def test_a_dry_run_as_json_is_one_object_a_training(
