@@ -1,0 +1,323 @@
+"""`attnkit generate`: lines in, lines out, in every form; and what it refuses."""
+
+import gzip
+import io
+import json
+import os
+import pty
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from shell import environment
+from trained import LENGTH, make_run
+
+from attnkit.cli import main
+from attnkit.recipe.schema import Search
+from attnkit.runs import Run
+from attnkit.search import translate
+
+TEXT = "one red dog\n\ncats\na very red cat and two dogs\ntwo cats\n"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("generate"))
+
+
+@pytest.fixture
+def generate(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command in this process, with bytes or text as standard input."""
+
+    def call(*words: str, stdin: bytes | str = TEXT) -> Done:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", stream)
+        capsys.readouterr()
+        code = main(["generate", str(run.path), *words])
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+def expected(run: Run, spec: Search, texts: list[str]) -> list[list[tuple[str, float]]]:
+    return list(translate(run.model(), run.tokenizer(), texts, spec, max_source=LENGTH))
+
+
+def test_lines_from_standard_input_go_to_standard_output(generate: Any, run: Run) -> None:
+    answers = expected(run, run.recipe.search, TEXT.split("\n")[:-1])
+    lines = [text for ((text, _),) in answers]
+    assert any(lines)
+    done = generate("--max-length", "8")
+    assert done.code == 0, done.err
+    assert done.out == "".join(f"{line}\n" for line in lines)
+    assert generate("-").out == done.out
+
+
+def test_a_file_gives_what_standard_input_gives(generate: Any, tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text(TEXT)
+    piped = generate()
+    assert generate(str(path), stdin="") == piped
+    path.write_bytes(gzip.compress(TEXT.encode()))
+    assert generate(str(path), stdin="") == piped
+    assert generate(stdin=path.read_bytes()) == piped
+    assert generate("--block", "1") == piped
+
+
+def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_nothing(
+    generate: Any,
+) -> None:
+    text = TEXT.removesuffix("\n").replace("\n", "\r\n")
+    assert generate(stdin=b"\xef\xbb\xbf" + text.encode()) == generate()
+
+
+def test_lines_end_at_line_feeds_only(generate: Any) -> None:
+    assert generate(stdin="cats\u2028dog\x0b\x0c\x85a\rcat\nx\n").out.count("\n") == 2
+    assert generate(stdin="\n").out == "\n"
+    assert generate(stdin="") == Done(0, "", "")
+
+
+def test_n_best_gives_n_lines_for_each(generate: Any, run: Run) -> None:
+    done = generate("--beam", "3", "--n-best", "3", "--scores")
+    spec = run.recipe.search.model_copy(update={"beam": 3, "n_best": 3})
+    answers = expected(run, spec, TEXT.split("\n")[:-1])
+    assert done.out == "".join(
+        f"{number}\t{score:.4f}\t{text}\n"
+        for number, answer in enumerate(answers, 1)
+        for text, score in answer
+    )
+    assert done.out.split("\n")[3:6] == ["2\t0.0000\t"] * 3
+    plain = generate("--beam", "3", "--n-best", "3")
+    assert plain.out == "".join(line.split("\t")[2] + "\n" for line in done.out.split("\n")[:-1])
+
+
+def test_json_objects_have_line_rank_score_and_text(generate: Any) -> None:
+    rows = [json.loads(line) for line in generate("--json", "--n-best", "2").out.splitlines()]
+    assert [(row["line"], row["rank"]) for row in rows] == [
+        (line, rank) for line in range(1, 6) for rank in (1, 2)
+    ]
+    scored = [line.split("\t") for line in generate("--scores", "--n-best", "2").out.splitlines()]
+    assert [row["text"] for row in rows] == [text for _, _, text in scored]
+    for row, (_, score, _) in zip(rows, scored, strict=True):
+        assert row["score"] == pytest.approx(float(score), abs=1e-4)
+
+
+def test_an_output_that_does_not_exist_has_the_score_null(generate: Any) -> None:
+    words = ("--beam", "60", "--n-best", "60", "--max-length", "1", "--json")
+    rows = [json.loads(line) for line in generate(*words, stdin="cats\n").out.splitlines()]
+    assert len(rows) == 60
+    assert rows[-1] == {"line": 1, "rank": 60, "score": None, "text": ""}
+
+
+def test_a_sample_depends_on_seed_and_line_alone(generate: Any) -> None:
+    words = ("--sample", "--top-p", "0.9", "--temperature", "1.5", "--top-k", "20")
+    first = generate(*words, "--seed", "7")
+    assert first.code == 0
+    assert generate(*words, "--seed", "7", "--batch-tokens", "1") == first
+    assert generate(*words, "--seed", "8") != first
+    lines = TEXT.split("\n")
+    lines[0] = "another first line that is longer"
+    changed = generate(*words, "--seed", "7", stdin="\n".join(lines))
+    assert changed.out.split("\n")[1:] == first.out.split("\n")[1:]
+
+
+def test_a_beam_of_one_is_greedy(generate: Any, run: Run) -> None:
+    texts = TEXT.split("\n")[:-1]
+    greedy = expected(run, Search(method="greedy", max_length=8), texts)
+    assert generate("--beam", "1").out == "".join(f"{text}\n" for ((text, _),) in greedy)
+
+
+def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Any) -> None:
+    random_ = random.Random(0)
+    planes = (range(1, 128), range(0x80, 0x3000), range(0x3000, 0xD800), range(0xE000, 0x110000))
+    lines = [
+        "".join(chr(random_.choice(random_.choice(planes))) for _ in range(random_.randint(0, 30)))
+        .replace("\n", " ")
+        for _ in range(1000)
+    ]  # fmt: skip
+    done = generate("--beam", "1", "--max-length", "3", stdin="\n".join(lines) + "\n")
+    assert done.code == 0, done.err
+    assert done.out.count("\n") == 1000
+    some = [0, 500, 999]
+    alone = generate(
+        "--beam", "1", "--max-length", "3", stdin="".join(lines[i] + "\n" for i in some)
+    )
+    assert [done.out.split("\n")[i] for i in some] == alone.out.split("\n")[:-1]
+
+
+def test_malformed_utf_8_stops_with_its_place_or_is_replaced(generate: Any, tmp_path: Path) -> None:
+    bad = b"cats\na \xff dog\ntwo \xc3\n"
+    done = generate(stdin=bad)
+    assert done.code == 65
+    assert done.out == ""
+    assert done.err == (
+        "attnkit: error: standard input:2:3: malformed UTF-8 (byte 0xff); convert the text to "
+        "UTF-8, or use --errors replace\n"
+    )
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"\xef\xbb\xbf\xff")
+    assert f"error: {path}:1:4: malformed" in generate(str(path)).err
+    path.write_bytes("cats".encode("utf-16"))
+    assert f"error: {path}: this is UTF-16 text; convert it" in generate(str(path)).err
+    done = generate("--errors", "replace", stdin=bad)
+    assert done.code == 0
+    assert done.out.count("\n") == 3
+    assert "warning: 2 malformed UTF-8 sequences of the input became U+FFFD\n" in done.err
+
+
+def test_blocks_before_a_malformed_line_are_answered(generate: Any) -> None:
+    done = generate("--block", "2", stdin=b"cats\ndog\n\xff\n")
+    assert done.code == 65
+    assert done.out.count("\n") == 2
+
+
+def test_damaged_gzip_and_endless_lines_are_refused(generate: Any) -> None:
+    packed = gzip.compress(TEXT.encode() * 100)
+    assert generate(stdin=packed[:-9]).code == 65
+    assert "damaged gzip data" in generate(stdin=packed[:-9]).err
+    done = generate(stdin=b"a" * ((1 << 20) + 1))
+    assert done.code == 65
+    assert "standard input:1: the line is longer than 1,048,576 bytes" in done.err
+
+
+def test_what_is_cut_is_counted(generate: Any) -> None:
+    done = generate("--max-length", "2", "--min-length", "1", stdin="cats " * 99 + "\ncats\n")
+    assert "warning: 1 input lines have more than 23 tokens and were cut\n" in done.err
+    assert "outputs were cut at the longest length\n" in done.err
+
+
+def test_output_goes_to_a_file_whole_or_not_at_all(generate: Any, tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    done = generate("--output", str(path))
+    assert (done.code, done.out) == (0, "")
+    assert path.read_text() == generate().out
+    path.write_text("before")
+    assert generate("--output", str(path), "--block", "1", stdin=b"cats\n\xff").code == 65
+    assert path.read_text() == "before"
+    assert [child.name for child in tmp_path.iterdir()] == ["out.txt"]
+
+
+def test_output_that_cannot_be_made_is_refused(generate: Any, tmp_path: Path) -> None:
+    done = generate("--output", str(tmp_path / "none" / "out.txt"))
+    assert done.code == 73
+    assert "out.txt: cannot be created: No such file or directory" in done.err
+    assert generate("--output", str(tmp_path)).code == 73
+    done = generate("--output", "/dev/full")
+    assert done.code == 74
+    assert done.err.count("\n") == 1
+
+
+REFUSED = {
+    ("--beam", "3", "--sample"): "--beam and --sample exclude each other",
+    ("--top-p", "0.9"): "--top-p is for sampling: add --sample",
+    ("--beam", "2", "--temperature", "0.9"): "--temperature is for sampling: add --sample",
+    ("--seed", "1"): "--seed is for sampling",
+    ("--beam", "0"): "--beam 0: should be greater than or equal to 1",
+    ("--sample", "--top-p", "1.5"): "--top-p 1.5: should be less than or equal to 1",
+    ("--sample", "--temperature", "0"): "--temperature 0.0: should be greater than 0",
+    ("--sample", "--temperature", "nan"): "--temperature nan: should be",
+    ("--length-penalty", "inf"): "--length-penalty inf: should be a finite number",
+    ("--n-best", "3"): "--n-best 3: the search keeps 2; add --beam 3 or --sample",
+    ("--beam", "1", "--n-best", "2"): "--n-best 2: the search keeps 1; add --beam 2",
+    ("--min-length", "8"): "--min-length 8: must be below --max-length 8",
+    ("--json", "--scores"): "--json has the scores already",
+    ("--block", "0"): "--block 0: should be greater than or equal to 1",
+    ("--errors", "ignore"): "--errors 'ignore': choose from strict, replace",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
+def test_options_that_do_not_fit_are_refused(generate: Any, words: tuple[str, ...]) -> None:
+    done = generate(*words)
+    assert done.code == 2
+    assert REFUSED[words] in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+
+
+def test_what_is_not_there_is_named(generate: Any, tmp_path: Path) -> None:
+    done = generate(str(tmp_path / "in.txt"))
+    assert done.code == 66
+    assert done.err.endswith("in.txt: cannot be read: No such file or directory\n")
+    assert generate(str(tmp_path)).code == 66
+    assert generate("a\0b").code == 66
+    code = main(["generate", str(tmp_path / "run")])
+    assert code == 66
+    assert generate("--device", "cuda:77").code == 69
+
+
+def process(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
+    """The real command with pipes."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        [sys.executable, "-m", "attnkit", "generate", str(run.path), *words],
+        env=environment(),
+        **pipes | options,
+    )
+
+
+def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run) -> None:
+    with process(run, "--block", "2", "--beam", "1") as child:
+        assert child.stdin
+        assert child.stdout
+        assert child.stderr
+        child.stdin.write(b"cats\ndog\n")
+        child.stdin.flush()
+        assert [child.stdout.readline()[-1:] for _ in range(2)] == [b"\n", b"\n"]
+        child.stdout.close()
+        child.stdin.write(b"dog\n" * 2)
+        child.stdin.close()
+        assert child.wait(120) in (0, 141)
+        assert child.stderr.read() == b""
+
+
+def test_a_full_disk_behind_standard_output_is_one_line(run: Run) -> None:
+    with open("/dev/full", "wb") as full, process(run, "--beam", "1", stdout=full) as child:
+        _, err = child.communicate(b"cats\n" * 5, timeout=120)
+    assert child.returncode == 74
+    assert err.decode() == (
+        "attnkit: error: standard output: writing failed: No space left on device\n"
+    )
+
+
+def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:
+    terminal, other = pty.openpty()
+    with process(run, "--beam", "1", stdin=other) as child:
+        os.close(other)
+        assert child.stdout
+        for word in (b"cats\n", b"two cats\n"):
+            os.write(terminal, word)
+            assert child.stdout.readline().endswith(b"\n")
+        os.write(terminal, b"\x04")
+        assert child.wait(120) == 0
+        assert child.stdout.read() == b""
+    os.close(terminal)
+
+
+def test_an_unfinished_run_cannot_generate(tmp_path: Path, capsys: Any) -> None:
+    unfinished = make_run(tmp_path)
+    (unfinished.path / "model.safetensors").unlink()
+    assert main(["generate", str(unfinished.path), "--beam", "1", os.devnull]) == 66
+    assert "training is not finished" in capsys.readouterr().err
+
+
+def test_a_language_model_continues_each_line(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("two\n\nein hund\n")
+    trained = make_run(tmp_path, task="language-modeling")
+    assert main(["generate", str(trained.path), str(path), "--sample", "--max-length", "9"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 4
+    assert lines[1] == ""
