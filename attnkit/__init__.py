@@ -1,3 +1,3 @@
-"""attnkit: experiments with interchangeable attention mechanisms in one sequence-to-sequence model."""
+"""Experiments with interchangeable attention mechanisms in one sequence-to-sequence model."""
 
 __version__ = "0.1.0"
