@@ -18,16 +18,14 @@ class Tensorboard:
                 "train.tensorboard needs the package tensorboard: pip install"
                 " 'attnkit[tensorboard]', or set train.tensorboard=false"
             ) from error
-        self._writer = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._writer = SummaryWriter(str(run / "tensorboard"))
 
     def add(self, group: str, record: Mapping[str, Any]) -> None:
         """The numbers of one log record, under train/ or valid/."""
         for name, value in record.items():
             if name != "step" and isinstance(value, int | float):
-                self._writer.add_scalar(  # type: ignore[no-untyped-call]
-                    f"{group}/{name}", value, record["step"]
-                )
+                self._writer.add_scalar(f"{group}/{name}", value, record["step"])
 
     def close(self) -> None:
         """Write what is left."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        self._writer.close()
