@@ -116,16 +116,19 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: Shape) -> Memory:
     with FakeTensorMode():
         model = models.build(recipe.model, sizes, recipe.data.max_length)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        activations = _kept(Worker(model, precision), shape)
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():  # Module.to cannot swap tensors without storage
+                tensor.data = tensor.data.to(DTYPES[precision])
+        activations = _kept(model, shape)
     low = weights // 2 if DTYPES[precision] != torch.float32 else 0
     # validation decodes with a copy; moving, best and recent averages are whole copies too
     copies = 1 + (train.ema > 0) + (train.choose == "best") + max(0, train.average - 1)
     return Memory(weights * (1 + copies) + low, weights + low, 2 * weights, activations)
 
 
-def _kept(worker: Worker, shape: Shape) -> int:
+def _kept(model: models.Model, shape: Shape) -> int:
     """Bytes that autograd keeps of one batch, the model's own weights apart."""
-    own = {p.untyped_storage()._cdata for p in worker.model.parameters()}
+    own = {p.untyped_storage()._cdata for p in model.parameters()}
     held: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -136,11 +139,10 @@ def _kept(worker: Worker, shape: Shape) -> int:
         return torch.ones((shape.rows, length), dtype=torch.long)
 
     source = ids(shape.source) if shape.source else None
-    output = worker.model.output.weight
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = worker.model.hidden(source, ids(shape.target))
+        hidden = model.hidden(source, ids(shape.target))
     # the fused loss keeps the gradients of both its arguments, that of the weight in float32
-    loss = hidden.numel() * hidden.element_size() + 4 * output.numel()
+    loss = hidden.numel() * hidden.element_size() + 4 * model.output.weight.numel()
     return loss + sum(t.untyped_storage().nbytes() for k, t in held.items() if k not in own)
 
 

@@ -91,8 +91,8 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
     for name in variants:
         found = places(file.variants[name])
         for word in dict.fromkeys(found.values()):
-            where = ", ".join(place for place in found if found[place] == word)
-            uses.setdefault(word, []).append(f"{name}: {where}" if len(variants) > 1 else where)
+            inside = ", ".join(place for place in found if found[place] == word)
+            uses.setdefault(word, []).append(f"{name}: {inside}" if len(variants) > 1 else inside)
     rows = []
     for word, where in uses.items():
         known = facts(word)

@@ -1,0 +1,224 @@
+"""`attnkit recipe`: what it prints where, and how it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shell import environment
+
+from attnkit.cli import main
+from attnkit.recipe import load, shipped
+from attnkit.recipe.jsonschema import json_schema
+
+TEXT = (
+    "# attnkit train r.yaml\ntask: translation\n"
+    "data: {corpus: toy-translation, size: 200, max_length: 64}\n"
+    "tokenizer: {size: 200}\nmodel: {width: 16, ff: 32, layers: 1, heads: 2}\n"
+    "train: {steps: 10, batch_tokens: 512}\n"
+    "variants:\n  plain: {}\n  fast: {model.attention: linear, train.lr: 2e-3}\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    Path("r.yaml").write_text(TEXT)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `attnkit recipe WORDS`."""
+    code = main(["recipe", *words])
+    done = capsys.readouterr()
+    return code, done.out, done.err
+
+
+def lines(text: str) -> list[list[str]]:
+    """The words of each line."""
+    return [line.split() for line in text.splitlines()]
+
+
+def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list")
+    assert (code, err) == (0, "")
+    for name in shipped():
+        first = next(iter(load(name).variants.values()))
+        assert any(words[:2] == [name, first.task] for words in lines(out)), name
+
+
+def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "--corpora")
+    assert code == 0
+    found = {words[0]: words for words in lines(out) if words}
+    assert found["toy-translation"][1:4] == ["translation", "en", "de"]
+    assert "generated" in found["toy-translation"]
+    assert "downloads" in found["wmt14-en-de"]
+
+
+def test_show_prints_the_file_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "show", "r.yaml") == (0, TEXT, "")
+
+
+def test_show_prints_a_broken_file_and_makes_it_harmless(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("bad.yaml").write_text("task: \u202enope\n")
+    assert run(capsys, "show", "bad.yaml") == (0, "task: \\u202enope\n", "")
+
+
+def test_show_of_a_variant_is_complete_and_can_be_loaded(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "show", "r.yaml", "train.steps=7", "--variant", "fast")
+    assert code == 0
+    assert out.startswith("# recipe: r\n# variant: fast\ntask: translation\n")
+    Path("again.yaml").write_text(out)
+    recipe = load("again.yaml").variants["base"]
+    assert recipe == load("r.yaml", ["train.steps=7"]).variants["fast"]
+
+
+def test_explain_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
+    assert code == 0
+    found = lines(out)
+    assert ["task", "translation", "r.yaml:2:7"] in found
+    assert ["train.steps", "7", "command", "line"] in found
+    assert ["train.lr", "0.001", "default", "plain"] in found
+    fast = TEXT.splitlines()[8]
+    for key, value, text in (
+        ("train.lr", "0.002", "2e-3"),
+        ("model.attention.cross",) + 2 * ("linear",),
+    ):
+        assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
+
+
+def test_explain_gives_cost_and_abilities_before_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, "explain", "r.yaml", "--variant", "fast")
+    assert code == 0
+    heads = next(words for words in lines(out) if "parameters" in words)
+    row = next(words for words in lines(out) if words[:1] == ["fast"])
+    assert {"parameters", "memory", "precision", "update", "training"} <= set(heads)
+    assert row[1].replace(",", "").isdecimal()
+    assert row.count("%") == 2
+    mechanism = next(words for words in lines(out) if words[:2] == ["linear", "T*D*D"])
+    assert mechanism[2:5] == ["yes", "yes", "none"]
+    assert "on this machine" in out
+    assert err == "r fast: counting, preparing, measuring\n"
+    assert not Path("runs").exists()
+
+
+def test_explain_says_what_it_cannot_know_without_the_data(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ATTNKIT_DATA", raising=False)
+    Path("m.yaml").write_text(
+        "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
+        "model: {width: 16, heads: 2, layers: 1}\n"
+    )
+    code, out, err = run(capsys, "explain", "m.yaml", "--offline")
+    assert code == 0
+    assert "attnkit: warning: no padding and no time: " in err
+    assert "without the data: vocabularies of the size asked for" in out
+    assert "%" not in out
+
+
+def test_every_table_fits_a_narrow_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    for words in (["list"], ["list", "--corpora"], ["explain", "r.yaml", "--quick"]):
+        code, out, _ = run(capsys, *words)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= 40
+
+
+def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("folder").mkdir()
+    assert run(capsys, "copy", "r.yaml", "mine.yaml") == (
+        0,
+        "",
+        "mine.yaml is yours; train it: attnkit train mine.yaml\n",
+    )
+    assert Path("mine.yaml").read_text() == TEXT
+    assert run(capsys, "copy", "r.yaml", "folder")[0] == 0
+    assert Path("folder/r.yaml").read_text() == TEXT
+    Path("mine.yaml").write_text("precious")
+    code, out, err = run(capsys, "copy", "r.yaml", "mine.yaml")
+    assert (code, out) == (73, "")
+    assert err == (
+        "attnkit: error: mine.yaml: is there already; name another file, or move it away\n"
+    )
+    assert Path("mine.yaml").read_text() == "precious"
+    os.symlink("nowhere", "link.yaml")
+    assert run(capsys, "copy", "r.yaml", "link.yaml")[0] == 73
+    assert run(capsys, "copy", "r.yaml", "gone/x.yaml")[0] == 73
+
+
+def test_copy_takes_the_file_that_a_recipe_extends_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("child.yaml").write_text("extends: r.yaml\ntrain: {steps: 5}\n")
+    Path("folder").mkdir()
+    assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
+    assert load("folder/mine.yaml").variants["fast"].train.steps == 5
+    assert run(capsys, "copy", "child.yaml", "folder/more.yaml")[0] == 0
+    Path("folder/r.yaml").write_text("other")
+    assert run(capsys, "copy", "child.yaml", "folder/last.yaml")[0] == 73
+    assert not Path("folder/last.yaml").exists()
+
+
+def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "schema")
+    assert (code, json.loads(out)) == (0, json_schema())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (
+            ["explain", "r.yaml", "train.setps=3"],
+            78,
+            "command line: train.setps: unknown key; did you mean train.steps?",
+        ),
+        (["explain", "gone.yaml"], 66, "recipe 'gone.yaml' is not there; `attnkit recipe list`"),
+        (["show", "r.yaml", "--variant", "fsat"], 2, "r has no variant 'fsat'; did you mean fast?"),
+        (["copy", "quickstrt"], 66, "recipe 'quickstrt' is not there;"),
+        (["shwo"], 2, "show"),
+    ],
+)
+def test_errors_are_one_line_with_an_exit_code(
+    capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+) -> None:
+    found, out, err = run(capsys, *words)
+    assert (found, out) == (code, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("attnkit: error: ")
+
+
+def test_all_problems_of_a_recipe_are_told_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.yaml").write_text("task: x\ndata: {corpus: toy-translation}\ntrain: {lr: 0}\n")
+    code, _, err = run(capsys, "explain", "bad.yaml")
+    assert code == 78
+    assert [line[:36] for line in err.splitlines()] == [
+        "attnkit: error: bad.yaml:1:7: task: ",
+        "attnkit: error: bad.yaml:3:13: train",
+    ]
+
+
+def test_only_explain_imports_torch() -> None:
+    words = [["list"], ["show", "r.yaml", "--variant", "fast"], ["copy", "r.yaml", "x.yaml"]]
+    Path("probe.py").write_text(
+        "import sys\nfrom attnkit.cli import main\n"
+        f"codes = [main(['recipe', *words]) for words in {words!r}]\n"
+        "sys.exit(codes != [0, 0, 0] or 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "probe.py"], env=environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
