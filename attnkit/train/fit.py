@@ -5,6 +5,7 @@ All that decides the next update is in a checkpoint, so that a stopped and resum
 for bit as an uninterrupted one (same device, same number of threads).
 """
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from attnkit import models
 from attnkit.data.batch import Batch
-from attnkit.errors import StoppedError
+from attnkit.errors import AttnkitError, DivergedError, StoppedError
 from attnkit.optim import learning_rate, optimizer
 from attnkit.prepare import Prepared, train_epoch
 from attnkit.recipe import schema
@@ -221,6 +222,11 @@ class Training:
         self.averaging.remember(step)
         weights = self.averaging.candidate()
         result, value = self.validator.measure(weights)
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"step {step}: the validation's {self.validator.monitor} is {value}; try a lower"
+                " train.lr or a longer train.warmup"
+            )
         best = self.counters.best
         lower = self.validator.lower_is_better
         better = best is None or (value < best if lower else value > best)
@@ -270,19 +276,16 @@ class Training:
         self.clock = Clock(self.counters.seconds)
         self.stream = self._stream(self.counters.epoch, self.counters.position)
         for step in self.counters.recent:
-            weights = self._earlier(step)
-            if weights is None:
-                yield Note(f"the checkpoint of step {step} is gone; the average leaves it out")
-            else:
-                self.averaging.recent[step] = weights
+            try:
+                self.averaging.recent[step] = self._earlier(step)
+            except AttnkitError as error:
+                yield Note(f"the average leaves out step {step}: {error}")
         self.worker.refresh()
         restore_random(tensors, self.job.device)
 
-    def _earlier(self, step: int) -> Weights | None:
+    def _earlier(self, step: int) -> Weights:
         """The weights of a validation before the stop, for the average."""
         path = self.job.run.checkpoints / f"step-{step}"
-        if not path.is_dir():
-            return None
         tensors, _ = checkpoint.load(path, prefix="model.")
         return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 

@@ -288,5 +288,11 @@ def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
     trained = {run.variant for run in runs}
     baseline = session.file.baseline if session.file.baseline in trained else None
     settings = runs[0].recipe.eval
-    found = comparison(runs, settings.splits, baseline=baseline, resamples=settings.bootstrap)
+    found = comparison(
+        runs,
+        settings.splits,
+        metrics=settings.metrics,
+        baseline=baseline,
+        resamples=settings.bootstrap,
+    )
     yield events.Scored(**found)

@@ -1,0 +1,303 @@
+"""The training loop: exact resume, sums before division, averages, stops, and what goes wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnkit import models
+from attnkit.data.batch import Batch, collate
+from attnkit.data.plan import plan
+from attnkit.errors import DivergedError, MemoryLimitError, StoppedError
+from attnkit.prepare import prepare
+from attnkit.runs import Run
+from attnkit.tensors import read
+from attnkit.train.events import Finished, Note, Progress, Saved, Started, Validated
+from attnkit.train.fit import Training, fit
+from attnkit.train.precision import Worker, choose
+from attnkit.train.stream import Stream
+from tests.train.small import StopAt, digests, job, run_through, small_recipe, write_corpus
+
+EPOCH = 5  # updates of one batch in an epoch of the small corpus
+
+
+@pytest.fixture(autouse=True)
+def _own_random_state() -> None:
+    torch.manual_seed(0)
+
+
+def resumed(folder: Path, recipe: Any, stops: list[int]) -> list[str]:
+    """Train with stops at these updates, and return the digests."""
+    for number, stop in enumerate(stops):
+        before = stops[number - 1] if number else 0
+        with pytest.raises(StoppedError, match=f"after step {stop}, which is saved"):
+            run_through(job(folder, recipe, StopAt([stop - before])))
+        torch.rand(number + 3)  # whatever happens to the random state between the two
+    run_through(job(folder, recipe))
+    return list(digests(folder))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bf16 with accumulation": {"precision": "bf16", "accumulate": 3},
+    "fp16 with a moving average": {"precision": "fp16", "ema": 0.9},
+    "averages and the best": {"average": 3, "choose": "best", "valid_every": 2},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), **options)
+    whole = tmp_path / "whole"
+    run_through(job(whole, recipe))
+    expected = list(digests(whole))
+    # first step, mid-epoch, the epoch's last batch and the boundary after it, thrice in one epoch
+    for stops in ([1], [3], [EPOCH - 1], [EPOCH], [6, 7, 8]):
+        folder = tmp_path / "-".join(map(str, stops))
+        assert resumed(folder, recipe, stops) == expected, stops
+
+
+def test_the_small_corpus_has_as_many_batches_as_the_stops_assume(tmp_path: Path) -> None:
+    made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
+    stream = Stream(lambda _: made.prepared.train, 56, seed=1)
+    assert len(stream.batches) == EPOCH
+
+
+def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path))
+    events = run_through(job(tmp_path, recipe, StopAt([12])))
+    assert isinstance(events[-1], Finished)
+    assert Run.open(tmp_path / "run").finished
+
+
+@pytest.mark.parametrize("stop", [4, 10])
+def test_resuming_a_checkpoint_made_after_the_last_one_repeats_no_log_line(
+    tmp_path: Path, stop: int
+) -> None:
+    recipe = small_recipe(write_corpus(tmp_path))
+    with pytest.raises(StoppedError):
+        run_through(job(tmp_path, recipe, StopAt([stop])))
+    events = run_through(job(tmp_path, recipe))
+    started = next(event for event in events if isinstance(event, Started))
+    assert started.resumed_from == stop
+    steps = [record["step"] for record in Run.open(tmp_path / "run").records()]
+    assert steps == [3, 5, 6, 9, 10, 12, 12]
+
+
+def whole_and_parts(tmp_path: Path) -> tuple[Any, Batch, list[Batch]]:
+    recipe = small_recipe(write_corpus(tmp_path))
+    prepared = prepare(recipe, cache=tmp_path / "cache")
+    rows = plan(None, prepared.train.target.lengths, batch_tokens=10**6, seed=0, epoch=0)[0][:32]
+    parts = [collate(prepared.train, rows[i : i + 8]) for i in range(0, 32, 8)]
+    torch.manual_seed(3)
+    sizes = (len(prepared.tokenizer.source),) * 2
+    model = models.build(recipe.model.model_copy(update={"dropout": 0.0}), sizes, 32)
+    return model.double(), collate(prepared.train, rows), parts
+
+
+def test_four_batches_of_eight_give_the_gradient_of_one_of_thirty_two(tmp_path: Path) -> None:
+    model, whole, parts = whole_and_parts(tmp_path)
+    gradients, losses = [], []
+    for batches in ([whole], parts):
+        worker = Worker(model, "fp32")
+        tokens = sum(batch.tokens for batch in batches)
+        total = 0.0
+        for batch in batches:
+            found = worker.losses(batch.source, batch.input, batch.output, 0.1)
+            worker.backward(found.total, tokens)
+            total += found.nll.item()
+        losses.append(total / tokens)
+        gradients.append([p.grad.clone() for p in model.parameters()])
+        model.zero_grad(set_to_none=True)
+    # float64: only the order of summation differs
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    for one, four in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, four, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.03), ("fp16", 0.005)])
+def test_short_floats_give_nearly_the_gradient_of_float32(
+    tmp_path: Path, precision: str, tolerance: float
+) -> None:
+    model, whole, _ = whole_and_parts(tmp_path)
+    model = model.float()
+    norms = []
+    for kind in ("fp32", precision):
+        worker = Worker(model, kind)
+        found = worker.losses(whole.source, whole.input, whole.output, 0.1)
+        worker.backward(found.total, whole.tokens)
+        scale = worker.scaler.get_scale() if worker.scaler.is_enabled() else 1.0
+        norms.append(torch.cat([p.grad.flatten() / scale for p in model.parameters()]))
+        model.zero_grad(set_to_none=True)
+    assert (norms[0] - norms[1]).norm() < tolerance * norms[0].norm()
+
+
+def test_the_logged_loss_is_plain_cross_entropy_a_token(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), log_every=1, steps=1, label_smoothing=0.3)
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dropout": 0.0})})
+    made = job(tmp_path, recipe)
+    training = Training(made)
+    batch = Stream(lambda _: made.prepared.train, 56, seed=1).take(1)[0]
+    with torch.no_grad():
+        logits = training.model(batch.source, batch.input)
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch.output.flatten(), ignore_index=0
+    )
+    progress = next(event for event in fit(made) if isinstance(event, Progress))
+    assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_averaged_weights_are_the_mean_of_the_last_validations(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), average=3, valid_every=2)
+    run_through(job(tmp_path, recipe))
+    run = Run.open(tmp_path / "run")
+    steps = [8, 10, 12]
+    stored = [read(run.checkpoints / f"step-{s}" / "tensors.safetensors") for s in steps]
+    for name, tensor in run.weights().items():
+        mean = torch.stack([weights[f"model.{name}"] for weights in stored]).mean(0)
+        torch.testing.assert_close(tensor, mean)
+
+
+def test_moving_averages_follow_their_formula(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), ema=0.5, steps=2, valid_every=1)
+    made = job(tmp_path, recipe)
+    start = {n: p.detach().clone() for n, p in Training(made).model.named_parameters()}
+    run_through(made)
+    run = Run.open(tmp_path / "run")
+    one, two = (read(run.checkpoints / f"step-{s}" / "tensors.safetensors") for s in (1, 2))
+    for name, tensor in run.weights().items():
+        first = 2 / 11 * start[name] + 9 / 11 * one[f"model.{name}"]
+        torch.testing.assert_close(tensor, 3 / 12 * first + 9 / 12 * two[f"model.{name}"])
+
+
+def test_training_stops_when_validations_no_longer_improve(tmp_path: Path) -> None:
+    # no learning at all: the first validation is the best
+    recipe = small_recipe(
+        write_corpus(tmp_path), lr=1e-12, valid_every=1, patience=2, choose="best", steps=12
+    )
+    events = run_through(job(tmp_path, recipe))
+    values = [event.value for event in events if isinstance(event, Validated)]
+    worst = len(values) - 1 - values.index(min(values))
+    assert worst == 2
+    assert events[-1].reason == "patience"
+    assert events[-1].step == values.index(min(values)) + 1
+
+
+def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), monitor="chrf", steps=5)
+    validated = [e for e in run_through(job(tmp_path, recipe)) if isinstance(e, Validated)]
+    assert validated[0].monitor == "chrf"
+    assert 0 <= validated[0].value <= 100
+
+
+def poisoned(training: Training) -> None:
+    with torch.no_grad():
+        training.model.decoder.blocks[0].feed_forward.up.weight[0, 0] = torch.nan
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
+    plain = Training.__init__
+
+    def poison(self: Training, given: Any) -> None:
+        plain(self, given)
+        poisoned(self)
+
+    monkeypatch.setattr(Training, "__init__", poison)
+    with pytest.raises(DivergedError) as caught:
+        run_through(made)
+    text = str(caught.value)
+    assert text.startswith("step 1: the loss is not finite (first in the output of decoder.blocks")
+    assert "feed_forward.up; training rows " in text
+    assert "nothing is saved yet" in text
+    assert caught.value.code == 3
+    assert not list(made.run.checkpoints.glob("step-*"))
+
+
+def test_a_gradient_that_is_not_finite_names_its_parameter_and_the_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(tmp_path, small_recipe(write_corpus(tmp_path), valid_every=2))
+    plain = Worker.backward
+
+    def spoil(self: Worker, total: torch.Tensor, divisor: int) -> None:
+        plain(self, total, divisor)
+        if len(list(made.run.checkpoints.glob("step-*"))) == 1:
+            self.master.encoder.blocks[0].norm_attention.weight.grad[3] = torch.inf
+
+    monkeypatch.setattr(Worker, "backward", spoil)
+    with pytest.raises(DivergedError, match=r"step 3: the gradient .* step 2 is saved") as caught:
+        run_through(made)
+    assert "gradient of encoder.blocks.0.norm_attention.weight" in str(caught.value)
+
+
+def test_running_out_of_memory_says_what_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Worker, "losses", fail)
+    with pytest.raises(MemoryLimitError) as caught:
+        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
+    assert "try train.batch_tokens=28 train.accumulate=2" in str(caught.value)
+
+
+def test_an_error_that_is_no_lack_of_memory_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Worker, "losses", fail)
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
+
+
+def test_a_damaged_newest_checkpoint_costs_its_steps_only(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path))
+    whole = tmp_path / "whole"
+    run_through(job(whole, recipe))
+    with pytest.raises(StoppedError):
+        run_through(job(tmp_path, recipe, StopAt([8])))
+    path = tmp_path / "run" / "checkpoints" / "step-8" / "tensors.safetensors"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    events = run_through(job(tmp_path, recipe))
+    note = next(event for event in events if isinstance(event, Note))
+    assert "going on from step 5, 3 steps are repeated" in note.text
+    assert list(digests(tmp_path)) == list(digests(whole))
+
+
+def test_auto_precision_measures_and_leaves_the_weights_alone(tmp_path: Path) -> None:
+    model, whole, _ = whole_and_parts(tmp_path)
+    model = model.float()
+    before = [p.detach().clone() for p in model.parameters()]
+    chosen, why = choose(model, [(whole.source, whole.input, whole.output)], repeats=1)
+    assert chosen in ("fp32", "bf16")
+    assert why
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_events_are_plain_json_with_an_event_key(tmp_path: Path) -> None:
+    events = run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
+    kinds = {json.loads(json.dumps(event.json()))["event"] for event in events}
+    assert kinds == {"started", "progress", "validated", "saved", "finished"}
+    assert [e.step for e in events if isinstance(e, Saved)] == [5, 10, 12]
+
+
+def test_subword_sampling_changes_epochs_and_resumes_exactly(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path))
+    sampled = recipe.tokenizer.model_copy(update={"type": "unigram", "size": 60, "sampling": 0.3})
+    recipe = recipe.model_copy(update={"tokenizer": sampled})
+    whole = tmp_path / "whole"
+    run_through(job(whole, recipe))
+    assert resumed(tmp_path / "parts", recipe, [7]) == list(digests(whole))
