@@ -102,13 +102,13 @@ class Board:
                 board = dataclasses.replace(self, message=f"saved step {event.step:,}")
                 return board._job(event, step=event.step)
             case events.Note(passing=True):
-                return self._pass(event.text, now)
+                return self._pass(event, now)
             case events.Note():
                 return dataclasses.replace(self, message=event.text)
             case events.Prepared():
                 return self._idle("building the model", now)
             case events.Scored():
-                return dataclasses.replace(self, message="")._idle("", now)
+                return self._idle("", now)
         return self
 
     def stopped(self) -> "Board":
@@ -133,15 +133,22 @@ class Board:
         return board._job(event, state="training", step=event.resumed_from or 0)
 
     def _idle(self, phase: str, now: float) -> "Board":
-        if phase and self.jobs and all(job.state in ("done", "skipped") for job in self.jobs):
-            phase = "scoring"
-        return dataclasses.replace(self, current=None, progress=None, phase=phase, since=now)
+        phase = "scoring" if phase and self._complete else phase
+        return dataclasses.replace(
+            self, current=None, progress=None, phase=phase, since=now, message=""
+        )
 
-    def _pass(self, text: str, now: float) -> "Board":
+    def _pass(self, event: events.Note, now: float) -> "Board":
         """Show a stage; its clock goes on while only its numbers change."""
-        same = text.split(":")[0] == self.phase.split(":")[0]
-        since = self.since if same else now
+        text = event.text
+        if self._complete and event.variant is not None:
+            text = f"{text}: {event.variant} seed {event.seed}"
+        since = self.since if text.split(":")[0] == self.phase.split(":")[0] else now
         return dataclasses.replace(self, current=None, progress=None, phase=text, since=since)
+
+    @property
+    def _complete(self) -> bool:
+        return bool(self.jobs) and all(job.state in ("done", "skipped") for job in self.jobs)
 
     def _index(self, event: events.Event) -> int | None:
         keys = [(job.variant, job.seed) for job in self.jobs]

@@ -123,6 +123,16 @@ def test_the_last_board_has_no_bar() -> None:
     )
 
 
+def test_a_stage_that_passes_has_a_clock_that_goes_on() -> None:
+    state = board("a").after(events.Note("preparing encode: 1,000", passing=True), 5)
+    state = state.after(events.Note("preparing encode: 2,000", passing=True), 8)
+    assert text(state, 80, now=9).endswith("\n preparing encode: 2,000  4s")
+    state = state.after(events.Skipped("done", variant="a", seed=1), 10)
+    assert text(state, 80, now=11).endswith("\n scoring  1s")
+    state = state.after(events.Note("scoring test", passing=True, variant="a", seed=1), 12)
+    assert text(state, 80, now=13).endswith("\n scoring test: a seed 1  1s")
+
+
 def test_an_interruption_leaves_its_mark() -> None:
     assert " ■ synthesizer-random  stopped   bleu 61.0" in text(halfway().stopped(), 80, now=160)
 
