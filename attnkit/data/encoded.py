@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -47,12 +48,15 @@ class Ragged:
         self.ids = ids
         self.offsets = offsets
         self.starts = offsets[:-1]
-        self.lengths: NDArray[np.int32] = np.diff(offsets).astype(np.int32)
-        """Tokens of each row, EOS included where the row has one."""
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each row, EOS included where the row has one; kept in memory once asked for."""
+        return np.diff(self.offsets).astype(np.int32)
 
     def __len__(self) -> int:
         """Number of rows."""
-        return len(self.lengths)
+        return len(self.starts)
 
     def __getitem__(self, row: int) -> Ids:
         """Ids of one row."""

@@ -44,9 +44,9 @@ def plan(
             T x S matrix of a head, at most this.
         shuffle: False gives one plan for all seeds and epochs, narrow rows first (validation).
     """
-    widths = target_lengths.astype(np.int64) + 1
+    widths = target_lengths + np.int32(1)
     if source_lengths is not None:
-        np.maximum(widths, source_lengths, out=widths)
+        widths = np.maximum(widths, source_lengths)
     rows = len(widths)
     if not rows:
         return []
@@ -79,12 +79,15 @@ def padding_share(batches: Sequence[Rows], lengths: Lengths) -> float:
     return 1.0 - float(taken.sum(dtype=np.int64)) / float((sizes * longest).sum(dtype=np.int64))
 
 
-def _capacity(widths: Rows, batch_tokens: int, attention_budget: int | None) -> Rows:
+def _capacity(widths: Lengths, batch_tokens: int, attention_budget: int | None) -> Lengths:
     """How many rows of each width fit into one batch, at least one."""
-    capacity = batch_tokens // widths
+    # One entry for each width that can occur, then a look-up for each row.
+    every = np.arange(int(widths.max()) + 1)
+    every[0] = 1
+    capacity = batch_tokens // every
     if attention_budget is not None:
-        np.minimum(capacity, attention_budget // (widths * widths), out=capacity)
-    return np.maximum(capacity, 1, out=capacity)
+        np.minimum(capacity, attention_budget // (every * every), out=capacity)
+    return np.clip(capacity, 1, len(widths)).astype(np.int32)[widths]
 
 
 def _shuffled(number: int, seed: int, epoch: int, purpose: int) -> Rows:
@@ -93,7 +96,7 @@ def _shuffled(number: int, seed: int, epoch: int, purpose: int) -> Rows:
     return np.argsort(draws, kind="stable")
 
 
-def _by_shape(source: Lengths | None, target: Lengths, widths: Rows) -> Rows:
+def _by_shape(source: Lengths | None, target: Lengths, widths: Lengths) -> Rows:
     """Places in order of width, then of source minus target; equal rows keep their order.
 
     Rows of one width differ in the shorter side alone, and a batch holds neighbours in that.  The
@@ -105,10 +108,10 @@ def _by_shape(source: Lengths | None, target: Lengths, widths: Rows) -> Rows:
     difference = source.astype(np.int64) - target
     difference[widths % 2 == 1] *= -1
     span = 2 * int(widths.max()) + 1
-    return np.argsort(widths * span + difference, kind="stable")
+    return np.argsort(widths.astype(np.int64) * span + difference, kind="stable")
 
 
-def _cut(rows: Rows, capacity: Rows) -> list[Rows]:
+def _cut(rows: Rows, capacity: Lengths) -> list[Rows]:
     """Cut sorted rows into the fewest runs that each fit: as many rows as the widest allows."""
     batches = []
     start = 0
