@@ -199,7 +199,8 @@ def _extended(source: Path, target: Path) -> dict[Path, str]:
 def _about(path: Path) -> str:
     """The first comment of a recipe file."""
     lines = (line.strip() for line in _read(path).splitlines())
-    return next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+    comment = next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
+    return " ".join(comment.split())
 
 
 def _chosen(file: "RecipeFile", variants: Sequence[str] | None) -> list[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from attnkit.explain import Memory, Pace, Padding, Parameters
 
 NONE = "-"
+WHOLE = 24
+"""Names in the first column of up to this many characters are never folded."""
 
 
 def sheet(
@@ -28,8 +30,11 @@ def sheet(
 ) -> Group:
     """A table of texts that folds long cells, so that it fits any width and hides nothing."""
     grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for head in heads:
-        grid.add_column(Text(head, "bold"), overflow="fold")
+    rows = [*rows]
+    first = max((len(row[0]) for row in rows), default=0)
+    for number, head in enumerate(heads):
+        whole = number == 0 and first <= WHOLE
+        grid.add_column(Text(head, "bold"), overflow="fold", no_wrap=whole)
     for row in rows:
         grid.add_row(*(Text(safe_text(cell).replace("\n", " ")) for cell in row))
     parts: list[RenderableType] = [Text(title, "bold")] if title else []
@@ -127,7 +132,10 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     heads = [head for head in _LAST if any(row[head] != NONE for row in rows.values())]
     heads.sort(key=list(next(iter(rows.values()))).index)
     columns = [Column(head, priority=_LAST[head]) for head in heads]
-    notes = ["memory: beside about 0.3 GB of Python and PyTorch, at the largest batch in float32"]
+    notes = [
+        "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
+        "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
+    ]
     trainings = {name: len(recipes[name].train.seeds) for name in measured}
     if not all(cost.padding for cost in measured.values()):
         notes.append("without the data: vocabularies of the size asked for, rows of 32 tokens")

@@ -191,6 +191,8 @@ def unknown(key: Key, known: Key) -> str:
     section = section_at(known)
     if section is None:
         return f"unknown key: {dotted(known)} is a single value and has no keys below it"
+    if not known and word in FILE_KEYS and len(key) > 1:
+        return f"is not understood in a file with dots; write it nested, under `{word}:`"
     if not known and word in FILE_KEYS:
         return "stands only at the top of a recipe file, not in a variant or an override"
     homes = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})

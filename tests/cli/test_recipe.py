@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -127,14 +128,19 @@ def test_explain_says_what_it_cannot_know_without_the_data(
     assert "%" not in out
 
 
-def test_every_table_fits_a_narrow_screen(
+def test_every_table_fits_a_narrow_screen_and_hides_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
     for words in (["list"], ["list", "--corpora"], ["explain", "r.yaml", "--quick"]):
-        code, out, _ = run(capsys, *words)
-        assert code == 0
-        assert max(map(len, out.splitlines())) <= 40
+        letters = []
+        for width in ("40", "80", "1000"):
+            monkeypatch.setenv("COLUMNS", width)
+            code, out, _ = run(capsys, *words)
+            assert code == 0
+            assert max(map(len, out.splitlines())) <= int(width)
+            told = out.partition("\ncost\n")[0]  # drawn by another module
+            letters.append(Counter(c for c in told if c.isalnum()))
+        assert letters[0] == letters[1] == letters[2]
 
 
 def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,6 +182,10 @@ TRAIN = GOOD + "train: {%s}\n"
             "r.yaml:3:16: variants: stands only at the top of a recipe file",
         ),
         (
+            GOOD + "variants.a.train.lr: 3\n",
+            "r.yaml:3:1: variants.a.train.lr: is not understood in a file with dots; write it",
+        ),
+        (
             GOOD + "variants: {small: {}, large: {}}\nbaseline: smal\n",
             "r.yaml:4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?",
         ),
