@@ -23,6 +23,7 @@ from attnkit.optim import optimizer
 from attnkit.prepare import Prepared
 from attnkit.recipe import Recipe
 from attnkit.train.precision import DTYPES, Worker
+from attnkit.train.stream import score_budget
 
 Rows = NDArray[np.int64]
 
@@ -157,6 +158,7 @@ def batches(recipe: Recipe, prepared: Prepared) -> list[Rows]:
         batch_tokens=recipe.train.batch_tokens,
         seed=recipe.train.seeds[0],
         epoch=0,
+        attention_budget=score_budget(recipe),
     )
 
 

@@ -141,6 +141,9 @@ class Train(Section):
     """Optimiser updates."""
     batch_tokens: Positive = 4096
     """Rows x longest side of a batch, padding included, at most."""
+    batch_scores: Count = 2**22
+    """Rows x square of the longest side of a batch, at most: the scores of one head, where a
+    mechanism's time is quadratic (T*S); 0 is off."""
     accumulate: Positive = 1
     """Batches summed into one update; the loss is divided once by all their real target tokens."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
@@ -201,10 +204,10 @@ class Search(Section):
     """How the output is searched."""
     beam: Positive = 5
     """Hypotheses kept."""
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
     """Score = log-probability / length ** length_penalty; 0 is off."""
     max_length: Positive = 100
-    """Longest output in tokens."""
+    """Longest output in tokens, the end token included."""
     min_length: Count = 0
     """Shortest output in tokens, before the end token."""
     no_repeat_ngram: Count = 0

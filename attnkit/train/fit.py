@@ -28,7 +28,7 @@ from attnkit.train.logs import Tensorboard
 from attnkit.train.precision import Worker
 from attnkit.train.signals import Stop
 from attnkit.train.state import Counters, pack, restore_random, unpack
-from attnkit.train.stream import Stream
+from attnkit.train.stream import Stream, score_budget
 from attnkit.train.validation import Validator
 
 
@@ -319,6 +319,7 @@ class Training:
             ),
             self.train.batch_tokens,
             self.job.seed,
+            score_budget(self.job.recipe),
             epoch=epoch,
             position=position,
         )

@@ -18,7 +18,7 @@ from attnkit.train.events import Finished, Note, Progress, Saved, Started, Valid
 from attnkit.train.fit import Training, fit
 from attnkit.train.precision import Worker, choose
 from attnkit.train.stream import Stream
-from tests.train.small import StopAt, digests, job, run_through, small_recipe, write_corpus
+from small import StopAt, digests, job, run_through, small_recipe, write_corpus
 
 EPOCH = 5  # updates of one batch in an epoch of the small corpus
 

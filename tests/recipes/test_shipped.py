@@ -1,0 +1,47 @@
+"""Every shipped recipe trains, scores and prints its table, scaled down by overrides."""
+
+from pathlib import Path
+
+import pytest
+from shell import attnkit_in
+
+from attnkit.recipe import load, shipped
+
+SMALL = [
+    "train.steps=2",
+    "train.batch_tokens=400",
+    "train.valid_every=0",
+    "train.monitor=loss",
+    "train.precision=fp32",
+    "search.method=greedy",
+    "search.max_length=3",
+    "eval.bootstrap=10",
+    "eval.splits=[valid]",
+]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_trains_and_prints_its_table(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file = load(name)
+    embedded = str(next(iter(file.variants.values())).data.corpus).startswith("toy-")
+    if not embedded:
+        request.getfixturevalue("corpora")
+    rows = "data.size=300" if embedded else "data.rows=300"
+    done = attnkit_in(tmp_path)("train", name, rows, *SMALL, COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    for variant in file.variants:
+        assert variant in done.stdout
+        folder = tmp_path / "runs" / name / variant / "seed-1"
+        assert (folder / "scores.json").is_file()
+        assert (folder / "outputs" / "valid.hyp.txt").is_file()
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_recipe_opens_with_its_command_score_time_and_machine(name: str) -> None:
+    text = shipped()[name].read_text(encoding="utf-8")
+    comments = [line for line in text.split("\n") if line.startswith("#")]
+    assert comments[0].startswith("# attnkit train ")
+    assert any("minutes" in line or "min" in line for line in comments)
+    assert any("cores" in line for line in comments)
