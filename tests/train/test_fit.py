@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from small import StopAt, digests, job, run_through, small_recipe, write_corpus
 
 from attnkit import models
 from attnkit.data.batch import Batch, collate
 from attnkit.data.plan import plan
 from attnkit.errors import DivergedError, MemoryLimitError, StoppedError
 from attnkit.prepare import prepare
+from attnkit.recipe.schema import Attention, Data, Roles
 from attnkit.runs import Run
 from attnkit.tensors import read
 from attnkit.train.events import Finished, Note, Progress, Saved, Started, Validated
 from attnkit.train.fit import Training, fit
 from attnkit.train.precision import Worker, choose
-from attnkit.train.stream import Stream
-from small import StopAt, digests, job, run_through, small_recipe, write_corpus
+from attnkit.train.stream import Stream, score_budget
 
 EPOCH = 5  # updates of one batch in an epoch of the small corpus
 
@@ -301,3 +302,33 @@ def test_subword_sampling_changes_epochs_and_resumes_exactly(tmp_path: Path) -> 
     whole = tmp_path / "whole"
     run_through(job(whole, recipe))
     assert resumed(tmp_path / "parts", recipe, [7]) == list(digests(whole))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"), [("scaled-dot", 500), ("synthesizer-random", 500), ("linear", None)]
+)
+def test_only_quadratic_mechanisms_keep_to_a_budget_of_scores(
+    tmp_path: Path, word: str, expected: int | None
+) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), batch_scores=500)
+    roles = dict.fromkeys(("encoder", "decoder", "cross"), Attention(name=word))
+    model = recipe.model.model_copy(update={"attention": Roles(**roles)})
+    recipe = recipe.model_copy(update={"model": model})
+    assert score_budget(recipe) == expected
+    free = small_recipe(write_corpus(tmp_path), batch_scores=0)
+    assert score_budget(free) is None
+
+
+def test_a_language_model_and_a_decoder_of_pairs_train(tmp_path: Path) -> None:
+    data = write_corpus(tmp_path)
+    recipe = small_recipe(data, steps=40, lr=1e-2, valid_every=20)
+    decoder = recipe.model.model_copy(update={"shape": "decoder"})
+    plain = Data(
+        train=data.train[0], valid=data.valid[0], test=data.test[0], format="plain", max_length=16
+    )
+    language = {"task": "language-modeling", "data": plain, "model": decoder}
+    causal = {"train": recipe.train.model_copy(update={"objective": "causal"})}
+    for number, changes in enumerate(({"model": decoder}, language | causal)):
+        made = job(tmp_path / str(number), recipe.model_copy(update=changes))
+        losses = [e.loss for e in run_through(made) if isinstance(e, Validated)]
+        assert losses[-1] < losses[0] < 4
