@@ -1,0 +1,1 @@
+"""Embedded corpora: made by seeded generators, so that everything runs without a download."""

@@ -1,0 +1,178 @@
+"""Phrases and clauses of the toy translation corpus, in English and in German."""
+
+from typing import NamedTuple
+
+from attnkit.data.synthetic import lexicon
+from attnkit.data.synthetic.lexicon import Noun, Verb
+
+Combination = tuple[str, ...]
+"""A kind and its parts, such as (adjective, red, apple): what a split may own."""
+
+
+def join(*parts: str | None) -> str:
+    """The parts that there are, with a space between."""
+    return " ".join(filter(None, parts))
+
+
+def digits(value: int) -> tuple[Combination, ...]:
+    """The combination of the last two digits of a number; below 21 they are one word."""
+    return (("digits", str(value % 100)),) if value % 100 > 20 else ()
+
+
+class Adverbial(NamedTuple):
+    """A statement of time or place."""
+
+    english: str
+    german: str
+    combinations: tuple[Combination, ...] = ()
+
+
+class Phrase(NamedTuple):
+    """A noun with what belongs to it; `article` is the, a or nothing (then plural)."""
+
+    noun: Noun
+    article: str
+    plural: bool = False
+    adjective: str = ""
+    counted: int = 0
+    owner: Noun | None = None
+
+    @property
+    def gender(self) -> str:
+        """m, f, n or pl: the row of the tables of endings."""
+        return "pl" if self.plural else self.noun.gender
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        """Adjective and noun, and the digits of the count."""
+        described = ("adjective", self.adjective, self.noun.english)
+        return (*((described,) if self.adjective else ()), *digits(self.counted))
+
+    def english(self) -> str:
+        """The phrase in English."""
+        noun = self.noun.plural if self.plural else self.noun.english
+        words = [str(self.counted) if self.counted else "", self.adjective, noun]
+        rest = " ".join(filter(None, words))
+        if self.owner:
+            return f"the {self.owner.english}'s {rest}"
+        if self.article == "a" and rest[0] in "aeiou":
+            return f"an {rest}"
+        return f"{self.article} {rest}".strip()
+
+    def german(self, case: str) -> str:
+        """The phrase in German, in a case."""
+        words = [lexicon.number(self.counted)] if self.counted else []
+        if self.article:
+            words.append(lexicon.column(lexicon.ARTICLES, self.article, self.gender, case))
+        if self.adjective:
+            ending = lexicon.column(lexicon.ENDINGS, self.article, self.gender, case)
+            words.append(lexicon.ADJECTIVES[self.adjective] + ending)
+        plural = "pl-dat" if case == "dat" else "pl"
+        words.append(self.noun.forms[plural if self.plural else case])
+        if self.owner:
+            words.append(Phrase(self.owner, "the").german("gen"))
+        return " ".join(words)
+
+
+class Clause(NamedTuple):
+    """Who does what, to whom, where and when.
+
+    A part may be missing because it is asked for; `gap` names the part (subject or direct) that a
+    relative pronoun stands for: it still decides agreement and case.
+    """
+
+    verb: Verb
+    tense: str
+    subject: Phrase | None
+    direct: Phrase | None = None
+    recipient: Phrase | None = None
+    place: Adverbial | None = None
+    time: Adverbial | None = None
+    gap: str = ""
+
+    @property
+    def nouns(self) -> tuple[Noun, ...]:
+        """The nouns of its objects and subject."""
+        return tuple(part.noun for part in (self.subject, self.direct, self.recipient) if part)
+
+    @property
+    def plural(self) -> bool:
+        """True when the verb is plural."""
+        return self.subject is not None and self.subject.plural
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        """Those of the parts, and the verb with its object (or its subject, if it has none)."""
+        shown = (self.shown("subject"), self.shown("direct"), self.recipient, self.place, self.time)
+        noun = self.subject if self.verb.kind == "alone" else self.direct
+        governed = (("verb", self.verb.base, noun.noun.english),) if noun else ()
+        return (*governed, *(one for part in shown if part for one in part.combinations))
+
+    def english_verb(self) -> str:
+        """The verb of a statement in English."""
+        if self.tense == "future":
+            return f"will {self.verb.base}"
+        if self.tense == "past":
+            return self.verb.past
+        return self.verb.base if self.plural else self.verb.third
+
+    def english_auxiliary(self) -> str:
+        """The verb that a question puts first in English."""
+        if self.tense == "present":
+            return "do" if self.plural else "does"
+        return {"past": "did", "future": "will"}[self.tense]
+
+    def shown(self, part: str) -> Phrase | None:
+        """The subject or the direct object, unless it is missing."""
+        return None if self.gap == part else getattr(self, part)
+
+    def english_rest(self) -> str:
+        """What follows the verb in English: objects, place, time."""
+        direct = self.shown("direct")
+        return join(
+            direct and direct.english(),
+            self.recipient and f"to {self.recipient.english()}",
+            self.place and self.place.english,
+            self.time and self.time.english,
+        )
+
+    def asked(self) -> str:
+        """The clause as an English question, without the word that asks."""
+        subject = self.shown("subject")
+        english = subject and subject.english()
+        return join(self.english_auxiliary(), english, self.verb.base, self.english_rest())
+
+    def german_verb(self) -> tuple[str, str]:
+        """The finite verb and what closes the clause, in German."""
+        verb = self.verb
+        if self.tense == "past":
+            forms = {"haben": ("hat", "haben"), "sein": ("ist", "sind")}[verb.auxiliary]
+            return forms[self.plural], verb.participle
+        if self.tense == "future":
+            return ("wird", "werden")[self.plural], verb.particle + verb.plural
+        return (verb.singular, verb.plural)[self.plural], verb.particle
+
+    def german_middle(self) -> str:
+        """Time, dative, place, accusative: the German order."""
+        direct, place = self.shown("direct"), self.place and self.place.german
+        text = direct and direct.german(self.verb.case)
+        last = (text, place) if self.verb.case == "dat" else (place, text)
+        dative = self.recipient and self.recipient.german("dat")
+        return join(self.time and self.time.german, dative, *last)
+
+    def german(self, order: str) -> str:
+        """The clause with its finite verb second, first (after another part) or last."""
+        finite, rest = self.german_verb()
+        phrase, middle = self.shown("subject"), self.german_middle()
+        subject = phrase and phrase.german("nom")
+        if order == "second":
+            return join(subject, finite, middle, rest)
+        if order == "first":
+            return join(finite, subject, middle, rest)
+        joined = rest + finite if self.tense == "present" else join(rest, finite)
+        return join(subject, middle, joined)
+
+    def english(self) -> str:
+        """The clause as an English statement."""
+        subject = self.shown("subject")
+        return join(subject and subject.english(), self.english_verb(), self.english_rest())

@@ -1,0 +1,73 @@
+"""Draws that give the same bytes everywhere, and the hash that keeps combinations apart.
+
+Python promises that `random.Random(text).random()` stays the same in every version and on every
+platform, and promises nothing of the kind for `choice`, `shuffle` or `sample`; so those are built
+here from `random()` alone.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+SPLITS = ("train", "valid", "test")
+"""The parts of each embedded corpus."""
+VALID_SHARE, TEST_SHARE = 10, 20
+"""Percent of all combinations that only the validation or only the test rows may use."""
+
+
+class Draw:
+    """A private source of chance, seeded by a text."""
+
+    def __init__(self, key: str) -> None:
+        self._random = random.Random(key)
+
+    def below(self, limit: int) -> int:
+        """An integer in [0, limit)."""
+        return int(self._random.random() * limit)
+
+    def between(self, low: int, high: int) -> int:
+        """An integer in [low, high]."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self._random.random() < probability
+
+    def one(self, items: Sequence[Item]) -> Item:
+        """One of the items, all equally likely."""
+        return items[self.below(len(items))]
+
+    def weighted(self, items: Sequence[tuple[Item, int]]) -> Item:
+        """One item of (item, weight) pairs."""
+        rest = self.below(sum(weight for _, weight in items))
+        for item, weight in items:
+            if rest < weight:
+                return item
+            rest -= weight
+        raise ValueError("weights must be positive integers")
+
+    def several(self, items: Sequence[Item], count: int) -> list[Item]:
+        """`count` different items in random order (Fisher and Yates)."""
+        left = list(items)
+        for place in range(count):
+            other = self.between(place, len(left) - 1)
+            left[place], left[other] = left[other], left[place]
+        return left[:count]
+
+
+@cache
+def share(kind: str, *parts: str) -> str:
+    """The split that owns a combination of parts, whatever the corpus' seed or size.
+
+    A train row uses combinations of train only, a test row those of test only: what is scored
+    was never seen together in training, although each part was.
+    """
+    digest = hashlib.sha256("/".join((kind, *parts)).encode()).digest()
+    percent = int.from_bytes(digest[:4], "big") % 100
+    if percent < TEST_SHARE:
+        return "test"
+    return "valid" if percent < TEST_SHARE + VALID_SHARE else "train"

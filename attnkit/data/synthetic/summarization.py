@@ -1,0 +1,313 @@
+"""toy-summarization: reports of events, told as paragraphs, with a headline.
+
+A headline names what counts in the end: the winner by a nickname resolved (the guests, the
+baker), the last number reported, the largest of several amounts; never what happened last year or
+elsewhere, which a report mentions as well.  Sentences come in varying order.  Valid and test use
+only combinations (event, city and day; first and last name; the two largest amounts; building
+and thing, and so on) that train never shows; `draw.share` says which.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, permutations, product
+from typing import NamedTuple
+
+from attnkit.data.rows import Row
+from attnkit.data.synthetic.draw import SPLITS, Draw, share
+
+__all__ = ["SIZES", "SPLITS", "VERSION", "Report", "reports", "rows"]
+
+VERSION = 1
+SIZES = {"train": 10000, "valid": 200, "test": 400}
+
+CITIES = ("Basel", "Bergen", "Cork", "Ghent", "Graz", "Kiel", "Lyon", "Oslo", "Porto", "Riga",
+          "Turin", "Vienna")  # fmt: skip
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+FIRST_NAMES = {
+    "she": ("Anna", "Clara", "Eva", "Maria", "Nora"),
+    "he": ("David", "Jonas", "Leo", "Paul", "Tom"),
+}
+LAST_NAMES = ("Berg", "Holm", "Keller", "Lund", "Marsh", "Novak", "Rossi", "Silva", "Stone")
+JOBS = ("baker", "doctor", "driver", "farmer", "lawyer", "nurse", "painter", "singer", "teacher")
+BUILDINGS = ("factory", "hotel", "library", "museum", "school", "theater", "warehouse")
+THINGS = ("carpet", "clock", "lamp", "map", "mirror", "painting", "ring", "vase", "violin")
+DAMAGED = ("cars", "boats", "houses", "roofs", "shops", "trees")
+COUNTS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+          "twelve")  # fmt: skip
+AMOUNTS = tuple(str(amount) for amount in range(150, 850, 50))
+SCORES = tuple(combinations(("one", "two", "three", "four", "five", "six"), 2))
+LARGER_AMOUNTS = (*AMOUNTS, "850", "900")
+
+ASIDES = (
+    "It had rained all day.",
+    "The weather was cold and windy.",
+    "The sun was shining.",
+    "Many people came to watch.",
+    "The newspapers wrote about it for days.",
+    "The trains were late as usual.",
+)
+
+Combination = tuple[str, ...]
+
+
+class Report(NamedTuple):
+    """A row and the combinations that it uses."""
+
+    row: Row
+    combinations: tuple[Combination, ...]
+
+
+class Person(NamedTuple):
+    """Somebody with a job."""
+
+    first: str
+    last: str
+    pronoun: str
+    job: str
+
+    @property
+    def name(self) -> str:
+        """First and last name."""
+        return f"{self.first} {self.last}"
+
+
+class Story(NamedTuple):
+    """What an event gives: a headline, and the sentences of its report."""
+
+    headline: str
+    opening: str
+    blocks: tuple[str, ...]
+    """One sentence or two each; they may stand in any order after the opening."""
+    aside: str
+    """Something like it, elsewhere or earlier, which the headline must leave out."""
+    closing: str = ""
+
+
+class Writer:
+    """Makes the reports of one split, from combinations that this split owns."""
+
+    def __init__(self, split: str, draw: Draw) -> None:
+        self._draw = draw
+        self._used: list[Combination] = []
+        events = (self._auction, self._election, self._fire, self._match, self._storm, self._theft)
+        self._events = {event.__name__.strip("_"): event for event in events}
+        pairs = {
+            "event": product(self._events, CITIES, DAYS),
+            "amounts": [(two, one) for one, two in combinations(AMOUNTS[1:], 2)],
+            "auction": product(JOBS, THINGS),
+            "election": product(JOBS, CITIES),
+            "fire": product(BUILDINGS, CITIES),
+            "match": permutations(CITIES, 2),
+            "name": product(sum(FIRST_NAMES.values(), ()), LAST_NAMES),
+            "storm": product(DAMAGED, CITIES),
+            "theft": product(THINGS, CITIES),
+        }
+        self._owned = {
+            kind: [parts for parts in all_parts if share("summarization", kind, *parts) == split]
+            for kind, all_parts in pairs.items()
+        }
+        # an event can be where the split owns a combination of that city
+        places = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
+        places["auction"] = set(CITIES)
+        self._owned["event"] = [one for one in self._owned["event"] if one[1] in places[one[0]]]
+
+    def _own(self, kind: str, holding: str = "") -> tuple[str, ...]:
+        """A combination that the split owns, one of those holding a part."""
+        parts = self._draw.one([one for one in self._owned[kind] if holding in ("", *one)])
+        self._used.append((kind, *parts))
+        return parts
+
+    def _others(self, items: Sequence[str], count: int, *taken: str) -> list[str]:
+        """Different items, none of those taken."""
+        return self._draw.several([item for item in items if item not in taken], count)
+
+    def _people(self, count: int) -> list[Person]:
+        """People with different names and jobs; the split owns the name of the first."""
+        first, last = self._own("name")
+        firsts = [first, *self._others(sum(FIRST_NAMES.values(), ()), count - 1, first)]
+        lasts = [last, *self._others(LAST_NAMES, count - 1, last)]
+        return [
+            Person(one, other, "she" if one in FIRST_NAMES["she"] else "he", job)
+            for one, other, job in zip(firsts, lasts, self._draw.several(JOBS, count), strict=True)
+        ]
+
+    def _amounts(self) -> tuple[str, str, str, str]:
+        """Three amounts of an event, the largest first, and another that is larger still."""
+        first, second = self._own("amounts")
+        third = self._draw.one([one for one in AMOUNTS if int(one) < int(second)])
+        larger = self._draw.one([one for one in LARGER_AMOUNTS if int(one) > int(first)])
+        return first, second, third, larger
+
+    def _auction(self, city: str, day: str) -> Story:
+        """Three pieces are sold; the highest price counts."""
+        job, thing = self._own("auction")
+        jobs = (job, *self._others(JOBS, 2, job))
+        *things, old = (thing, *self._others(THINGS, 3, thing))
+        *amounts, larger = self._amounts()
+        blocks = tuple(
+            self._draw.one((
+                f"A {job} paid {amount} crowns for a {thing}.",
+                f"A {thing} went to a {job} for {amount} crowns.",
+                f"A {thing} was sold for {amount} crowns to a {job}.",
+            ))
+            for job, thing, amount in zip(jobs, things, amounts, strict=True)
+        )  # fmt: skip
+        return Story(
+            f"{job.capitalize()} pays {amounts[0]} crowns for {thing} in {city}",
+            self._draw.one((
+                f"An auction was held in {city} on {day}.",
+                f"On {day} collectors met for an auction in {city}.",
+                f"Three pieces were sold at an auction in {city} on {day}.",
+            )),
+            blocks,
+            f"Last year a {old} had brought {larger} crowns.",
+        )  # fmt: skip
+
+    def _election(self, city: str, day: str) -> Story:
+        """Three people stand for mayor; most votes win."""
+        people = self._people(3)
+        job, _ = self._own("election", city)
+        others = self._others(JOBS, 2, job)
+        people = [one._replace(job=work) for one, work in zip(people, (job, *others), strict=True)]
+        *amounts, larger = self._amounts()
+        blocks = tuple(
+            self._draw.one((
+                f"{one.name}, a {one.job}, received {amount} votes.",
+                f"There were {amount} votes for {one.name}, a {one.job}.",
+                f"{one.name} got {amount} votes. {one.pronoun.capitalize()} is a {one.job}.",
+            ))
+            for one, amount in zip(people, amounts, strict=True)
+        )  # fmt: skip
+        return Story(
+            f"{job.capitalize()} {people[0].name} elected mayor of {city}",
+            self._draw.one((
+                f"{city} elected a new mayor on {day}.",
+                f"On {day} the people of {city} voted for a new mayor.",
+            )),
+            blocks,
+            f"Four years ago {larger} votes had been enough to win.",
+            self._draw.one(("", "The winner thanked all voters.", "There was a party at night.")),
+        )  # fmt: skip
+
+    def _fire(self, city: str, day: str) -> Story:
+        """First reports of the number of people hurt are corrected; the last number counts."""
+        building, _ = self._own("fire", city)
+        first, final, old = self._draw.several(COUNTS, 3)
+        caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
+        numbers = self._draw.one((
+            f"At first {first} people were reported hurt. Later the police spoke of {final}.",
+            f"In the end {final} people were hurt. The first reports had spoken of {first}.",
+            f"There were {final} people hurt, not {first} as was first reported.",
+            f"First reports of {first} people hurt were wrong. The right number is {final}.",
+        ))  # fmt: skip
+        return Story(
+            f"{final.capitalize()} hurt in {building} fire in {city}",
+            self._draw.one((
+                f"A fire broke out in a {building} in {city} on {day}.",
+                f"On {day} a {building} in {city} caught fire.",
+                f"A fire destroyed a {building} in {city} on {day}.",
+            )),
+            (numbers, f"{caller.name}, a {caller.job}, called for help. "
+                      f"{caller.pronoun.capitalize()} had seen the smoke."),
+            f"Last year a fire in {other} had left {old} people hurt.",
+        )  # fmt: skip
+
+    def _match(self, city: str, day: str) -> Story:
+        """A football match; who hosts and who visits must be told apart."""
+        winner, loser = self._own("match", city)
+        guests = loser if winner == city else winner
+        side, other = ("hosts", "guests") if winner == city else ("guests", "hosts")
+        conceded, goals = self._draw.one(SCORES)
+        few, many = self._draw.one(SCORES)
+        scorer = self._people(1)[0]
+        return Story(
+            f"{winner} beat {loser} {goals} to {conceded}",
+            self._draw.one((
+                f"{guests} came to {city} for a football match on {day}.",
+                f"On {day} {city} played at home against {guests}.",
+                f"The football team of {city} had {guests} as guests on {day}.",
+            )),
+            (
+                self._draw.one((
+                    f"The {side} won {goals} to {conceded}.",
+                    f"The {other} lost {conceded} to {goals}.",
+                    f"The final score was {goals} to {conceded} for the {side}.",
+                )),
+                f"{scorer.name}, who works as a {scorer.job}, scored the first goal. "
+                f"{scorer.pronoun.capitalize()} was very happy.",
+            ),
+            f"A year ago the {self._draw.one((side, other))} had won {many} to {few}.",
+        )  # fmt: skip
+
+    def _storm(self, city: str, day: str) -> Story:
+        """A storm damages things of three kinds; the largest number counts."""
+        thing, _ = self._own("storm", city)
+        *things, old = (thing, *self._others(DAMAGED, 3, thing))
+        *amounts, larger = self._amounts()
+        blocks = tuple(
+            self._draw.one((
+                f"The wind damaged {amount} {thing}.",
+                f"The police counted {amount} damaged {thing}.",
+                f"There was damage to {amount} {thing}.",
+            ))
+            for thing, amount in zip(things, amounts, strict=True)
+        )  # fmt: skip
+        other = self._others(CITIES, 1, city)[0]
+        return Story(
+            f"Storm damages {amounts[0]} {thing} in {city}",
+            self._draw.one((
+                f"A storm hit {city} on {day}.",
+                f"On {day} heavy winds swept over {city}.",
+            )),
+            blocks,
+            f"In {other} the storm damaged {larger} {old}.",
+            self._draw.one(("", "The schools stayed closed.", "Nobody was hurt.")),
+        )  # fmt: skip
+
+    def _theft(self, city: str, day: str) -> Story:
+        """Two people are questioned; the one arrested is named by the job."""
+        thing, _ = self._own("theft", city)
+        building = self._draw.one(BUILDINGS)
+        thief, other = self._people(2)
+        one, two = self._draw.several((thief, other), 2)
+        old = self._others(THINGS, 1, thing)[0]
+        return Story(
+            f"{thief.name} arrested for theft of {thing} in {city}",
+            self._draw.one((
+                f"A {thing} was stolen from a {building} in {city} on {day}.",
+                f"On {day} somebody stole a {thing} from a {building} in {city}.",
+                f"A {building} in {city} lost a {thing} to a thief on {day}.",
+            )),
+            (f"The police questioned {one.name}, a {one.job}, and {two.name}, a {two.job}.",),
+            f"A year ago a {old} had been stolen there.",
+            self._draw.one((
+                f"In the end the {thief.job} was arrested.",
+                f"The {other.job} was soon free again, but the {thief.job} was arrested.",
+                f"The {thief.job} was arrested, and the {other.job} went home.",
+            )),
+        )  # fmt: skip
+
+    def report(self) -> Report:
+        """A paragraph and its headline."""
+        self._used = []
+        event, city, day = self._own("event")
+        story = self._events[event](city, day)
+        asides = self._draw.several(ASIDES, 1 + self._draw.below(2))
+        middle = [*story.blocks, *asides]
+        if self._draw.chance(0.7):
+            middle.append(story.aside)
+        parts = [story.opening, *self._draw.several(middle, len(middle)), story.closing]
+        row = Row(" ".join(filter(None, parts)), story.headline)
+        return Report(row, tuple(self._used))
+
+
+def reports(split: str, size: int, seed: int) -> Iterator[Report]:
+    """`size` reports of a split with the combinations that each headline needs."""
+    writer = Writer(split, Draw(f"{VERSION}/{split}/{seed}"))
+    for _ in range(size):
+        yield writer.report()
+
+
+def rows(split: str, size: int, seed: int) -> Iterator[Row]:
+    """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
+    for report in reports(split, size, seed):
+        yield report.row

@@ -1,0 +1,422 @@
+"""The embedded corpora: same bytes everywhere, unseen combinations, beyond a bag of words."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+from attnkit.data.rows import Row
+from attnkit.data.synthetic import dialogue, summarization, translation
+
+MODULES = (translation, summarization, dialogue)
+Combination = tuple[str, ...]
+
+
+def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequence[Combination]]]:
+    """The rows of a split in its usual size, each with the combinations that it uses."""
+    size = module.SIZES[split]
+    if module is translation:
+        made = translation.sentences(split, size, 1)
+        return [(Row(one.english, one.german), one.combinations) for one in made]
+    if module is summarization:
+        return [(one.row, one.combinations) for one in summarization.reports(split, size, 1)]
+    return [(one.row, one.combinations) for one in dialogue.conversations(split, size, 1)]
+
+
+class Made(NamedTuple):
+    """All splits of a corpus in their usual sizes."""
+
+    module: ModuleType
+    splits: dict[str, list[tuple[Row, Sequence[Combination]]]]
+
+    def rows(self, split: str) -> list[Row]:
+        return [row for row, _ in self.splits[split]]
+
+
+@pytest.fixture(scope="module", params=MODULES, ids=lambda module: module.__name__.split(".")[-1])
+def made(request: pytest.FixtureRequest) -> Made:
+    module = request.param
+    return Made(module, {split: with_combinations(module, split) for split in module.SPLITS})
+
+
+# What holds for all three
+
+
+def test_the_same_bytes_everywhere(made: Made) -> None:
+    """Golden values: a change of them needs a new VERSION, or stored results compare unlike text.
+
+    Every run of the tests has other hash seeds, so sets and hashes cannot leak into the rows.
+    """
+    digests, first = GOLDEN[made.module]
+    for split, digest in digests.items():
+        rows = made.rows(split)[:100]
+        text = "\n".join("\t".join((row.source, row.target, *row.references)) for row in rows)
+        assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest, split
+    assert made.rows("train")[0][:2] == first
+
+
+def test_rows_do_not_depend_on_how_many_are_asked_for(made: Made) -> None:
+    assert list(made.module.rows("valid", 20, 1)) == made.rows("valid")[:20]
+
+
+def test_seed_and_split_change_the_rows(made: Made) -> None:
+    drawn = [
+        tuple(made.module.rows(split, 20, seed)) for split in made.module.SPLITS for seed in (1, 2)
+    ]
+    assert len(set(drawn)) == 6
+
+
+def test_the_global_generator_is_left_alone(made: Made) -> None:
+    before = random.getstate()
+    list(made.module.rows("train", 10, 1))
+    assert random.getstate() == before
+
+
+def test_each_split_has_its_size_and_whole_lines_of_text(made: Made) -> None:
+    for split, size in made.module.SIZES.items():
+        rows = made.rows(split)
+        assert len(rows) == size
+        for row in rows:
+            for text in (row.source, row.target, *row.references):
+                assert text
+                assert text == " ".join(text.split())
+
+
+def test_a_source_has_one_answer(made: Made) -> None:
+    answers = defaultdict(set)
+    for split in made.splits:
+        for row in made.rows(split):
+            answers[row.source].add(row.references or (row.target,))
+    assert all(len(found) == 1 for found in answers.values())
+
+
+def test_no_held_out_source_occurs_in_train(made: Made) -> None:
+    train = {row.source for row in made.rows("train")}
+    for split in ("valid", "test"):
+        assert train.isdisjoint(row.source for row in made.rows(split))
+
+
+def test_no_combination_occurs_in_two_splits(made: Made) -> None:
+    found = {
+        split: {combination for _, used in rows for combination in used}
+        for split, rows in made.splits.items()
+    }
+    assert found["train"].isdisjoint(found["valid"] | found["test"])
+    assert found["valid"].isdisjoint(found["test"])
+
+
+def test_each_held_out_row_has_a_combination(made: Made) -> None:
+    for split in ("valid", "test"):
+        assert all(used for _, used in made.splits[split])
+
+
+def test_each_held_out_word_occurs_in_train(made: Made) -> None:
+    """Only combinations are new: digits are words of their own here."""
+
+    def words(rows: Sequence[Row]) -> set[str]:
+        return {word for row in rows for word in re.findall(r"\d|[^\W\d]+", row.source)}
+
+    assert words(made.rows("test")) | words(made.rows("valid")) <= words(made.rows("train"))
+
+
+# Translation
+
+
+def test_no_held_out_pair_stands_in_the_english_of_train() -> None:
+    """Read from the text alone: adjective and noun, last two digits, day and month."""
+    nouns = {
+        form: noun.english
+        for noun in lexicon.PERSONS + lexicon.THINGS + lexicon.PLACES
+        for form in (noun.english, noun.plural)
+    }
+
+    def pairs(split: str) -> Iterator[Combination]:
+        for row in translation.rows(split, translation.SIZES[split], 1):
+            words = re.findall(r"\w+", row.source)
+            for one, two in zip(words, words[1:], strict=False):
+                if one in lexicon.ADJECTIVES and two in nouns:
+                    yield "adjective", one, nouns[two]
+                if two in lexicon.MONTHS:
+                    yield "date", one, two
+            for number in re.findall(r"\d\d+(?! [A-Z])", row.source):
+                if int(number) % 100 > 20:
+                    yield "digits", number[-2:]
+
+    train, test = set(pairs("train")), set(pairs("test"))
+    assert train.isdisjoint(test)
+    assert {kind for kind, *_ in test} == {"adjective", "date", "digits"}
+
+
+def test_the_same_bag_of_words_has_several_translations() -> None:
+    """The Markov chain of order zero, and any other model that ignores order, must fail."""
+    bags = defaultdict(dict)
+    for row in translation.rows("train", 16000, 1):
+        bags[tuple(sorted(re.findall(r"\w+", row.source.lower())))][row.target] = row.source
+    twins = [sorted(bag) for bag in bags.values() if len(bag) > 1]
+    assert len(twins) >= 5
+    noun = {one.english: one for one in lexicon.PERSONS}
+    king, queen = Phrase(noun["king"], "the"), Phrase(noun["queen"], "the")
+    see = lexicon.OF_PERSON[0]
+    clause, other = Clause(see, "present", king, queen), Clause(see, "present", queen, king)
+    assert sorted(clause.english().split()) == sorted(other.english().split())
+    assert clause.german("second") == "der König sieht die Königin"
+    assert other.german("second") == "die Königin sieht den König"
+
+
+def word_by_word(rows: Sequence[Row]) -> dict[str, str]:
+    """For each source word its likeliest target word, by IBM model 1 (Brown et al. 1993)."""
+    pairs = [(row.source.split(), row.target.split()) for row in rows]
+    table: dict[tuple[str, str], float] = defaultdict(lambda: 1.0)
+    for _ in range(4):
+        counts: dict[tuple[str, str], float] = defaultdict(float)
+        totals: dict[str, float] = defaultdict(float)
+        for source, target in pairs:
+            for theirs in target:
+                norm = sum(table[ours, theirs] for ours in source)
+                for ours in source:
+                    part = table[ours, theirs] / norm
+                    counts[ours, theirs] += part
+                    totals[ours] += part
+        table = defaultdict(float, {key: n / totals[key[0]] for key, n in counts.items()})
+    best: dict[str, str] = {}
+    for (ours, theirs), _ in sorted(table.items(), key=lambda item: item[1]):
+        best[ours] = theirs
+    return best
+
+
+def test_translating_word_by_word_scores_low() -> None:
+    best = word_by_word(list(translation.rows("train", 3000, 1)))
+    test = list(translation.rows("test", 300, 1))
+    guesses = [" ".join(best.get(word, word) for word in row.source.split()) for row in test]
+    assert sacrebleu.corpus_bleu(guesses, [[row.target for row in test]]).score < 25
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (7, "sieben"),
+        (12, "zwölf"),
+        (17, "siebzehn"),
+        (30, "dreißig"),
+        (21, "einundzwanzig"),
+        (347, "dreihundertsiebenundvierzig"),
+        (600, "sechshundert"),
+        (9016, "neuntausendsechzehn"),
+        (1985, "eintausendneunhundertfünfundachtzig"),
+    ],
+)
+def test_a_number_has_units_before_tens(value: int, words: str) -> None:
+    assert lexicon.number(value) == words
+
+
+def test_all_numbers_differ() -> None:
+    values = [value for value in range(2, 10000) if value % 100 != 1]
+    assert len({lexicon.number(value) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize(
+    ("day", "word"),
+    [(1, "ersten"), (3, "dritten"), (7, "siebten"), (8, "achten"), (19, "neunzehnten"),
+     (20, "zwanzigsten"), (31, "einunddreißigsten")],
+)  # fmt: skip
+def test_a_day_is_an_ordinal(day: int, word: str) -> None:
+    assert lexicon.ordinal(day) == word
+
+
+def test_a_year_counts_hundreds() -> None:
+    assert lexicon.year(1985) == "neunzehnhundertfünfundachtzig"
+    assert lexicon.year(1700) == "siebzehnhundert"
+
+
+def person(english: str) -> lexicon.Noun:
+    return next(noun for noun in lexicon.PERSONS if noun.english == english)
+
+
+def thing(english: str) -> lexicon.Noun:
+    return next(noun for noun in lexicon.THINGS if noun.english == english)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "forms"),
+    [
+        (Phrase(person("king"), "the", adjective="old"),
+         ("der alte König", "den alten König", "dem alten König", "des alten Königs")),
+        (Phrase(person("prince"), "a", adjective="young"),
+         ("ein junger Prinz", "einen jungen Prinzen", "einem jungen Prinzen",
+          "eines jungen Prinzen")),
+        (Phrase(person("queen"), "a", adjective="clever"),
+         ("eine kluge Königin", "eine kluge Königin", "einer klugen Königin",
+          "einer klugen Königin")),
+        (Phrase(thing("book"), "a", adjective="red"),
+         ("ein rotes Buch", "ein rotes Buch", "einem roten Buch", "eines roten Buches")),
+        (Phrase(person("child"), "the", plural=True, adjective="poor"),
+         ("die armen Kinder", "die armen Kinder", "den armen Kindern", "der armen Kinder")),
+        (Phrase(thing("apple"), "", plural=True, adjective="green", counted=22),
+         ("zweiundzwanzig grüne Äpfel", "zweiundzwanzig grüne Äpfel",
+          "zweiundzwanzig grünen Äpfeln", "zweiundzwanzig grüner Äpfel")),
+        (Phrase(thing("ring"), "the", owner=person("woman")),
+         ("der Ring der Frau", "den Ring der Frau", "dem Ring der Frau", "des Ringes der Frau")),
+    ],
+    ids=lambda value: value.english() if isinstance(value, Phrase) else "",
+)  # fmt: skip
+def test_a_phrase_agrees_and_is_declined(phrase: Phrase, forms: tuple[str, ...]) -> None:
+    assert tuple(phrase.german(case) for case in lexicon.CASES) == forms
+
+
+KING, BOY = Phrase(person("king"), "the"), Phrase(person("child"), "the", plural=True)
+PICK_UP = next(verb for verb in lexicon.OF_THING if verb.base == "pick up")
+HELP = next(verb for verb in lexicon.OF_PERSON if verb.base == "help")
+GIVE = next(verb for verb in lexicon.OF_BOTH if verb.base == "give")
+STAY = next(verb for verb in lexicon.ALONE if verb.base == "stay")
+RING = Phrase(thing("ring"), "the")
+TODAY, GARDEN = Adverbial("today", "heute"), Adverbial("in the garden", "im Garten")
+
+
+@pytest.mark.parametrize(
+    ("clause", "order", "text"),
+    [
+        (Clause(PICK_UP, "present", KING, RING), "second", "der König hebt den Ring auf"),
+        (Clause(PICK_UP, "present", KING, RING), "last", "der König den Ring aufhebt"),
+        (Clause(PICK_UP, "past", KING, RING), "second", "der König hat den Ring aufgehoben"),
+        (Clause(PICK_UP, "past", KING, RING), "last", "der König den Ring aufgehoben hat"),
+        (Clause(PICK_UP, "future", BOY, RING), "first", "werden die Kinder den Ring aufheben"),
+        (Clause(STAY, "past", BOY, time=TODAY), "first", "sind die Kinder heute geblieben"),
+        (Clause(HELP, "present", BOY, KING, place=GARDEN), "second",
+         "die Kinder helfen dem König im Garten"),
+        (Clause(GIVE, "past", KING, RING, BOY, GARDEN, TODAY), "second",
+         "der König hat heute den Kindern im Garten den Ring gegeben"),
+        (Clause(HELP, "past", KING, BOY, gap="direct"), "last", "der König geholfen hat"),
+    ],
+)  # fmt: skip
+def test_a_clause_has_its_verb_in_place(clause: Clause, order: str, text: str) -> None:
+    assert clause.german(order) == text
+
+
+# Summaries
+
+
+def test_a_report_is_a_paragraph() -> None:
+    for row in summarization.rows("train", 1000, 1):
+        assert 25 <= len(row.source.split()) <= 100
+        assert row.source.count(". ") >= 3
+        assert row.target not in row.source
+
+
+def test_the_largest_amount_of_the_event_makes_the_headline() -> None:
+    """Read back from the text; the larger amount of another year or city does not count."""
+    checked = 0
+    for row in summarization.rows("test", 400, 1):
+        here = re.sub(r"(Last year|Four years ago|In \w+ the storm)[^.]*\.", "", row.source)
+        amounts = [int(amount) for amount in re.findall(r"\d+", here)]
+        named = re.findall(r"\d+", row.target)
+        if named:
+            assert int(named[0]) == max(amounts)
+            checked += 1
+        if "mayor of" in row.target:
+            winner = re.findall(r"[A-Z]\w+ [A-Z]\w+", row.target)[0].split(" ", 1)[-1]
+            votes = {
+                int(amount): sentence
+                for sentence in here.split(". ")
+                for amount in re.findall(r"\d+", sentence)
+            }
+            assert winner in votes[max(votes)]
+            checked += 1
+    assert checked > 100
+
+
+def test_the_last_number_of_a_fire_makes_the_headline() -> None:
+    found = 0
+    for row in summarization.rows("train", 1000, 1):
+        early = re.search(
+            r"At first (\w+)|had spoken of (\w+)|not (\w+) as|First reports of (\w+)", row.source
+        )
+        if "fire" in row.target and early:
+            number = row.target.split()[0].lower()
+            assert number not in early.groups()
+            assert re.search(rf"\b{number}\b", row.source)
+            found += 1
+    assert found > 100
+
+
+# Dialogues
+
+
+def test_a_reply_is_one_of_its_references() -> None:
+    rows = list(dialogue.rows("test", 500, 1))
+    assert all(row.target in row.references for row in rows)
+    assert sum(len(row.references) > 1 for row in rows) > 350
+
+
+def test_a_conversation_has_a_persona_and_ends_with_the_partner() -> None:
+    for row in dialogue.rows("train", 500, 1):
+        persona, turns = row.source.split(" __eop__ ")
+        assert persona.endswith(" .")
+        assert len(turns.split(" __eot__ ")) in (1, 3, 5)
+
+
+def test_the_question_alone_does_not_tell_the_reply() -> None:
+    """The commonest reply to each last turn is seldom right."""
+    replies = defaultdict(Counter)
+    for row in dialogue.rows("train", 12000, 1):
+        replies[last_turn(row)][row.target] += 1
+    test = list(dialogue.rows("test", 500, 1))
+    right = sum(
+        replies[last_turn(row)].most_common(1)[0][0] in row.references
+        for row in test
+        if replies[last_turn(row)]
+    )
+    assert right / len(test) < 0.25
+
+
+def last_turn(row: Row) -> str:
+    return re.split(" __eo[pt]__ ", row.source)[-1]
+
+
+@pytest.mark.parametrize("module", [summarization, dialogue], ids=["summarization", "dialogue"])
+def test_the_nearest_bag_of_words_seldom_has_the_answer(module: ModuleType) -> None:
+    """The answer of the train row whose words are most alike (cosine of tf-idf) is wrong."""
+    train, test = list(module.rows("train", 2000, 1)), list(module.rows("test", 60, 1))
+    bags = [Counter(row.source.split()) for row in train]
+    rare = Counter(word for bag in bags for word in bag)
+    weight = {word: math.log(len(train) / count) for word, count in rare.items()}
+
+    def likeness(ours: Counter[str], theirs: Counter[str]) -> float:
+        common = sum(ours[w] * theirs[w] * weight[w] ** 2 for w in ours if w in theirs)
+        return common / math.sqrt(sum((n * weight[w]) ** 2 for w, n in theirs.items()))
+
+    right = 0
+    for row in test:
+        bag = Counter(word for word in row.source.split() if word in weight)
+        nearest = max(range(len(train)), key=lambda i: likeness(bag, bags[i]))
+        right += train[nearest].target in (row.references or (row.target,))
+    assert right / len(test) < 0.2
+
+
+# Draws
+
+
+def test_draws_stay_in_range_and_reach_both_ends() -> None:
+    draw = Draw("test")
+    assert {draw.between(2, 4) for _ in range(100)} == {2, 3, 4}
+    assert {draw.one("ab") for _ in range(50)} == {"a", "b"}
+
+
+def test_several_draws_each_item_once() -> None:
+    draw = Draw("test")
+    assert sorted(draw.several("abcde", 5)) == list("abcde")
+    assert len(set(draw.several("abcde", 3))) == 3
+    assert len({tuple(draw.several("abc", 3)) for _ in range(200)}) == 6
+
+
+def test_weights_decide_how_often_an_item_is_drawn() -> None:
+    draw = Draw("test")
+    counts = Counter(draw.weighted((("often", 3), ("seldom", 1))) for _ in range(4000))
+    assert 0.70 < counts["often"] / 4000 < 0.80  # 0.75 +- 7 standard deviations
+
+
+def test_combinations_are_shared_out_once_and_for_all() -> None:
+    """The hash is part of the corpora: 70, 10 and 20 percent."""
+    counts = Counter(share("test", str(number)) for number in range(10000))
+    assert 0.67 < counts["train"] / 10000 < 0.73
+    assert 0.18 < counts["test"] / 10000 < 0.22
