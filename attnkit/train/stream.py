@@ -7,18 +7,12 @@ from attnkit.data.batch import Batch, collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.plan import Rows, plan
 from attnkit.mechanisms import facts
-from attnkit.recipe.schema import Recipe
+from attnkit.recipe import Recipe, places
 
 
 def score_budget(recipe: Recipe) -> int | None:
     """`train.batch_scores` where a mechanism of the recipe takes T x S time, else None."""
-    roles = recipe.model.attention
-    used = {
-        "encoder-decoder": (roles.encoder, roles.decoder, roles.cross),
-        "decoder": (roles.decoder,),
-        "encoder": (roles.encoder,),
-    }[recipe.model.shape]
-    quadratic = any("T*S" in facts(attention.name).cost for attention in used)
+    quadratic = any("T*S" in facts(word).cost for word in places(recipe).values())
     return recipe.train.batch_scores or None if quadratic else None
 
 
