@@ -11,6 +11,9 @@ from attnkit.attention import reorder
 from attnkit.errors import DataError
 from attnkit.models.base import Decode, Model
 
+GROWTH = 64
+"""Steps for which a search makes room at first; more room comes when it is needed."""
+
 
 class Hypothesis(NamedTuple):
     """One output of a search."""

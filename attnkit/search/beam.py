@@ -94,7 +94,7 @@ class Record:
     """What a whole batch has chosen: a trellis of all live hypotheses, and those that finished."""
 
     def __init__(self, sentences: int, spec: Search, longest: int, like: Tensor) -> None:
-        shape = (longest, sentences, spec.beam)
+        shape = (min(longest, base.GROWTH), sentences, spec.beam)
         self.spec, self.longest = spec, longest
         self.token = torch.zeros(shape, dtype=torch.int32, device=like.device)
         self.parent = torch.zeros(shape, dtype=torch.int32, device=like.device)
@@ -103,6 +103,9 @@ class Record:
 
     def write(self, step: int, home: Int[Tensor, " b"], chosen: Step) -> None:
         """Add a step (0-based) of the sentences whose columns are `home`."""
+        if step == len(self.token):
+            self.token = torch.cat((self.token, torch.zeros_like(self.token)))
+            self.parent = torch.cat((self.parent, torch.zeros_like(self.parent)))
         self.token[step, home] = chosen.token.int()
         self.parent[step, home] = chosen.parent.int()
 

@@ -24,17 +24,28 @@ NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
 
 
-def uniforms(seed: int, lines: Sequence[int], draws: int, length: int) -> Float[Tensor, "B D t"]:
-    """Numbers in [0, 1), of 24 bits so that float32 holds them exactly.
+class Numbers:
+    """Numbers in [0, 1) for every step of every draw, made some steps at a time.
 
-    Equal for equal (seed, line, draw, position).
+    They have 24 bits, which float32 holds exactly, and depend on (seed, line, draw, step) alone.
     """
-    numbers = [
-        np.random.Generator(np.random.PCG64((seed, line, draw))).random(length, np.float32)
-        for line in lines
-        for draw in range(draws)
-    ]
-    return torch.from_numpy(np.stack(numbers).reshape(len(lines), draws, length))
+
+    def __init__(
+        self, seed: int, lines: Sequence[int], draws: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self.shape, self.device = (len(lines), draws, base.GROWTH), device
+        self.generators = [
+            np.random.Generator(np.random.PCG64((seed, line, draw)))
+            for line in lines
+            for draw in range(draws)
+        ]
+
+    def at(self, step: int, home: Int[Tensor, " b"]) -> Float[Tensor, "b D"]:
+        """Those of a step (0-based; to be asked for in order) for some of the lines."""
+        if step % base.GROWTH == 0:
+            rows = [generator.random(base.GROWTH, np.float32) for generator in self.generators]
+            self.block = torch.from_numpy(np.stack(rows).reshape(self.shape)).to(self.device)
+        return self.block[home, :, step % base.GROWTH]
 
 
 def draw(
@@ -92,7 +103,8 @@ class Draws:
 
     def __init__(self, sentences: int, draws: int, longest: int, like: Tensor) -> None:
         shape, device = (sentences, draws), like.device
-        self.ids = torch.full((*shape, longest), PAD, dtype=torch.long, device=device)
+        room = min(longest, base.GROWTH)
+        self.ids = torch.full((*shape, room), PAD, dtype=torch.long, device=device)
         self.logprob = like.new_zeros(shape)
         self.length = torch.zeros(shape, dtype=torch.long, device=device)
         self.complete = torch.zeros(shape, dtype=torch.bool, device=device)
@@ -109,6 +121,8 @@ class Draws:
 
         A token whose log-probability is -inf is none: nothing was left to choose.
         """
+        if step == self.ids.shape[2]:
+            self.ids = torch.cat((self.ids, torch.full_like(self.ids, PAD)), 2)
         chosen = alive & (value > -math.inf)
         ends = chosen & (token == EOS)
         self.ids[home, :, step] = token.masked_fill(ends | ~chosen, PAD)
@@ -153,16 +167,15 @@ def step_by_step(
     record = Draws(len(ids), draws, longest, scores)
     home = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
-    numbers = None
-    if spec.method == "sample":
-        numbers = uniforms(spec.seed, lines, draws, longest).to(device)
+    sampling = spec.method == "sample"
+    numbers = Numbers(spec.seed, lines, draws, device) if sampling else None
     if draws > 1:
         rows = home.repeat_interleave(draws)
         scores, state = scores.index_select(0, rows), base.select(state, rows, None)
     for step in range(longest):
         prefix = record.ids[home, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         constrain(scores, spec, step, prefix)
-        token = choose(scores, None if numbers is None else numbers[home, :, step], spec)
+        token = choose(scores, numbers.at(step, home) if numbers else None, spec)
         value = scores.gather(1, token[:, None])
         token = token.view(alive.shape)
         alive = record.write(step, home, token, value.view(alive.shape), alive)

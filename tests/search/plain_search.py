@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -84,6 +85,19 @@ def sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor
         ids = random.integers(4, size, random.integers(1, longest + 1))
         row[: len(ids) + 1] = torch.tensor([*ids, EOS])
     return padded
+
+
+def uniforms(seed: int, lines: Sequence[int], draws: int, length: int) -> np.ndarray:
+    """The numbers of sampling [lines, draws, length], each draw's in one go."""
+    return np.array(
+        [
+            [
+                np.random.Generator(np.random.PCG64((seed, line, draw))).random(length, np.float32)
+                for draw in range(draws)
+            ]
+            for line in lines
+        ]
+    )
 
 
 def follow(model: Model, source: Tensor, prefix: list[int]) -> list[float]:

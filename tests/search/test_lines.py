@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from plain_search import follow, plain_beam, plain_sample
+from plain_search import follow, plain_beam, plain_sample, uniforms
 from trained import LENGTH, recipe, tokenizer
 
 from attnkit import models
@@ -13,7 +13,6 @@ from attnkit.models import Model
 from attnkit.recipe.schema import Attention, Data, Layers, Roles, Search
 from attnkit.recipe.schema import Model as Shape
 from attnkit.search import Tally, search, translate
-from attnkit.search.sample import uniforms
 from attnkit.tokens import BOS, EOS
 
 TEXTS = [

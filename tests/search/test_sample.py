@@ -3,13 +3,14 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
-from plain_search import Fixed, Toy, plain_sample, sources
+from plain_search import Fixed, Toy, plain_sample, sources, uniforms
 
 from attnkit.recipe.schema import Search
 from attnkit.search import search
-from attnkit.search.sample import draw, uniforms
+from attnkit.search.sample import Numbers, draw
 from attnkit.tokens import EOS, PAD
 
 SPECS = [
@@ -54,13 +55,25 @@ def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
         assert shown(alone) == [(h.ids, h.score, h.complete) for h in back[number]]
 
 
-def test_other_lines_and_other_seeds_draw_other_numbers() -> None:
-    base = uniforms(1, [0, 1], 2, 50)
-    assert base.dtype == torch.float32
-    assert 0 <= base.min() < base.max() < 1
-    assert base.unique().numel() == base.numel()
-    assert not torch.equal(base, uniforms(2, [0, 1], 2, 50))
-    assert torch.equal(base[1:, :1, :20], uniforms(1, [1], 1, 20))
+def test_numbers_are_those_of_one_generator_a_draw() -> None:
+    numbers = Numbers(1, [5, 0], 2)
+    home = torch.tensor([1])
+    found = np.stack([numbers.at(step, home).numpy() for step in range(200)], 2)
+    assert np.array_equal(found, uniforms(1, [0], 2, 200))
+    assert found.min() >= 0
+    assert found.max() < 1
+    every = uniforms(1, range(3), 2, 50)
+    assert len(np.unique(every)) == every.size
+    assert not np.isin(uniforms(2, [0], 1, 50), every).any()
+
+
+def test_long_outputs_equal_those_of_a_walk() -> None:
+    model, source = Toy(), sources(2)
+    spec = Search(method="sample", max_length=150, min_length=140, top_k=5)
+    numbers = uniforms(1, range(2), 1, 150)
+    found = search(model, source, spec, lines=range(2))
+    for row, number, hypotheses in zip(source, numbers, found, strict=True):
+        assert [plain_sample(model, row, spec, number[0].tolist())] == shown(hypotheses)
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -69,7 +82,7 @@ def test_draws_follow_the_distribution() -> None:
     scores = torch.full((20_000, 8), -math.inf)
     for token, p in share.items():
         scores[:, token] = math.log(p)
-    numbers = uniforms(0, range(20_000), 1, 1).flatten()
+    numbers = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
     kept = {4: 0.5 / 0.8, 5: 0.3 / 0.8}
     for options, expected in (({}, share), ({"top_p": 0.8}, kept), ({"top_k": 2}, kept)):
         spec = Search(method="sample", **options)

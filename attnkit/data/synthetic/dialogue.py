@@ -37,40 +37,68 @@ class Topic(NamedTuple):
 
 TOPICS = {
     "job": Topic(
-        ("baker", "cook", "doctor", "driver", "farmer", "nurse", "painter", "pilot", "singer",
-         "teacher"),
+        ("baker", "carpenter", "cook", "dancer", "dentist", "doctor", "driver", "farmer",
+         "gardener", "lawyer", "nurse", "painter", "pilot", "singer", "tailor", "teacher"),
         ("i am a {} .", "i work as a {} ."),
         ("what do you do for a living ?", "what is your job ?", "where do you get your money ?"),
         "are you a {} ?",
     ),
     "city": Topic(
-        ("berlin", "cairo", "delhi", "lima", "madrid", "oslo", "paris", "riga", "rome", "tokyo"),
+        ("athens", "berlin", "cairo", "delhi", "dublin", "lima", "lisbon", "london", "madrid",
+         "oslo", "paris", "prague", "riga", "rome", "tokyo", "vienna"),
         ("i live in {} .", "my home is in {} ."),
         ("where do you live ?", "which city is your home ?", "where can i find you ?"),
         "do you live in {} ?",
     ),
     "hobby": Topic(
-        ("chess", "cooking", "dancing", "fishing", "gardening", "music", "painting", "reading",
-         "swimming", "tennis"),
+        ("chess", "cooking", "cycling", "dancing", "fishing", "football", "gardening", "hiking",
+         "music", "painting", "reading", "sailing", "sewing", "skiing", "swimming", "tennis"),
         ("my hobby is {} .", "i spend my free time on {} ."),
         ("what do you do in your free time ?", "do you have a hobby ?", "what do you do for fun ?"),
         "is your hobby {} ?",
     ),
     "food": Topic(
-        ("bread", "cake", "cheese", "curry", "fish", "pasta", "pizza", "rice", "salad", "soup"),
+        ("beans", "bread", "cake", "cheese", "chicken", "curry", "eggs", "fish", "noodles",
+         "pasta", "pizza", "rice", "salad", "sausages", "soup", "steak"),
         ("my favorite food is {} .", "i love to eat {} ."),
         ("what do you like to eat ?", "what is your favorite food ?", "what should i cook ?"),
         "do you love to eat {} ?",
     ),
 }  # fmt: skip
-ANIMALS = ("cat", "dog", "horse", "parrot", "rabbit", "snake")
+ANIMALS = ("cat", "dog", "goat", "hamster", "horse", "parrot", "rabbit", "snake")
 RELATIVES = {
     "she": ("sister", "daughter", "niece", "grandma"),
     "he": ("brother", "son", "nephew", "grandpa"),
 }
 NAMES = {
-    "she": ("bella", "daisy", "lucy", "molly", "rosie", "ruby"),
-    "he": ("charlie", "jack", "leo", "max", "oscar", "toby"),
+    "she": (
+        "bella",
+        "daisy",
+        "emma",
+        "lily",
+        "lucy",
+        "maggie",
+        "molly",
+        "nora",
+        "poppy",
+        "rosie",
+        "ruby",
+        "stella",
+    ),
+    "he": (
+        "bruno",
+        "charlie",
+        "felix",
+        "henry",
+        "jack",
+        "leo",
+        "louis",
+        "max",
+        "oscar",
+        "sam",
+        "toby",
+        "walter",
+    ),
 }
 """Names of animals and people alike."""
 POSSESSIVE = {"she": "her", "he": "his"}

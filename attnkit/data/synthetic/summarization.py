@@ -19,18 +19,22 @@ __all__ = ["SIZES", "SPLITS", "VERSION", "Report", "reports", "rows"]
 VERSION = 1
 SIZES = {"train": 10000, "valid": 200, "test": 400}
 
-CITIES = ("Basel", "Bergen", "Cork", "Ghent", "Graz", "Kiel", "Lyon", "Oslo", "Porto", "Riga",
-          "Turin", "Vienna")  # fmt: skip
+CITIES = ("Basel", "Bergen", "Bonn", "Cork", "Dublin", "Ghent", "Graz", "Kiel", "Leeds", "Lyon",
+          "Malmo", "Oslo", "Porto", "Prague", "Riga", "Turin", "Vienna", "Warsaw")  # fmt: skip
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 FIRST_NAMES = {
-    "she": ("Anna", "Clara", "Eva", "Maria", "Nora"),
-    "he": ("David", "Jonas", "Leo", "Paul", "Tom"),
+    "she": ("Anna", "Clara", "Eva", "Ida", "Julia", "Maria", "Nora", "Sofia"),
+    "he": ("David", "Jonas", "Karl", "Leo", "Oscar", "Paul", "Simon", "Tom"),
 }
-LAST_NAMES = ("Berg", "Holm", "Keller", "Lund", "Marsh", "Novak", "Rossi", "Silva", "Stone")
-JOBS = ("baker", "doctor", "driver", "farmer", "lawyer", "nurse", "painter", "singer", "teacher")
+LAST_NAMES = ("Berg", "Costa", "Fischer", "Holm", "Keller", "Lund", "Marsh", "Moreau", "Novak",
+              "Rossi", "Silva", "Stone", "Vogel", "Wood")  # fmt: skip
+JOBS = ("baker", "carpenter", "cook", "dentist", "doctor", "driver", "farmer", "lawyer", "nurse",
+        "painter", "pilot", "singer", "tailor", "teacher")  # fmt: skip
 BUILDINGS = ("factory", "hotel", "library", "museum", "school", "theater", "warehouse")
-THINGS = ("carpet", "clock", "lamp", "map", "mirror", "painting", "ring", "vase", "violin")
-DAMAGED = ("cars", "boats", "houses", "roofs", "shops", "trees")
+THINGS = ("book", "carpet", "chair", "clock", "coin", "lamp", "map", "mirror", "painting",
+          "ring", "statue", "vase", "violin")  # fmt: skip
+DAMAGED = ("barns", "boats", "bridges", "cars", "fences", "gardens", "houses", "roofs", "shops",
+           "trees")  # fmt: skip
 COUNTS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
           "twelve")  # fmt: skip
 AMOUNTS = tuple(str(amount) for amount in range(150, 850, 50))

@@ -1,0 +1,129 @@
+"""What the benchmarks share: commands of this attnkit, the machine in words, Markdown, results."""
+
+import argparse
+import os
+import platform
+import shlex
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parents[1]
+FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+"""Processor flags that decide the speed of matrix products."""
+
+
+def attnkit(*words: str | Path) -> list[str]:
+    """The command line of this Python's attnkit, as a user types it where it is installed."""
+    script = Path(sys.executable).parent / "attnkit"
+    start = [str(script)] if script.exists() else [sys.executable, "-m", "attnkit"]
+    return [*start, *map(str, words)]
+
+
+def environment(threads: int | None = None, **more: str) -> dict[str, str]:
+    """Environment of a child: this attnkit can be imported, colours and hubs are off."""
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    quiet = {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    counted = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)} if threads else {}
+    return {**os.environ, **quiet, **counted, "PYTHONPATH": os.pathsep.join(paths), **more}
+
+
+def cores() -> int:
+    """Threads to use: OMP_NUM_THREADS where it is set, else the cores of this process."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    return int(chosen) if chosen.isdecimal() and int(chosen) else len(os.sched_getaffinity(0))
+
+
+def machine() -> str:
+    """The machine in words, without its name: cores, kind of processor, features, memory."""
+    text = ""
+    if (info := Path("/proc/cpuinfo")).exists():
+        text = info.read_text(encoding="utf-8")
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in fields.items()}
+    flags = fields.get("flags", "").split()
+    server = any(word in fields.get("model name", "") for word in ("EPYC", "Xeon"))
+    kind = f"{platform.machine().replace('_', '-')} {'server ' if server else ''}CPU"
+    has = ", ".join(flag for flag in FEATURES if flag in flags) or "no vector extensions known"
+    lacks = "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
+    count = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{count} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
+
+
+def versions(*packages: str) -> str:
+    """Python's and the packages' versions, as far as they are installed."""
+    found = [f"Python {platform.python_version()}"]
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            if package == "attnkit":
+                found.append(f"attnkit {attnkit_version()}")
+    return ", ".join(found)
+
+
+def attnkit_version() -> str:
+    """The version of the attnkit that is imported, installed or not."""
+    import attnkit as package
+
+    return package.__version__
+
+
+def command(options: argparse.Namespace, **hidden: str) -> str:
+    """The command of this run; the value of each option in `hidden` becomes that word."""
+    words = ["python", f"benchmarks/{Path(sys.argv[0]).name}"]
+    values = {str(getattr(options, name)): word for name, word in hidden.items()}
+    for word in sys.argv[1:]:
+        name, equals, value = word.partition("=")
+        if equals and value in values:
+            words.append(f"{name}={values[value]}")
+        else:
+            words.append(values.get(word, word))
+    return shlex.join(words)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> tuple[str, str]:
+    """Median, and the range from the least to the greatest, as text."""
+    low, high = f"{min(values):,.{digits}f}", f"{max(values):,.{digits}f}"
+    return f"{statistics.median(values):,.{digits}f}", low if low == high else f"{low} to {high}"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> list[str]:
+    """Lines of a Markdown table; all but the first `left` columns are aligned to the right."""
+    marks = [":--" if number < left else "--:" for number in range(len(header))]
+    lines = [list(map(str, header)), marks, *([str(cell) for cell in row] for row in rows)]
+    return ["| " + " | ".join(line) + " |" for line in lines]
+
+
+def publish(name: str, title: str, facts: Mapping[str, str], body: Sequence[str]) -> Path:
+    """Write results/<name>.md (title, facts, body) and print it.
+
+    Raises:
+        ValueError: the text holds a path of this machine.
+    """
+    facts = {**facts, "date": date.today().isoformat(), "machine": machine()}
+    lines = [f"# {title}", "", *(f"- {key}: {value}" for key, value in facts.items()), "", *body]
+    text = "\n".join(lines) + "\n"
+    for place in {str(ROOT), str(Path.home()), str(Path.cwd()), sys.prefix} - {"/"}:
+        if place in text:
+            raise ValueError(f"the result would hold the path {place}")
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.md"
+    path.write_text(text, encoding="utf-8")
+    print(text)
+    return path
+
+
+def load_before() -> str:
+    """The load of the machine now, so that a reader sees whether it was quiet."""
+    return f"{os.getloadavg()[0]:.1f} in the minute before"
+
+
+def say(text: str) -> None:
+    """Progress for a person."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,371 @@
+"""Does an interrupted training end bit for bit as an uninterrupted one?  Through the command line.
+
+    python benchmarks/resume.py [--kills 10] [--jobs 2] [--seed 1]
+
+A small recipe is trained once without a stop.  Then, each in a folder of its own:
+
+- `--kills` runs are killed with SIGKILL at random moments, one to three times, and started again
+  until they finish;
+- runs are stopped at chosen places (the first step, inside an accumulation window, mid-epoch, an
+  epoch's boundary, three times within one epoch), once by SIGTERM and once by SIGKILL, which the
+  process sends to itself when it gets there.
+
+Of each, the SHA-256 of model.safetensors, of the last checkpoint's tensors (weights, optimiser,
+random state) and of the loss log must be those of the first.  Writes results/resume.md.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common import attnkit, command, environment, load_before, publish, say, table, versions
+
+RECIPE = """\
+task: translation
+data: {{train: [train.a, train.b], valid: [valid.a, valid.b], test: [valid.a, valid.b], \
+max_length: 48}}
+tokenizer: {{type: unigram, size: 60, sampling: 0.3}}
+model: {{width: 32, layers: 1, heads: 2, ff: 64, dropout: 0.1}}
+train: {{steps: {steps}, batch_tokens: 128, accumulate: {accumulate}, lr: 3e-3, warmup: 20,
+        precision: fp32, average: 3, valid_every: 20, save_every: 5, log_every: 1,
+        monitor: loss, choose: best}}
+search: {{method: greedy, max_length: 16}}
+eval: {{metrics: [bleu], bootstrap: 0}}
+"""
+ACCUMULATE = 2
+STOPPED = 75
+"""Exit code of a training that a signal stopped."""
+FINGERPRINTS = ("model.safetensors", "tensors of the last checkpoint", "loss log")
+MOST_STARTS = 12
+
+
+def write_data(folder: Path) -> None:
+    """Pairs of words and their spelling backwards, from a seeded generator."""
+    generator = random.Random(1)
+    for split, rows in (("train", 2400), ("valid", 24)):
+        pairs = []
+        for _ in range(rows):
+            words = [
+                "".join(generator.choices("abcdefghij", k=generator.randint(2, 5)))
+                for _ in range(generator.randint(1, 5))
+            ]
+            pairs.append((" ".join(words), " ".join(word[::-1] for word in reversed(words))))
+        for side in (0, 1):
+            text = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{split}.{'ab'[side]}").write_text(text)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A moment of a training: the `batch`-th backward pass of an update (both from 1).
+
+    With `boundary` the first update from `step` on whose last batch is the last of its epoch.
+    """
+
+    step: int
+    batch: int
+    boundary: bool = False
+
+    def reached(self, step: int, batch: int, at_end: bool) -> bool:
+        """Whether the training is there now; `at_end`: the update's batches end the epoch."""
+        if self.boundary:
+            return step >= self.step and batch == self.batch and at_end
+        return (step, batch) == (self.step, self.batch)
+
+
+@dataclass
+class Trial:
+    """One training, interrupted or not."""
+
+    name: str
+    folder: Path
+    work: Path
+    stops: list[str] = field(default_factory=list)
+    """What was sent, and the last update that had been logged then."""
+    found: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def run(self) -> Path:
+        """Its run directory."""
+        return self.folder / "small" / "base" / "seed-1"
+
+    def words(self) -> list[str]:
+        """Arguments of attnkit."""
+        return ["train", str(self.work / "small.yaml"), "--out", str(self.folder), "--json"]
+
+    def environment(self) -> dict[str, str]:
+        """One thread each; the cache is shared."""
+        return environment(1, ATTNKIT_CACHE=str(self.work / "cache"))
+
+    def finish(self) -> int:
+        """Start until it is done; how many starts that took."""
+        for start in range(1, MOST_STARTS):
+            done = subprocess.run(
+                attnkit(*self.words()), capture_output=True, text=True, cwd=self.work,
+                env=self.environment(),
+            )  # fmt: skip
+            if done.returncode == 0:
+                self.found = fingerprints(self.run)
+                return start
+            if done.returncode != STOPPED:
+                break
+        raise SystemExit(f"{self.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+
+    def stop_at(self, place: Place, number: signal.Signals) -> None:
+        """Start a process that sends itself a signal at a place.
+
+        Raises:
+            SystemExit: it ended otherwise, so that the place was never reached.
+        """
+        there = json.dumps([place.step, place.batch, place.boundary, number])
+        words = [sys.executable, __file__, "--child", there, "--", *self.words()]
+        done = subprocess.run(
+            words, capture_output=True, text=True, cwd=self.work, env=self.environment()
+        )
+        wanted = STOPPED if number == signal.SIGTERM else -number
+        if done.returncode != wanted:
+            raise SystemExit(
+                f"{self.name}: ended with {done.returncode}, not {wanted}\n{done.stderr[-2000:]}"
+            )
+        self.stops.append(f"{number.name} {self._where()}")
+
+    def kill_after(self, seconds: float, training: bool) -> bool:
+        """Start, and kill so long after the process or its training began; was it still there?"""
+        child = subprocess.Popen(
+            attnkit(*self.words()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            cwd=self.work, env=self.environment(),
+        )  # fmt: skip
+        assert child.stdout is not None
+        seen: Counter[str] = Counter()
+        if training:
+            for line in child.stdout:
+                if json.loads(line)["event"] == "started":
+                    break
+        reader = threading.Thread(target=count_events, args=(child.stdout, seen))
+        reader.start()
+        time.sleep(seconds)
+        alive = child.poll() is None
+        child.kill()
+        child.wait()
+        reader.join()
+        child.stdout.close()
+        if alive:
+            where = self._where()
+            phase = "before the first update" if not seen and where == "at update 0" else where
+            after = ", while scoring" if seen["finished"] else ""
+            self.stops.append(f"{phase}{after}")
+        return alive
+
+    def _where(self) -> str:
+        """The last update in the log."""
+        from attnkit.runs import Run
+
+        records = Run(self.run).records()
+        return f"at update {records[-1]['step'] if records else 0}"
+
+
+def count_events(lines: Iterator[str], seen: Counter[str]) -> None:
+    """Count the kinds of events, and keep the pipe from filling up."""
+    for line in lines:
+        if line.endswith("\n"):
+            seen[json.loads(line)["event"]] += 1
+
+
+def fingerprints(path: Path) -> dict[str, str]:
+    """SHA-256 of what must be equal."""
+    from attnkit.files import sha256_file
+    from attnkit.runs import Run
+
+    run = Run.open(path)
+    checkpoints = run.checkpoints.glob("step-*/tensors.safetensors")
+    last = max(checkpoints, key=lambda one: int(one.parent.name.removeprefix("step-")))
+    digests = (sha256_file(path / "model.safetensors"), sha256_file(last), run.log_digest())
+    return dict(zip(FINGERPRINTS, digests, strict=True))
+
+
+def child(place: Place, number: int, words: Sequence[str]) -> int:
+    """The command line in a process that signals itself when training reaches a place."""
+    from attnkit.cli import main as run
+    from attnkit.train import fit, precision
+
+    backward: Callable[..., None] = precision.Worker.backward
+    advance: Callable[[fit.Training], Iterator[object]] = fit.Training.advance
+    batches = 0
+    current: fit.Training
+
+    def watched_advance(training: fit.Training) -> Iterator[object]:
+        nonlocal batches, current
+        batches, current = 0, training
+        yield from advance(training)
+
+    def watched_backward(worker: precision.Worker, *arguments: object) -> None:
+        nonlocal batches
+        batches += 1
+        stream = current.stream
+        at_end = stream.position >= len(stream.batches)
+        if place.reached(current.counters.step, batches, at_end):
+            os.kill(os.getpid(), number)
+        backward(worker, *arguments)
+
+    fit.Training.advance = watched_advance  # type: ignore[method-assign, assignment]
+    precision.Worker.backward = watched_backward  # type: ignore[method-assign, assignment]
+    return run(words)
+
+
+def chosen(epochs: Mapping[int, int]) -> dict[str, list[Place]]:
+    """The places, given the epoch (from 0) after each update of the uninterrupted training."""
+    inside = [step for step, epoch in epochs.items() if epoch == 1]
+    quarter = len(inside) // 4
+    three = [Place(inside[n * quarter], 1 + n % ACCUMULATE) for n in (1, 2, 3)]
+    return {
+        "first step": [Place(1, 1)],
+        "inside an accumulation window": [Place(inside[2], 2)],
+        "mid-epoch": [Place(inside[len(inside) // 2], 1)],
+        "boundary of an epoch": [Place(2, ACCUMULATE, boundary=True)],
+        "three resumes in one epoch": three,
+    }
+
+
+def stopped(trial: Trial, places: Sequence[Place], number: signal.Signals) -> Trial:
+    """A trial that is stopped at each of the places."""
+    for place in places:
+        trial.stop_at(place, number)
+    trial.finish()
+    return trial
+
+
+def killed(trial: Trial, seed: int, training_seconds: float, start_seconds: float) -> Trial:
+    """A trial that is killed one to three times at moments drawn with this seed.
+
+    One kill in five falls before training begins, the rest anywhere from its first update to a
+    little past its end.
+    """
+    generator = random.Random(seed)
+    for _ in range(generator.choice((1, 1, 2, 3))):
+        early = generator.random() < 0.2
+        most = start_seconds if early else training_seconds
+        if not trial.kill_after(generator.uniform(0.0, most), training=not early):
+            break
+    trial.finish()
+    return trial
+
+
+def baseline(work: Path) -> tuple[Trial, float, float, dict[int, int]]:
+    """The uninterrupted run; seconds of start and of training; the epoch after each update."""
+    from attnkit.runs import Run
+
+    first = Trial("uninterrupted", work / "first", work)
+    first.finish()  # fills the cache, so that the timed one is like those that are killed
+    trial = Trial("uninterrupted", work / "uninterrupted", work)
+    began = time.monotonic()
+    process = subprocess.Popen(
+        attnkit(*trial.words()), stdout=subprocess.PIPE, text=True, cwd=work,
+        env=trial.environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    moments = {}
+    for line in process.stdout:
+        moments[json.loads(line)["event"]] = time.monotonic()
+    if process.wait():
+        raise SystemExit(f"the uninterrupted training ended with {process.returncode}")
+    trial.found = fingerprints(trial.run)
+    if first.found != trial.found:
+        raise SystemExit("two uninterrupted trainings differ: nothing else can be compared")
+    records = [record for record in Run(trial.run).records() if "epoch" in record]
+    epochs = {record["step"]: record["epoch"] for record in records}
+    start = moments["started"] - began
+    return trial, start, moments["scored"] - moments["started"], epochs
+
+
+def rows_of(trials: Sequence[Trial], wanted: Mapping[str, str]) -> list[list[str]]:
+    """What happened to each trial, and which of its fingerprints are those of the baseline."""
+    return [
+        [
+            trial.name,
+            "; ".join(trial.stops) or "none: it had finished",
+            *("equal" if trial.found[key] == wanted[key] else "DIFFERENT" for key in FINGERPRINTS),
+        ]
+        for trial in trials
+    ]
+
+
+def measure(options: argparse.Namespace, work: Path) -> bool:
+    """Run everything and write the report; whether all is equal."""
+    load = load_before()
+    write_data(work)
+    (work / "small.yaml").write_text(RECIPE.format(steps=options.steps, accumulate=ACCUMULATE))
+    say("without a stop, twice")
+    first, start, training, epochs = baseline(work)
+    if max(epochs.values()) < 2:
+        raise SystemExit(f"--steps {options.steps}: too few for three epochs")
+    trials = []
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for number in range(options.kills):
+            name = f"SIGKILL at random moments, {number + 1}"
+            trial = Trial(name, work / f"killed-{number}", work)
+            seed = 1000 * options.seed + number
+            trials.append(pool.submit(killed, trial, seed, training, start))
+        for name, places in chosen(epochs).items():
+            for kind in (signal.SIGTERM, signal.SIGKILL):
+                trial = Trial(name, work / f"{kind.name}-{name.replace(' ', '-')}", work)
+                trials.append(pool.submit(stopped, trial, places, kind))
+        done = []
+        for future in trials:
+            done.append(future.result())
+            say(f"{done[-1].name}: {'; '.join(done[-1].stops)}")
+    equal = sum(trial.found == first.found for trial in done)
+    kills = sum(len(trial.stops) for trial in done[: options.kills])
+    facts = {
+        "command": f"`{command(options)}`",
+        "versions": versions("attnkit", "torch", "sentencepiece"),
+        "load of the machine": load,
+        "training": f"{options.steps} updates of {ACCUMULATE} micro-batches in"
+        f" {max(epochs.values()) + 1} epochs, with subword sampling, dropout,"
+        " averaging of 3 validations, the best weights chosen; a"
+        f" checkpoint every 5 updates; one thread; {training:.1f} s on this machine",
+        "result": f"**{equal} of {len(done)} interrupted trainings equal the uninterrupted one** in"
+        f" all three SHA-256 ({kills} random kills, "
+        f"{sum(len(trial.stops) for trial in done) - kills} chosen stops)",
+    }
+    body = [
+        "Uninterrupted:",
+        "",
+        *table(["what", "SHA-256"], [(key, f"`{value}`") for key, value in first.found.items()], 2),
+        "",
+        *table(["stopped", "where", *FINGERPRINTS], rows_of(done, first.found), 5),
+    ]
+    publish("resume", "Interrupted and resumed trainings", facts, body)
+    return equal == len(done)
+
+
+def main() -> int:
+    """Read the arguments, then measure, or be the child that signals itself."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=10, help="trainings killed at random")
+    parser.add_argument("--steps", type=int, default=300, help="updates of each training")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at the same time")
+    parser.add_argument("--seed", type=int, default=1, help="of the random moments")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        step, batch, boundary, number = json.loads(options.child)
+        return child(Place(step, batch, boundary), number, options.words)
+    with tempfile.TemporaryDirectory() as temporary:
+        return 0 if measure(options, Path(temporary)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
