@@ -65,6 +65,8 @@ def config(shape: dict[str, Any], work: Path) -> dict[str, Any]:
             "optimizer": "adamw",
             "learning_rate": 1e-4,
             "learning_rate_min": 0,
+            "scheduling": "warmupinversesquareroot",
+            "learning_rate_warmup": 1000,
             "label_smoothing": shape["label_smoothing"],
             "normalization": "tokens",
             "clip_grad_norm": shape["clip"],

@@ -10,6 +10,7 @@ from attnkit.data.rows import Row
 from attnkit.data.synthetic import dialogue, summarization, translation
 
 MODULES = (translation, summarization, dialogue)
+GOLDEN = {module: ({}, ()) for module in MODULES}
 Combination = tuple[str, ...]
 
 

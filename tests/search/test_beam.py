@@ -70,17 +70,6 @@ def test_long_outputs_equal_those_of_a_plain_search() -> None:
         assert len(hypotheses[0].ids) >= 140
 
 
-def test_a_longest_length_without_bounds_costs_nothing() -> None:
-    source = sources(3)
-    for options in ({"beam": 2}, {"method": "greedy"}, {"method": "sample"}):
-        spec = Search(max_length=40, **options)
-        endless = spec.model_copy(update={"max_length": 10**12})
-        found = search(Toy(sharpness=4.0), source, endless, lines=range(3))
-        if spec.method != "beam":
-            short = search(Toy(sharpness=4.0), source, spec, lines=range(3))
-            assert short == found or not all(h.complete for (h,) in short)
-
-
 def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
     model, source = Toy(), sources(20)
     spec = Search(beam=4, n_best=4, max_length=15)
