@@ -1,16 +1,51 @@
 """The embedded corpora: same bytes everywhere, unseen combinations, beyond a bag of words."""
 
-from collections.abc import Sequence
+import hashlib
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
 import pytest
+import sacrebleu
 
 from attnkit.data.rows import Row
-from attnkit.data.synthetic import dialogue, summarization, translation
+from attnkit.data.synthetic import dialogue, lexicon, summarization, translation
+from attnkit.data.synthetic.clauses import Adverbial, Clause, Phrase
+from attnkit.data.synthetic.draw import Draw, share
 
 MODULES = (translation, summarization, dialogue)
-GOLDEN = {module: ({}, ()) for module in MODULES}
+GOLDEN = {
+    translation: (
+        {"train": "1261e72bbc393e8d", "valid": "71fda2d3e32fac35", "test": "eeb03dcfbcb56396"},
+        (
+            "A brother invited the queens that the baker visited on 15 April 1830.",
+            "Ein Bruder hat die Königinnen eingeladen, die der Bäcker am fünfzehnten April"
+            " achtzehnhundertdreißig besucht hat.",
+        ),
+    ),
+    summarization: (
+        {"train": "81189a3fcc09ee65", "valid": "6178acf06be4ce6e", "test": "69aa861f123749ee"},
+        (
+            "A school in Porto lost a chair to a thief on Monday. The police questioned Sofia"
+            " Marsh, a nurse, and Simon Novak, a driver. A year ago a violin had been stolen"
+            " there. The sun was shining. The driver was arrested, and the nurse went home.",
+            "Simon Novak arrested for theft of chair in Porto",
+        ),
+    ),
+    dialogue: (
+        {"train": "fd4fecb6e8677cef", "valid": "c9ebaaeaa370cbe9", "test": "952c8c9b1fa21c84"},
+        (
+            "i love to eat bread . i spend my free time on reading . my brother toby is a driver ."
+            " __eop__ do you have a brother ? __eot__ yes , i have a brother . __eot__ and his job"
+            " ?",
+            "he is a driver .",
+        ),
+    ),
+}
 Combination = tuple[str, ...]
 
 

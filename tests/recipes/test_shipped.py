@@ -10,7 +10,7 @@ from attnkit.recipe import load, shipped
 SMALL = [
     "train.steps=2",
     "train.batch_tokens=400",
-    "train.valid_every=0",
+    "train.valid_every=1",
     "train.monitor=loss",
     "train.precision=fp32",
     "search.method=greedy",

@@ -98,7 +98,8 @@ def run_through(made: Job) -> list[Event]:
 def digests(folder: Path) -> Iterator[str]:
     """SHA-256 of the weights, of the last checkpoint's tensors, and of the log."""
     run = Run.open(folder / "run")
-    last = max(run.checkpoints.glob("step-*"), key=lambda path: int(path.name[5:]))
+    steps = [path for path in run.checkpoints.glob("step-*") if path.name[5:].isdecimal()]
+    last = max(steps, key=lambda path: int(path.name[5:]))
     for path in (run.path / "model.safetensors", last / "tensors.safetensors"):
         yield hashlib.sha256(path.read_bytes()).hexdigest()
     yield run.log_digest()
