@@ -70,6 +70,16 @@ def test_long_outputs_equal_those_of_a_plain_search() -> None:
         assert len(hypotheses[0].ids) >= 140
 
 
+def test_room_is_made_as_outputs_grow_not_for_the_longest_length() -> None:
+    """2^31 - 1 steps would not fit in memory; the outputs end long before."""
+    model, source = Fixed([0.0] * 3 + [5.0] + [0.0] * 3), torch.tensor([[5, EOS]] * 3)
+    for options in ({"beam": 2}, {"method": "greedy"}, {"method": "sample"}):
+        spec = Search(max_length=2**31 - 1, min_length=70, **options)
+        for found in search(model, source, spec, lines=range(3)):
+            assert found[0].complete
+            assert len(found[0].ids) >= 70
+
+
 def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
     model, source = Toy(), sources(20)
     spec = Search(beam=4, n_best=4, max_length=15)
