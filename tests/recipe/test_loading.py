@@ -281,8 +281,11 @@ def test_a_name_that_no_file_can_have_is_a_missing_input(path: str) -> None:
         load(path)
 
 
-def test_the_library_is_the_folder_beside_the_package() -> None:
-    assert library() == Path(attnkit.__file__).resolve().parents[1] / "recipes"
+def test_the_library_lies_in_the_package_or_in_a_checkout_beside_it() -> None:
+    package = Path(attnkit.__file__).resolve().parent
+    installed = "site-packages" in package.parts
+    assert library() == (package / "_recipes" if installed else package.parent / "recipes")
+    assert (library() / "quickstart.yaml").is_file()
 
 
 def test_loading_needs_no_torch() -> None:
