@@ -4,13 +4,17 @@ Letters: B batch, T queries, S keys, H heads, D head width, E value width, M fea
 Layout is [B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
 """
 
+import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, final
+from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from attnkit.masks import Mask as Mask
+from attnkit.modifiers import EntropyScale, Modifiers
 
 State: TypeAlias = Any
 """Nested tuples of batch-first tensors, or None; nothing else."""
@@ -28,72 +32,6 @@ class Shape(NamedTuple):
     cross: bool = False
     causal: bool | None = None
     depth: int = 0
-
-
-class Modifiers(NamedTuple):
-    """Options that every scored mechanism takes."""
-
-    attention_dropout: float = 0.0
-
-
-class Mask(NamedTuple):
-    """Who may see whom: facts about positions, not a matrix.
-
-    Positions are 0-based.  `layout` is the caller's word, which spares a test on the device: "any"
-    promises nothing, "right" that positions are column numbers (pads only at the end of a row),
-    "packed" also that padding hides no key.
-    """
-
-    q_pos: Int[Tensor, "b T"]
-    k_pos: Int[Tensor, "b S"]
-    valid: Bool[Tensor, "b S"]
-    causal: bool
-    layout: Literal["any", "right", "packed"] = "any"
-
-    @classmethod
-    def of(cls, valid: Bool[Tensor, "B S"], queries: int, causal: bool, start: int = 0) -> Self:
-        """Self-attention of `queries` tokens whose first one is column `start` of the keys.
-
-        `valid` covers all keys, cached ones included; rows may be padded left, right or in between.
-        """
-        if start < 0 or start + queries > valid.shape[1]:
-            raise ValueError(
-                f"queries {start}..{start + queries - 1} must lie among {valid.shape[1]} keys"
-            )
-        k_pos = (valid.long().cumsum(1) - 1).clamp_min(0).masked_fill(~valid, 0)
-        return cls(k_pos[:, start : start + queries], k_pos, valid, causal)
-
-    @classmethod
-    def packed(cls, length: int, device: torch.device, *, causal: bool, start: int = 0) -> Self:
-        """Self-attention over `length` columns of which none is hidden by padding.
-
-        Also right for causal self-attention of rows padded on the right: no real query comes after
-        a pad.  What pad queries answer is then unspecified (but finite).
-        """
-        k_pos = torch.arange(length, device=device)[None]
-        valid = torch.ones_like(k_pos, dtype=torch.bool)
-        return cls(k_pos[:, start:], k_pos, valid, causal, "packed")
-
-    @classmethod
-    def right(cls, valid: Bool[Tensor, "B S"]) -> Self:
-        """Bidirectional self-attention of whole rows that are padded on the right only."""
-        k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
-        return cls(k_pos, k_pos, valid, False, "right")
-
-    @classmethod
-    def cross(cls, valid: Bool[Tensor, "B S"], queries: int) -> Self:
-        """Cross attention of `queries` tokens to the keys of another sequence; never causal."""
-        k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
-        q_pos = k_pos.new_zeros((1, 1)).expand(1, queries)
-        return cls(q_pos, k_pos, valid, False)
-
-    def dense(self) -> Bool[Tensor, "b 1 T S"]:
-        """The matrix, True = visible; built only by those who need it."""
-        visible = self.valid[:, None, None, :]
-        if self.causal:
-            earlier = self.k_pos[:, None, None, :] <= self.q_pos[:, None, :, None]
-            return earlier if self.layout == "packed" else visible & earlier
-        return visible.expand(-1, -1, self.q_pos.shape[1], -1)
 
 
 class Out(NamedTuple):
@@ -157,10 +95,13 @@ class Attention(nn.Module, ABC):
     """Time of one head."""
     why: ClassVar[str] = ""
     """Reason for what it cannot do, for error messages."""
+    gates: ClassVar[int] = 0
+    """Gate values a head, projected from x, where `uses` has g."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+        self.key_heads = shape.heads
 
     @abstractmethod
     def forward(
@@ -172,6 +113,7 @@ class Attention(nn.Module, ABC):
         state: State = None,
         prior: Float[Tensor, "B H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
         """Append k and v to the state, then answer q; any T >= 1.
 
@@ -187,6 +129,7 @@ class Attention(nn.Module, ABC):
         mask: Mask,
         prior: Float[Tensor, "B H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Float[Tensor, "B H T S"]:
         """The matrix that multiplies the values, always as in evaluation.
 
@@ -196,7 +139,7 @@ class Attention(nn.Module, ABC):
         was_training = self.training
         self.eval()
         try:
-            return self.forward(q, k, identity, mask, None, prior, bias).y
+            return self.forward(q, k, identity, mask, None, prior, bias, gates).y
         finally:
             self.train(was_training)
 
@@ -206,19 +149,24 @@ class Attention(nn.Module, ABC):
 
 
 class Scored(Attention):
-    """A matrix of scores, then softmax over the visible keys.
+    """A matrix of scores, then softmax over the allowed keys.
 
-    A subclass fills `scores`, and may narrow `allowed` or offer a `fused` path.
+    A subclass fills `scores`, and may narrow `allowed` or offer a `fused` path.  Scores of a layer
+    are its own, times the entropy factor; plus the running sum of the layers before; plus bias and
+    noise; then the mask.
     """
+
+    homogeneous: ClassVar[bool] = False
+    """Scores are proportional to q, so a factor may go into q (and the fused path stays open)."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.attention_dropout = 0.0
+        self.modifiers = Modifiers()
 
     @final
     def modify(self, modifiers: Modifiers) -> None:
         """Take the options that all scored mechanisms share."""
-        self.attention_dropout = modifiers.attention_dropout
+        self.modifiers = modifiers
 
     @abstractmethod
     def scores(
@@ -240,6 +188,15 @@ class Scored(Attention):
         """The answer without forming the matrix, or None to take the plain path."""
         return None
 
+    def key_length(self) -> float:
+        """The length that `key_norm` gives keys; in the dot family scores are then q k / |k|."""
+        return 1.0
+
+    def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
+        """The number of allowed keys of each query."""
+        allowed = self.allowed(mask)
+        return mask.visible() if allowed is None else allowed.sum(-1)
+
     def forward(
         self,
         q: Float[Tensor, "B H T D"] | None,
@@ -249,21 +206,50 @@ class Scored(Attention):
         state: State = None,
         prior: Float[Tensor, "B H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
         """See `Attention.forward`."""
+        chosen = self.modifiers
+        if chosen.key_norm and k is not None:
+            k = F.normalize(k, dim=-1) * self.key_length()
         keys, values, state = self._remember(k, v, state, mask.valid.shape[1])
-        dropping = self.training and self.attention_dropout > 0
-        if prior is None and bias is None and not dropping and q is not None and keys is not None:
+        factor = self._factor(mask, values.dtype)
+        if factor is not None and self.homogeneous and q is not None:
+            q, factor = q * factor, None
+        noisy = self.training and (chosen.attention_dropout > 0 or chosen.score_noise > 0)
+        plain = noisy or chosen.residual_scores or not (prior is bias is factor is None)
+        if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask)
             if y is not None:
                 return Out(y, state)
-        scores = self.scores(q, keys, mask)
-        for term in (prior, bias):
-            scores = scores if term is None else scores + term
+        own = self.scores(q, keys, mask)
+        total = own if factor is None else own * factor
+        total = total if prior is None else total + prior
+        scores = self._perturbed(total, bias)
         weights = visible_softmax(scores, self.allowed(mask)).to(values.dtype)
-        if dropping:
-            weights = F.dropout(weights, self.attention_dropout)
-        return Out(weights @ values, state)
+        if self.training and chosen.attention_dropout > 0:
+            weights = F.dropout(weights, chosen.attention_dropout)
+        carried = total.expand(values.shape[0], -1, -1, -1) if chosen.residual_scores else None
+        return Out(mix(weights, values), state, carried)
+
+    def _factor(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b 1 T 1"] | None:
+        """The entropy factor of each query, or None."""
+        scale = self.modifiers.entropy_scale
+        if not isinstance(scale, EntropyScale) or (scale.test_only and self.training):
+            return None
+        seen = self.keys_seen(mask).clamp_min(max(1, scale.floor)).unsqueeze(-1).double()
+        factor = seen.log() / math.log(scale.base)
+        return (factor.clamp_min(1) if scale.test_only else factor).to(dtype)
+
+    def _perturbed(self, total: Tensor, bias: Tensor | None) -> Tensor:
+        """What the softmax sees of the running sum: its mean where asked, with bias and noise."""
+        if self.modifiers.residual_scores == "mean":
+            total = total / (self.shape.depth + 1)
+        if bias is not None:
+            total = total + bias
+        if self.training and self.modifiers.score_noise > 0:
+            total = total + torch.randn_like(total) * self.modifiers.score_noise
+        return total
 
     def _remember(
         self, k: Tensor | None, v: Tensor | None, state: State, total: int
@@ -276,6 +262,24 @@ class Scored(Attention):
         if old_v is None:
             raise ValueError("keys and values must come with the first call; there is no state yet")
         return old_k, old_v, (old_k, old_v)
+
+
+def dot_scores(
+    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"]
+) -> Float[Tensor, "B H T S"]:
+    """q k^T, where H / G neighbouring query heads share each head of keys; keys are not copied."""
+    if k.shape[1] == q.shape[1]:
+        return q @ k.transpose(-1, -2)
+    scores = torch.unflatten(q, 1, (k.shape[1], -1)).flatten(2, 3) @ k.transpose(-1, -2)
+    return torch.unflatten(scores, 2, (-1, q.shape[2])).flatten(1, 2)
+
+
+def mix(weights: Float[Tensor, "b H T S"], v: Float[Tensor, "B G S E"]) -> Float[Tensor, "B H T E"]:
+    """Weights times values, where H / G neighbouring heads share each head of values."""
+    if v.shape[1] == weights.shape[1]:
+        return weights @ v
+    y = torch.unflatten(weights, 1, (v.shape[1], -1)).flatten(2, 3) @ v
+    return torch.unflatten(y, 2, (-1, weights.shape[2])).flatten(1, 2)
 
 
 def visible_softmax(
@@ -320,6 +324,7 @@ class Kernel(Attention):
         state: State = None,
         prior: Float[Tensor, "B H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
         """See `Attention.forward`.  State: phi(k)^T v [B, H, M, E] and sum phi(k) [B, H, M]."""
         if prior is not None or bias is not None:

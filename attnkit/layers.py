@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit import mechanisms
-from attnkit.attention import Attention, Mask, Modifiers, Out, Scored, Shape, State
+from attnkit.attention import Attention, Mask, Out, Scored, Shape, State
 from attnkit.errors import UsageError
+from attnkit.modifiers import Modifiers, modifiers
+from attnkit.positions import Rotary
 from attnkit.text import nearest
 
 
@@ -48,33 +50,6 @@ def keep_mask(shape: torch.Size, rate: float, dtype: torch.dtype) -> Tensor:
     return kept.to(dtype).mul_(256 / (256 - dropped))
 
 
-class Rotary(nn.Module):
-    """Rotary positions: pairs of channels turn by position x frequency (Su et al. 2021, eq. 34)."""
-
-    def __init__(self, head_width: int, base: float = 10000.0) -> None:
-        super().__init__()
-        self.head_width, self.base = head_width, base
-
-    def forward(
-        self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "b T"]
-    ) -> Float[Tensor, "B H T D"]:
-        """Rotate each pair (x[i], x[i + D/2])."""
-        # float64, and no buffer that a cast to 16 bits would round: late positions need the digits
-        half = torch.arange(0, self.head_width, 2, dtype=torch.float64, device=x.device)
-        angles = positions[:, None, :, None] * self.base ** (-half / self.head_width)
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        first, second = x.chunk(2, -1)
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
-
-
-def sinusoids(positions: Int[Tensor, "b T"], width: int) -> Float[Tensor, "b T W"]:
-    """Fixed position vectors (Vaswani et al. 2017, section 3.5): sines first, then cosines."""
-    half = (width + 1) // 2
-    scale = torch.exp(torch.arange(half, device=positions.device) * (-math.log(10000.0) / half))
-    angles = positions[..., None] * scale
-    return torch.cat((angles.sin(), angles.cos()), -1)[..., :width]
-
-
 class MultiHead(nn.Module):
     """Project, mix by a mechanism in every head, merge the heads, project back.
 
@@ -84,19 +59,23 @@ class MultiHead(nn.Module):
     q: nn.Linear | None
     k: nn.Linear | None
     v: nn.Linear | None
+    g: nn.Linear | None
 
     def __init__(
         self, width: int, mechanism: Attention, rotary: Rotary | None = None, bias: bool = True
     ) -> None:
         super().__init__()
         self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
-        for name in "qkv":
+        self.key_heads = mechanism.key_heads
+        keys = width // self.heads * self.key_heads
+        sizes = {"q": width, "k": keys, "v": keys, "g": self.heads * mechanism.gates}
+        for name, size in sizes.items():
             used = name in mechanism.uses
-            setattr(self, name, nn.Linear(width, width, bias) if used else None)
+            setattr(self, name, nn.Linear(width, size, bias) if used else None)
         self.o = nn.Linear(width, width, bias)
         self.mechanism = mechanism
         self.rotary = rotary
-        for layer in (self.q, self.k, self.v, self.o):
+        for layer in (self.q, self.k, self.v, self.g, self.o):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)
                 if bias:
@@ -123,7 +102,7 @@ class MultiHead(nn.Module):
         Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
         """
         facts = mechanisms.facts(word)
-        if width % heads:
+        if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
         for role, wanted, able in (
             ("causal", causal, facts.causal),
@@ -140,7 +119,7 @@ class MultiHead(nn.Module):
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.load(word)(shape, **options)
         if isinstance(mechanism, Scored):
-            mechanism.modify(Modifiers(**shared))
+            mechanism.modify(modifiers(shared, mechanism.uses))
         return cls(width, mechanism, rotary, bias)
 
     def forward(
@@ -160,7 +139,8 @@ class MultiHead(nn.Module):
         q, k, v = self._project(x, mask, memory)
         if not self.cross:
             self._refuse(mask)
-            out = self.mechanism(q, k, v, mask, state, prior, bias)
+            gates = self._split(self.g, x, self.heads)
+            out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
             return Out(self._merge(out.y), out.state, out.scores)
         rows = mask.valid.shape[0]
         beams = x.shape[0] // rows
@@ -188,24 +168,27 @@ class MultiHead(nn.Module):
             self._refuse(mask)
         if v is None:
             raise UsageError("weights of cross attention need the memory")
-        return self.mechanism.weights(q, k, v, mask, prior, bias)
+        gates = self._split(self.g, x, self.heads)
+        return self.mechanism.weights(q, k, v, mask, prior, bias, gates)
 
     def _project(
         self, x: Tensor, mask: Mask, memory: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Queries of x; keys and values of x or of the memory (None: only the state has them)."""
         source = memory if self.cross else x
-        q = self._split(self.q, x)
-        k, v = self._split(self.k, source), self._split(self.v, source)
+        q = self._split(self.q, x, self.heads)
+        k = self._split(self.k, source, self.key_heads)
+        v = self._split(self.v, source, self.key_heads)
         if self.rotary is not None and q is not None and k is not None:
             q = self.rotary(q, mask.q_pos)
             k = self.rotary(k, mask.k_pos[:, -x.shape[1] :])
         return q, k, v
 
-    def _split(self, layer: nn.Linear | None, x: Tensor | None) -> Tensor | None:
+    @staticmethod
+    def _split(layer: nn.Linear | None, x: Tensor | None, heads: int) -> Tensor | None:
         if layer is None or x is None:
             return None
-        return torch.unflatten(layer(x), -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
+        return torch.unflatten(layer(x), -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]
 
     def _merge(self, y: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T W"]:
         merged: Tensor = self.o(y.transpose(1, 2).flatten(2))
@@ -263,6 +246,22 @@ class FeedForward(nn.Module):
         return y
 
 
+class Memory(NamedTuple):
+    """What cross attention looks at."""
+
+    mask: Mask
+    rows: Float[Tensor, "B S W"] | None
+    """Encoder states; None once the state has their keys and values."""
+    state: State = None
+
+
+class Carried(NamedTuple):
+    """Running sums of scores on their way from layer to layer, where mechanisms carry them."""
+
+    own: Float[Tensor, "R H T S"] | None = None
+    cross: Float[Tensor, "R H T S"] | None = None
+
+
 class Block(nn.Module):
     """Self-attention, cross attention where given, and feed-forward, each with a residual path."""
 
@@ -288,21 +287,27 @@ class Block(nn.Module):
         x: Float[Tensor, "R T W"],
         mask: Mask,
         state: State = None,
-        memory: Float[Tensor, "B S W"] | None = None,
-        memory_mask: Mask | None = None,
-        memory_state: State = None,
-    ) -> tuple[Float[Tensor, "R T W"], State, State]:
-        """Returns the new x, the state of self-attention, and the state of cross attention."""
+        seen: Memory | None = None,
+        carried: Carried = Carried(),  # noqa: B008 (immutable)
+        bias: Float[Tensor, "b H T S"] | None = None,
+    ) -> tuple[Float[Tensor, "R T W"], State, State, Carried]:
+        """The new x, the states of self-attention and of cross attention, and the scores to carry.
+
+        `seen` is what cross attention looks at; `bias` is added to the scores of self-attention.
+        """
         inner, skip = self._enter(self.norm_attention, x)
-        out = self.attention(inner, mask, state=state)
+        out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias)
         x = self._leave(self.norm_attention, skip, out.y)
-        if self.cross is not None and self.norm_cross is not None:
+        across = Out(x, None)
+        if self.cross is not None and self.norm_cross is not None and seen is not None:
             inner, skip = self._enter(self.norm_cross, x)
-            seen = self.cross(inner, memory_mask, memory=memory, state=memory_state)
-            x, memory_state = self._leave(self.norm_cross, skip, seen.y), seen.state
+            across = self.cross(
+                inner, seen.mask, memory=seen.rows, state=seen.state, prior=carried.cross
+            )
+            x = self._leave(self.norm_cross, skip, across.y)
         inner, skip = self._enter(self.norm_feed_forward, x)
         x = self._leave(self.norm_feed_forward, skip, self.feed_forward(inner))
-        return x, out.state, memory_state
+        return x, out.state, across.state, Carried(out.scores, across.scores)
 
     def _enter(self, norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
         return (norm(x) if self.before else x), x

@@ -9,8 +9,9 @@ from torch import Tensor
 from attnkit import mechanisms
 from attnkit.attention import Mask, reorder
 from attnkit.errors import UsageError
-from attnkit.layers import MultiHead, Rotary
+from attnkit.layers import MultiHead
 from attnkit.mechanisms import facts
+from attnkit.positions import Rotary
 
 WIDTH, HEADS, LONGEST = 16, 4, 600
 WORDS = mechanisms.names()

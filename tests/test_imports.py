@@ -25,7 +25,8 @@ LAYERS = (
     {"loss", "optim", "models"},
     {"layers"},
     {"mechanisms"},
-    {"attention"},
+    {"attention", "positions"},
+    {"masks"},
     {"prepare"},
     {"data"},
     {"tokens"},
@@ -35,6 +36,7 @@ LAYERS = (
     {"cards"},
     {"schema"},
     {"registry"},
+    {"modifiers"},
     {"tensors"},
     {"files"},
     {"text"},
@@ -54,7 +56,17 @@ SPECIAL = {
 of mechanisms and of corpus cards as text, so a recipe can be checked against them without torch;
 data/rows is the type that tokens and data share."""
 
-LIGHT = ("cli", "recipe", "errors", "text", "registry", "version", "train/events", "show/progress")
+LIGHT = (
+    "cli",
+    "recipe",
+    "errors",
+    "text",
+    "registry",
+    "modifiers",
+    "version",
+    "train/events",
+    "show/progress",
+)
 """No torch, numpy, sentencepiece or sacrebleu at import: `--help` and a bad recipe are fast."""
 HEAVY = ("torch", "numpy", "sentencepiece", "sacrebleu", "rouge_score", "safetensors", "matplotlib")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 _CONTRACT = _FOLDER.parent / "attention.py"
+_MODIFIERS = _FOLDER.parent / "modifiers.py"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def facts(word: str) -> Facts:
     known = {name: literals[name] for name in Facts.__dataclass_fields__ if name in literals}
     options = _keywords(chain[0])
     if any(node.name == "Scored" for node in chain):
-        options |= _fields(_classes(_contract())["Modifiers"])
+        options |= _fields(_classes(_read(_MODIFIERS))["Modifiers"])
     doc = ast.get_docstring(tree) or ""
     return Facts(word=word, path=path, doc=doc, options=options, **known)
 
@@ -91,8 +92,8 @@ def load(word: str) -> "type[Attention]":
 
 
 @cache
-def _contract() -> ast.Module:
-    return ast.parse(_CONTRACT.read_text(encoding="utf-8"))
+def _read(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _classes(tree: ast.Module) -> dict[str, ast.ClassDef]:
@@ -107,7 +108,7 @@ def _mechanism_class(tree: ast.Module) -> ast.ClassDef:
 def _chain(classes: dict[str, ast.ClassDef], node: ast.ClassDef) -> list[ast.ClassDef]:
     """A class and its ancestors, nearest first, as far as attention.py or the file defines them."""
     chain = [node]
-    known = _classes(_contract()) | classes
+    known = _classes(_read(_CONTRACT)) | classes
     while bases := [b.id for b in chain[-1].bases if isinstance(b, ast.Name) and b.id in known]:
         chain.append(known[bases[0]])
     return chain

@@ -6,12 +6,15 @@ Unscaled; sharp when the head width is large.  Source: the basic form of Luong e
 Worked number: q = (1, 0), keys (0, 1) and (ln 3, 0) score 0 and ln 3, so the weights are 1/4, 3/4.
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored
+from attnkit.attention import Mask, Scored, Shape, dot_scores
+from attnkit.errors import UsageError
 
 PLAIN_UP_TO = 256 * 256
 """On a CPU the plain products beat the fused kernel up to about this many scores a head."""
@@ -30,15 +33,39 @@ def fused_dot(
     packed = mask.layout == "packed"
     causal = packed and mask.causal and q.shape[2] == k.shape[2]
     allowed = None if packed and (causal or not mask.causal) else mask.dense()
-    y = F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=scale)
+    grouped = k.shape[1] != q.shape[1]
+    y = F.scaled_dot_product_attention(
+        q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=grouped
+    )
     if allowed is not None and q.device.type != "cpu":
         # not every GPU kernel answers a query without keys with zeros
         y = torch.where(allowed.any(-1, keepdim=True), y, 0)
     return y
 
 
+def grouped(shape: Shape, key_heads: int | None) -> int:
+    """The number of heads of keys and values; all heads where `key_heads` is None.
+
+    Raises UsageError where it does not divide the heads.
+    """
+    found = shape.heads if key_heads is None else key_heads
+    if found < 1 or shape.heads % found:
+        raise UsageError(f"key_heads must divide heads, {shape.heads}, got {found}")
+    return found
+
+
 class Dot(Scored):
-    """softmax(q k^T) v; cost T*S*D."""
+    """softmax(q k^T) v; cost T*S*D.
+
+    With `key_heads` fewer than the heads, neighbouring heads share keys and values: grouped-query
+    attention (Ainslie et al. 2023), or with 1 multi-query attention (Shazeer 2019).
+    """
+
+    homogeneous: ClassVar[bool] = True
+
+    def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
+        super().__init__(shape)
+        self.key_heads = grouped(shape, key_heads)
 
     def scores(
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
@@ -46,7 +73,7 @@ class Dot(Scored):
         """q k^T."""
         assert q is not None
         assert k is not None
-        return q @ k.transpose(-1, -2)
+        return dot_scores(q, k)
 
     def fused(
         self,

@@ -7,15 +7,28 @@ Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) sc
 the weights are 1/4, 3/4.
 """
 
+import math
+from typing import ClassVar
+
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Mask, Scored
-from attnkit.mechanisms.dot import fused_dot
+from attnkit.attention import Mask, Scored, Shape, dot_scores
+from attnkit.mechanisms.dot import fused_dot, grouped
 
 
 class ScaledDot(Scored):
-    """softmax(q k^T / sqrt(D)) v; cost T*S*D."""
+    """softmax(q k^T / sqrt(D)) v; cost T*S*D.  For `key_heads` see `dot`."""
+
+    homogeneous: ClassVar[bool] = True
+
+    def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
+        super().__init__(shape)
+        self.key_heads = grouped(shape, key_heads)
+
+    def key_length(self) -> float:
+        """sqrt(D), which cancels the scale."""
+        return math.sqrt(self.shape.head_width)
 
     def scores(
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
@@ -23,7 +36,7 @@ class ScaledDot(Scored):
         """q k^T / sqrt(D)."""
         assert q is not None
         assert k is not None
-        return q.mul(q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        return dot_scores(q * q.shape[-1] ** -0.5, k)
 
     def fused(
         self,

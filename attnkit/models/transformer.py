@@ -7,8 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State
-from attnkit.layers import Block, Dropout, FeedForward, MultiHead, Rotary, sinusoids
+from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
 from attnkit.models.base import PAD, Decode, Model
+from attnkit.positions import Alibi, Relative, Rotary, sinusoids
 from attnkit.recipe import schema
 
 
@@ -41,10 +42,13 @@ class Embedding(nn.Module):
 class Stack(nn.Module):
     """Blocks, with a last normalisation when each normalises before its sublayers."""
 
-    def __init__(self, blocks: list[Block], width: int, norm: str) -> None:
+    def __init__(
+        self, blocks: list[Block], width: int, norm: str, bias: Alibi | Relative | None = None
+    ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
+        self.bias = bias
 
     def forward(
         self,
@@ -57,13 +61,17 @@ class Stack(nn.Module):
     ) -> tuple[Float[Tensor, "R T W"], State, State]:
         """All blocks in turn; the states are tuples with an entry for each block."""
         none = (None,) * len(self.blocks)
-        kept = []
-        for block, state, seen in zip(
+        bias = None if self.bias is None else self.bias(mask, x.dtype)
+        carried = Carried()
+        own_states, seen_states = [], []
+        for block, state, known in zip(
             self.blocks, states or none, memory_states or none, strict=True
         ):
-            x, state, seen = block(x, mask, state, memory, memory_mask, seen)
-            kept.append((state, seen))
-        return self.norm(x), tuple(own for own, _ in kept), tuple(seen for _, seen in kept)
+            seen = None if memory_mask is None else Memory(memory_mask, memory, known)
+            x, own, across, carried = block(x, mask, state, seen, carried, bias)
+            own_states.append(own)
+            seen_states.append(across)
+        return self.norm(x), tuple(own_states), tuple(seen_states)
 
 
 class Transformer(Model):
@@ -213,4 +221,9 @@ def stack(
         )
         for depth in range(getattr(model.layers, role))
     ]
-    return Stack(blocks, model.width, model.norm)
+    bias: Alibi | Relative | None = None
+    if model.positions == "alibi":
+        bias = Alibi(model.heads)
+    elif model.positions == "relative":
+        bias = Relative(model.heads, causal)
+    return Stack(blocks, model.width, model.norm, bias)

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from attnkit import mechanisms
+from attnkit.errors import UsageError
 from attnkit.mechanisms import Facts
+from attnkit.modifiers import Modifiers, modifiers
 from attnkit.recipe.build import ATTENTION, USED, Built, told_key
 from attnkit.recipe.problems import Key, Place, Problems
 from attnkit.recipe.schema import Model, Recipe
@@ -43,6 +45,12 @@ def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[str]:
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
         yield f"{text}; `data.max_length` can be {facts.limit - 1} at most"
+    try:
+        modifiers(
+            {name: options[name] for name in Modifiers._fields if name in options}, facts.uses
+        )
+    except UsageError as error:
+        yield f"{facts.word}: {error}"
     missing = [name for name, o in facts.options.items() if o.required and name not in options]
     if missing:
         example = f"{{name: {facts.word}, {missing[0]}: ...}}"

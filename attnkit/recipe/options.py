@@ -11,12 +11,15 @@ from operator import or_
 from typing import Any, Literal, NamedTuple
 
 from attnkit.mechanisms import Facts
+from attnkit.modifiers import EntropyScale
 from attnkit.recipe.problems import Key, Problems
 from attnkit.recipe.settings import Setting
 from attnkit.recipe.values import Mismatch, refusal, typed
 from attnkit.text import nearest, quoted
 
-_NAMES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "Any": Any}
+_NAMES: dict[str, Any] = {
+    "bool": bool, "int": int, "float": float, "str": str, "Any": Any, "EntropyScale": EntropyScale,
+}  # fmt: skip
 
 
 @cache

@@ -122,8 +122,9 @@ class Model(Section):
     """Dropout on embeddings, on what each sublayer adds, and inside the feed-forward part."""
     norm: Literal["pre", "post"] = "pre"
     """Normalisation before each sublayer (and once at the end), or after each residual sum."""
-    positions: Literal["sinusoidal", "learned", "rope", "none"] = "sinusoidal"
-    """How order enters: added to embeddings (sinusoidal, learned), rotated into q and k (rope)."""
+    positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
+    """How order enters: added to embeddings (sinusoidal, learned), rotated into q and k (rope), or
+    added to the scores of self-attention (alibi, relative)."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
     """Feed-forward non-linearity; swiglu and geglu are gated (three matrices)."""
     tie: Literal["all", "decoder", "none"] = "all"

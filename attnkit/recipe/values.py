@@ -8,7 +8,7 @@ import math
 import re
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
@@ -74,9 +74,19 @@ def typed(node: Node, hint: Any) -> Any:
         return _items(node, hint)
     if origin is Any or origin is dict:
         return plain(node)
+    if hasattr(origin, "_fields"):
+        return _record(node, origin)
     if not isinstance(node, Scalar):
         raise Mismatch(node, hint)
     return _scalar(node, hint)
+
+
+def _record(node: Node, record: Any) -> dict[str, Any]:
+    """Some of the fields of a NamedTuple, as a mapping."""
+    if not isinstance(node, Mapping) or not set(node.fields) <= set(record._fields):
+        raise Mismatch(node, record)
+    hints = get_type_hints(record)
+    return {key: typed(item, hints[key]) for key, (_, item) in node.fields.items()}
 
 
 def _first(node: Node, hint: Any) -> Any:
@@ -177,6 +187,8 @@ def phrase(hint: Any) -> str:
                 f"a list{' of at least one' if bounds.min_length else ''}: [{_of(inner[0])}, ...]"
             )
         return f"a list of {len(inner)}: [{', '.join(_of(item) for item in inner)}]"
+    if hasattr(kind, "_fields"):
+        return f"a mapping of {', '.join(kind._fields)}"
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     if kind in (None, types.NoneType):
         return "null"

@@ -1,0 +1,74 @@
+"""Who may see whom."""
+
+from typing import Literal, NamedTuple, Self
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Mask(NamedTuple):
+    """Who may see whom: facts about positions, not a matrix.
+
+    Positions are 0-based.  `layout` is the caller's word, which spares a test on the device: "any"
+    promises nothing, "right" that positions are column numbers (pads only at the end of a row),
+    "packed" also that padding hides no key.
+    """
+
+    q_pos: Int[Tensor, "b T"]
+    k_pos: Int[Tensor, "b S"]
+    valid: Bool[Tensor, "b S"]
+    causal: bool
+    layout: Literal["any", "right", "packed"] = "any"
+
+    @classmethod
+    def of(cls, valid: Bool[Tensor, "B S"], queries: int, causal: bool, start: int = 0) -> Self:
+        """Self-attention of `queries` tokens whose first one is column `start` of the keys.
+
+        `valid` covers all keys, cached ones included; rows may be padded left, right or in between.
+        """
+        if start < 0 or start + queries > valid.shape[1]:
+            raise ValueError(
+                f"queries {start}..{start + queries - 1} must lie among {valid.shape[1]} keys"
+            )
+        k_pos = (valid.long().cumsum(1) - 1).clamp_min(0).masked_fill(~valid, 0)
+        return cls(k_pos[:, start : start + queries], k_pos, valid, causal)
+
+    @classmethod
+    def packed(cls, length: int, device: torch.device, *, causal: bool, start: int = 0) -> Self:
+        """Self-attention over `length` columns of which none is hidden by padding.
+
+        Also right for causal self-attention of rows padded on the right: no real query comes after
+        a pad.  What pad queries answer is then unspecified (but finite).
+        """
+        k_pos = torch.arange(length, device=device)[None]
+        valid = torch.ones_like(k_pos, dtype=torch.bool)
+        return cls(k_pos[:, start:], k_pos, valid, causal, "packed")
+
+    @classmethod
+    def right(cls, valid: Bool[Tensor, "B S"]) -> Self:
+        """Bidirectional self-attention of whole rows that are padded on the right only."""
+        k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
+        return cls(k_pos, k_pos, valid, False, "right")
+
+    @classmethod
+    def cross(cls, valid: Bool[Tensor, "B S"], queries: int) -> Self:
+        """Cross attention of `queries` tokens to the keys of another sequence; never causal."""
+        k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
+        q_pos = k_pos.new_zeros((1, 1)).expand(1, queries)
+        return cls(q_pos, k_pos, valid, False)
+
+    def visible(self) -> Int[Tensor, "b 1 T"]:
+        """The number of keys that each query may see."""
+        if self.layout == "packed":
+            whole = torch.full_like(self.q_pos, self.k_pos.shape[1])
+            return (self.q_pos + 1 if self.causal else whole)[:, None]
+        return self.dense().sum(-1)
+
+    def dense(self) -> Bool[Tensor, "b 1 T S"]:
+        """The matrix, True = visible; built only by those who need it."""
+        visible = self.valid[:, None, None, :]
+        if self.causal:
+            earlier = self.k_pos[:, None, None, :] <= self.q_pos[:, None, :, None]
+            return earlier if self.layout == "packed" else visible & earlier
+        return visible.expand(-1, -1, self.q_pos.shape[1], -1)
