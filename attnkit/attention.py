@@ -6,6 +6,7 @@ Layout is [B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, final
 
 import torch
@@ -40,6 +41,11 @@ class Out(NamedTuple):
     y: Float[Tensor, "B H T E"]
     state: State
     scores: Float[Tensor, "B H T S"] | None = None
+
+
+def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
+    """Rows of one head of one sentence, for worked numbers."""
+    return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
 def reorder(state: State, rows: Int[Tensor, " n"]) -> State:
@@ -97,6 +103,8 @@ class Attention(nn.Module, ABC):
     """Reason for what it cannot do, for error messages."""
     gates: ClassVar[int] = 0
     """Gate values a head, projected from x, where `uses` has g."""
+    normalised: ClassVar[bool] = True
+    """Whether each row of `weights` sums to 1."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -142,6 +150,14 @@ class Attention(nn.Module, ABC):
             return self.forward(q, k, identity, mask, None, prior, bias, gates).y
         finally:
             self.train(was_training)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor] | None:
+        """The worked number of the file: what the code gives, and what a hand calculation gives.
+
+        Two small tensors of equal shape in float64 that agree to six decimals.
+        """
+        return None
 
     def extra_repr(self) -> str:
         """The shape, for printing a model."""

@@ -6,6 +6,7 @@ Unscaled; sharp when the head width is large.  Source: the basic form of Luong e
 Worked number: q = (1, 0), keys (0, 1) and (ln 3, 0) score 0 and ln 3, so the weights are 1/4, 3/4.
 """
 
+import math
 from typing import ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, dot_scores
+from attnkit.attention import Mask, Scored, Shape, dot_scores, numbers
 from attnkit.errors import UsageError
 
 PLAIN_UP_TO = 256 * 256
@@ -84,3 +85,11 @@ class Dot(Scored):
     ) -> Float[Tensor, "B H T E"] | None:
         """Torch's fused kernel."""
         return fused_dot(q, k, v, mask, 1.0)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=2, max_length=2))
+        q, k = numbers((1, 0)), numbers((0, 1), (math.log(3), 0))
+        mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
+        return mechanism.weights(q, k, k, mask), numbers((0.25, 0.75))

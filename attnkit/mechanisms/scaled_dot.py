@@ -10,10 +10,11 @@ the weights are 1/4, 3/4.
 import math
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Mask, Scored, Shape, dot_scores
+from attnkit.attention import Mask, Scored, Shape, dot_scores, numbers
 from attnkit.mechanisms.dot import fused_dot, grouped
 
 
@@ -47,3 +48,11 @@ class ScaledDot(Scored):
     ) -> Float[Tensor, "B H T E"] | None:
         """Torch's fused kernel."""
         return fused_dot(q, k, v, mask, q.shape[-1] ** -0.5)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=4, max_length=2))
+        q, k = numbers((2, 0, 0, 0)), numbers((0, 0, 0, 0), (math.log(3), 0, 0, 0))
+        mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
+        return mechanism.weights(q, k, k, mask), numbers((0.25, 0.75))

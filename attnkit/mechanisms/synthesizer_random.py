@@ -9,13 +9,14 @@ Worked number: a row of R that begins (0, ln 3) gives the second query of a caus
 weights 1/4, 3/4.
 """
 
+import math
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape
+from attnkit.attention import Mask, Scored, Shape, numbers
 
 
 class SynthesizerRandom(Scored):
@@ -50,6 +51,16 @@ class SynthesizerRandom(Scored):
         if longest > self.table.shape[1]:
             self._check(int(mask.k_pos.max()) + 1)
         return self.table[:, mask.q_pos[:, :, None], mask.k_pos[:, None, :]].transpose(0, 1)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=2, max_length=3)).double()
+        with torch.no_grad():
+            mechanism.table[:, 1, :2] = torch.tensor((0, math.log(3)))
+        mask = Mask.packed(3, mechanism.table.device, causal=True)
+        maps = mechanism.weights(None, None, torch.zeros(1, 1, 3, 2).double(), mask)
+        return maps[:, :, 1:2], numbers((0.25, 0.75, 0))
 
     def _check(self, length: int) -> None:
         limit = self.table.shape[1]
