@@ -99,6 +99,8 @@ class Attention(nn.Module, ABC):
     """Whether `weights` is the matrix that the mechanism forms (exact) or what it amounts to."""
     cost: ClassVar[str] = "T*S*D"
     """Time of one head."""
+    state: ClassVar[str] = "growing"
+    """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
     why: ClassVar[str] = ""
     """Reason for what it cannot do, for error messages."""
     gates: ClassVar[int] = 0
@@ -319,6 +321,7 @@ class Kernel(Attention):
     positions: ClassVar[tuple[str, ...]] = ("rope",)
     map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
+    state: ClassVar[str] = "constant"
     chunk = 64
 
     @abstractmethod
