@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Scored, Shape, State
+from attnkit.dense import Linear
 from attnkit.errors import UsageError
 from attnkit.modifiers import Modifiers, modifiers
 from attnkit.positions import Rotary
@@ -71,8 +72,8 @@ class MultiHead(nn.Module):
         sizes = {"q": width, "k": keys, "v": keys, "g": self.heads * mechanism.gates}
         for name, size in sizes.items():
             used = name in mechanism.uses
-            setattr(self, name, nn.Linear(width, size, bias) if used else None)
-        self.o = nn.Linear(width, width, bias)
+            setattr(self, name, Linear(width, size, bias) if used else None)
+        self.o = Linear(width, width, bias)
         self.mechanism = mechanism
         self.rotary = rotary
         for layer in (self.q, self.k, self.v, self.g, self.o):
@@ -228,9 +229,9 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, inner: int, activation: str, dropout: float) -> None:
         super().__init__()
         gated = activation.endswith("glu")
-        self.up = nn.Linear(width, inner)
-        self.gate = nn.Linear(width, inner) if gated else None
-        self.down = nn.Linear(inner, width)
+        self.up = Linear(width, inner)
+        self.gate = Linear(width, inner) if gated else None
+        self.down = Linear(inner, width)
         self.function = self.functions[activation]
         self.dropout = Dropout(dropout)
         for layer in (self.up, self.gate, self.down):

@@ -27,6 +27,7 @@ LAYERS = (
     {"mechanisms"},
     {"attention", "positions"},
     {"masks"},
+    {"dense"},
     {"prepare"},
     {"data"},
     {"tokens"},

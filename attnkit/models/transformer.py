@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State
+from attnkit.dense import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
 from attnkit.models.base import PAD, Decode, Model
 from attnkit.positions import Alibi, Relative, Rotary, sinusoids
@@ -97,7 +98,7 @@ class Transformer(Model):
             self.encoder = stack(model, "encoder", max_length, rotary)
         if model.shape != "encoder":
             self.decoder = stack(model, "decoder", max_length, rotary, cross=two)
-        self.output = nn.Linear(model.width, sizes[1], bias=False)
+        self.output = Linear(model.width, sizes[1], bias=False)
         if model.tie == "none":
             nn.init.normal_(self.output.weight, std=model.width**-0.5)
         else:

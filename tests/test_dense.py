@@ -1,0 +1,74 @@
+"""The linear layer against torch's, in every situation that picks a product."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit import dense
+from attnkit.dense import FEWEST_ROWS, Linear
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that oneDNN's product is given."""
+    if dense.ONEDNN is None:
+        pytest.skip("this torch has no oneDNN operator for linear layers")
+    seen: list[tuple[int, ...]] = []
+    real = dense.ONEDNN
+
+    def counted(x: Tensor, *rest: object) -> Tensor:
+        seen.append(tuple(x.shape))
+        return real(x, *rest)
+
+    monkeypatch.setattr(dense, "ONEDNN", counted)
+    return seen
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 40), (2, 5, 7), (30, 1), (0,), (1,)], ids=str)
+@pytest.mark.parametrize("bias", [True, False])
+def test_answers_are_those_of_torch(shape: tuple[int, ...], bias: bool) -> None:
+    layer, x = Linear(48, 33, bias), torch.randn(*shape, 48)
+    with torch.no_grad():
+        y = layer(x)
+    assert y.shape == (*shape, 33)
+    exact = F.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
+    torch.testing.assert_close(y.double(), exact, atol=1e-5, rtol=1e-5)
+
+
+def test_strided_inputs_are_read_right() -> None:
+    layer = Linear(48, 33)
+    x = torch.randn(48, 7, 90).transpose(0, 2)[::3]
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+def test_many_rows_without_grad_take_the_fast_product(calls: list) -> None:
+    layer, x = Linear(8, 8), torch.randn(2, FEWEST_ROWS, 8)
+    with torch.no_grad():
+        layer(x)
+    with torch.inference_mode():
+        layer(x[0])
+        layer(x[0, 1:])
+    assert calls == [(2, FEWEST_ROWS, 8), (FEWEST_ROWS, 8)]
+
+
+def test_gradients_and_other_types_take_torch_s_product(calls: list) -> None:
+    layer, x = Linear(8, 8), torch.randn(FEWEST_ROWS, 8)
+    layer(x).sum().backward()
+    assert layer.weight.grad is not None
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+        assert layer.double()(x.double()).dtype == torch.float64
+        assert layer.to("meta")(x.to("meta")).is_meta
+    assert calls == []
+
+
+def test_weights_have_the_names_and_the_start_of_torch_s_layer() -> None:
+    torch.manual_seed(3)
+    plain = torch.nn.Linear(8, 5)
+    torch.manual_seed(3)
+    own = Linear(8, 5)
+    assert list(own.state_dict()) == list(plain.state_dict())
+    assert torch.equal(own.weight, plain.weight)
