@@ -11,6 +11,7 @@ from shell import environment
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
+from attnkit.cli import main
 from attnkit.errors import AttnkitError, MissingInputError, UsageError
 from attnkit.layers import MultiHead
 
@@ -202,3 +203,64 @@ def test_facts_are_read_without_torch(mine: Path) -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+RECIPE = """task: translation
+data: {corpus: toy-translation, size: 60, max_length: 64}
+tokenizer: {size: 120}
+model: {width: 16, ff: 16, layers: 1, heads: 2, attention: {decoder: {name: my-half, divisor: 3}}}
+train: {steps: 2, batch_tokens: 256, precision: fp32}
+eval: {bootstrap: 10}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe that uses the mechanism of `mine`, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def attnkit(*words: str | Path) -> int:
+    """A command line in this process, which knows no plug-in at first."""
+    mechanisms._plugged.clear()
+    return main([str(word) for word in words])
+
+
+def test_a_recipe_cannot_bring_a_plug_in_but_the_command_line_can(
+    mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert attnkit("recipe", "show", recipe, "train.steps=3") == 78
+    shown = capsys.readouterr().err
+    assert "no attention mechanism is called 'my-half'; known are" in shown
+    assert "one of your own comes by --plugin FILE" in shown
+    assert attnkit("recipe", "show", recipe, "train.steps=3", "--plugin", mine) == 0
+    assert "name: my-half\n      divisor: 3.0" in capsys.readouterr().out
+    wrong = "model.attention.decoder.divisor=few"
+    assert attnkit("recipe", "explain", recipe, wrong, "--plugin", mine) == 78
+    assert "must be a number" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default:.*has changed since")
+def test_training_scoring_and_generating_need_the_plug_in_of_the_run(
+    mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attnkit("train", recipe, "--plugin", mine, "--device", "cpu") == 0
+    run = Path("runs/r/base/seed-1")
+    shown = capsys.readouterr().err
+    assert f"attnkit generate {run} --plugin {mine} < input.txt" in shown
+    Path("in.txt").write_text("The man sees a dog.\n")
+    for words in (("eval", run), ("generate", run, "in.txt")):
+        assert attnkit(*words) == 66
+        assert f"{run}: was trained with the mechanism my-half: add --plugin {mine}" in (
+            capsys.readouterr().err
+        )
+        assert attnkit(*words, "--plugin", mine) == 0
+        assert "has changed" not in capsys.readouterr().err
+    mine.write_text(MINE + "\n")
+    assert attnkit("generate", run, "in.txt", "--plugin", mine) == 0
+    assert f"{mine} has changed since this run was trained" in capsys.readouterr().err
+    assert attnkit("train", recipe, "--plugin", mine) == 78
+    assert f"was trained by another recipe ({mine} has changed)" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit.cli import complete, console
+from attnkit.cli import complete, console, plugin
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import nearest, quoted, safe_text
 
@@ -89,6 +89,7 @@ def eval(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Decode and score again what is known already.")
     ] = False,
+    plugins: plugin.Plugins = None,
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit.cli import console
+from attnkit.cli import console, plugin
 from attnkit.cli.lines import Errors, Lines, open_lines
 from attnkit.errors import UsageError
 from attnkit.files import replacing, writing
@@ -93,6 +93,7 @@ def generate(
     device: Annotated[
         str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
     ] = "auto",
+    plugins: plugin.Plugins = None,
 ) -> None:
     """Translate, summarise or answer line by line with a trained run.
 

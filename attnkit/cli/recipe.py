@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnkit.cli import complete, console
+from attnkit.cli import complete, console, plugin
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import nearest, quoted, safe_text
 
@@ -69,7 +69,13 @@ def list_recipes(
 
 
 @app.command("show")
-def show(recipe: Name, overrides: Overrides = None, *, variant: Variants = None) -> None:
+def show(
+    recipe: Name,
+    overrides: Overrides = None,
+    *,
+    variant: Variants = None,
+    plugins: plugin.Plugins = None,
+) -> None:
     """Print a recipe: the file as it is, or variants with every value filled in.
 
     attnkit recipe show quickstart
@@ -100,6 +106,7 @@ def explain(
         typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    plugins: plugin.Plugins = None,
 ) -> None:
     """Say what a recipe means and what it will cost, before anything is trained.
 
@@ -133,6 +140,8 @@ def copy(
         Path | None,
         typer.Argument(metavar="TO", help="A file or folder. [default: the current folder]"),
     ] = None,
+    *,
+    plugins: plugin.Plugins = None,
 ) -> None:
     """Copy a recipe, to change it; nothing is ever overwritten.
 
@@ -157,7 +166,7 @@ def copy(
 
 
 @app.command("schema")
-def schema() -> None:
+def schema(*, plugins: plugin.Plugins = None) -> None:
     """Print the JSON Schema of recipes, by which editors complete and check them.
 
     attnkit recipe schema > recipe.schema.json

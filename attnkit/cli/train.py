@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit.cli import complete, console
+from attnkit.cli import complete, console, plugin
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError
 from attnkit.text import nearest, quoted
 
@@ -82,6 +82,7 @@ def train(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the final table and nothing else.")
     ] = False,
+    plugins: plugin.Plugins = None,
 ) -> None:
     """Train every variant of a recipe with every seed, score them, and print the table.
 
@@ -283,7 +284,7 @@ def _next_commands(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> None:
     """What one does with trained runs."""
     runs = [str(out / file.name)] if len(jobs) > 1 else [str(jobs[0].folder)]
     console.say("")
-    console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs])}")
+    console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugin.flags()])}")
     if file.variants[jobs[0].variant].model.shape != "encoder":
-        words = ["attnkit", "generate", str(jobs[0].folder)]
+        words = ["attnkit", "generate", str(jobs[0].folder), *plugin.flags()]
         console.say(f"use one model:  {shlex.join(words)} < input.txt")

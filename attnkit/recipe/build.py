@@ -163,6 +163,7 @@ def told_key(key: Key, setting: Setting) -> Key:
 def _unknown_word(word: str, known: Sequence[str]) -> str:
     close = nearest(word, known)
     hint = f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+    hint += "" if close else "; one of your own comes by --plugin FILE"
     return f"no attention mechanism is called {quoted(word)}; {hint}"
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,7 +14,7 @@ import attnkit
 from attnkit import files
 from attnkit.errors import DataError, MissingInputError, OutputPathError
 from attnkit.files import DISK, Filesystem
-from attnkit.runs import places
+from attnkit.runs import places, plugins
 from attnkit.runs.lock import exclusive, held
 from attnkit.runs.log import Log
 from attnkit.runs.manifest import Manifest, json_text
@@ -103,7 +104,7 @@ class Run:
         header = {"recipe": name, "variant": variant, "seed": str(seed)}
         text = dump(recipe, header).encode("utf-8")
         files.atomic_write(run.path / places.RECIPE, text, fs)
-        manifest = {
+        manifest: dict[str, Any] = {
             "attnkit": attnkit.__version__,
             "python": platform.python_version(),
             "torch": _installed("torch"),
@@ -112,6 +113,8 @@ class Run:
             "seed": seed,
             "files": {places.RECIPE: hashlib.sha256(text).hexdigest()},
         }
+        if brought := plugins.used(recipe):
+            manifest["plugins"] = brought
         run._manifest.write(manifest | fields)
         return run
 
@@ -149,9 +152,11 @@ class Run:
 
         Raises:
             DataError: recipe.yaml is not the one that was trained.
+            MissingInputError: the plug-in of one of its mechanisms is not there.
         """
         from attnkit.recipe import load_resolved
 
+        plugins.require(self.path, self.manifest)
         self._manifest.verify(places.RECIPE)
         return load_resolved(self.path / places.RECIPE)
 
@@ -297,6 +302,8 @@ class Run:
         from attnkit import models, tensors
 
         recipe, tokenizer, weights = self.recipe, self.tokenizer(), self.weights()
+        for text in plugins.changed(self.manifest):
+            warnings.warn(f"{self.path}: {text} since this run was trained", stacklevel=2)
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             model = models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()

@@ -17,7 +17,7 @@ from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
 from attnkit.evaluate import comparison, evaluate, pick_device
 from attnkit.prepare import Prepared, prepare
 from attnkit.recipe import Recipe, RecipeFile, difference, digest
-from attnkit.runs import Run
+from attnkit.runs import Run, plugins
 from attnkit.train import events
 from attnkit.train.events import Event, Note, Skipped
 from attnkit.train.fit import Job, fit
@@ -153,6 +153,7 @@ def _known(session: Session, run: Run, recipe: Recipe) -> Generator[Event, None,
         RecipeError: it was trained by another recipe, and that was not allowed.
     """
     changes = difference(run.recipe, recipe)
+    changes += plugins.changed(run.manifest)
     training = [line for line in changes if not line.startswith(AFTERWARDS)]
     if training and not session.allow_change:
         raise RecipeError(
@@ -161,6 +162,8 @@ def _known(session: Session, run: Run, recipe: Recipe) -> Generator[Event, None,
         )
     if changes:
         run.replace_recipe(recipe)
+        if now := plugins.update(run.manifest, recipe):
+            run.update(plugins=now)
         if training:
             run.update(finished=None)
         yield Note(f"{run.path}: recipe changed: {'; '.join(changes)}")
