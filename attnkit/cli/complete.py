@@ -12,6 +12,13 @@ def recipes(incomplete: str) -> list[str]:
     return [name for name in shipped() if name.startswith(incomplete)]
 
 
+def mechanisms(incomplete: str) -> list[str]:
+    """Words of attention mechanisms."""
+    from attnkit.mechanisms import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 def variants(ctx: typer.Context, incomplete: str) -> list[str]:
     """The variants of the recipe that the command line names; none while it cannot be read."""
     from attnkit.recipe import load

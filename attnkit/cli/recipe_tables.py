@@ -103,12 +103,24 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
         known = facts(word)
         limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
         positions = ", ".join(known.positions) or "none"
-        able = ("yes" if known.causal else "no", "yes" if known.cross else "no")
-        rows.append((word, known.cost, *able, limit, positions, known.map, "; ".join(where)))
-    heads = ("mechanism", "time", "causal", "cross", "limit", "positions", "map", "used in")
+        state = known.state if known.causal else NONE
+        roles = ("yes" if known.causal else "no", "yes" if known.cross else "no", state)
+        rows.append((word, known.cost, *roles, limit, positions, known.map, "; ".join(where)))
+    heads = (
+        "mechanism",
+        "time",
+        "causal",
+        "cross",
+        "decoding",
+        "limit",
+        "positions",
+        "map",
+        "used in",
+    )
     notes = (
-        "time of one head: T queries, S keys, D and E widths, M features; map: exact = the matrix "
-        "is formed, effective = what the mechanism amounts to"
+        "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
+        "grows with the text, or has a constant size; map: exact = the matrix is formed, "
+        "effective = what the mechanism amounts to"
     )
     return sheet("attention", heads, rows, notes)
 

@@ -107,7 +107,7 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert row[1].replace(",", "").isdecimal()
     assert row.count("%") == 2
     mechanism = next(words for words in lines(out) if words[:2] == ["linear", "T*D*D"])
-    assert mechanism[2:5] == ["yes", "yes", "none"]
+    assert mechanism[2:6] == ["yes", "yes", "constant", "none"]
     assert "on this machine" in out
     assert err == "r fast: counting, preparing, measuring\n"
     assert not Path("runs").exists()

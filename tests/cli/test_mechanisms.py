@@ -1,0 +1,159 @@
+"""`attnkit mechanisms`: the list, one explained, and what every file says of itself."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from shell import environment
+
+from attnkit import mechanisms
+from attnkit.attention import Mask
+from attnkit.cli import main
+from attnkit.layers import MultiHead
+
+WORDS = mechanisms.names()
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(mechanisms, "_plugged", {})
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `attnkit mechanisms WORDS`."""
+    code = main(["mechanisms", *words])
+    done = capsys.readouterr()
+    return code, done.out, done.err
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_file_names_its_formula_its_source_and_a_worked_number(word: str) -> None:
+    facts = mechanisms.facts(word)
+    first = facts.doc.partition("\n")[0]
+    assert first == f"{facts.title}: {facts.formula}."
+    assert facts.title
+    assert len(facts.formula) > 5
+    assert len(facts.source) > 15
+    assert any(year.isdecimal() for year in facts.source.replace(",", " ").split())
+    assert any(letter.isdecimal() for letter in facts.worked)
+    assert facts.cost
+    assert facts.map in ("exact", "effective")
+    assert facts.state in ("growing", "constant")
+    assert facts.why or (facts.causal and facts.cross)
+
+
+@pytest.mark.parametrize("word", [word for word in WORDS if mechanisms.facts(word).causal])
+def test_the_state_of_decoding_grows_only_where_it_is_said_to(word: str) -> None:
+    torch.manual_seed(0)
+    layer = MultiHead.build(word, 16, 2, 256, causal=True).eval()
+
+    def size(state: object) -> int:
+        if isinstance(state, torch.Tensor):
+            return state.numel()
+        return sum(map(size, state)) if isinstance(state, tuple) else 0
+
+    sizes = []
+    with torch.no_grad():
+        for length in (40, 200):
+            mask = Mask.packed(length, torch.device("cpu"), causal=True)
+            sizes.append(size(layer(torch.randn(1, length, 16), mask).state))
+    assert (sizes[0] == sizes[1]) == (mechanisms.facts(word).state == "constant")
+
+
+def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys)
+    assert (code, err) == (0, "")
+    rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
+    assert set(WORDS) <= set(rows)
+    assert {"decoder", "cross", "decoding", "source"} <= set(rows["mechanism"])
+    code, out, _ = run(capsys, "--format", "csv")
+    records = {line["mechanism"]: line for line in csv.DictReader(io.StringIO(out))}
+    assert list(records) == WORDS
+    for word in WORDS:
+        facts = mechanisms.facts(word)
+        assert records[word]["formula"] == facts.formula
+        assert records[word]["source"] == facts.source
+        assert records[word]["time"] == facts.cost
+        assert (records[word]["decoder"], records[word]["cross"]) == (
+            "yes" if facts.causal else "no",
+            "yes" if facts.cross else "no",
+        )
+
+
+def test_the_list_is_text_for_papers_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, markdown, _ = run(capsys, "--format", "markdown")
+    assert markdown.startswith("| mechanism | formula |")
+    _, latex, _ = run(capsys, "--format", "latex")
+    assert latex.startswith(r"\begin{table}")
+    _, text, _ = run(capsys, "--format", "json")
+    assert [row["mechanism"] for row in json.loads(text)["rows"]] == WORDS
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_one_is_explained_with_all_that_its_file_says(
+    word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = []
+    for width in ("60", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        code, out, err = run(capsys, word)
+        assert (code, err) == (0, "")
+        assert max(map(len, out.splitlines())) <= int(width)
+        letters.append(Counter(c for c in out if c.isalnum()))
+    assert letters[0] == letters[1]
+    facts = mechanisms.facts(word)
+    flowed = " ".join(out.split())
+    for text in (facts.title, facts.formula, facts.worked, facts.cost, *facts.options):
+        assert text in flowed
+    code, out, _ = run(capsys, word, "--format", "json")
+    assert json.loads(out)["options"].keys() == facts.options.keys()
+    assert json.loads(out)["worked_number"] == facts.worked
+
+
+def test_a_refusal_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["scaled-dto"], "'scaled-dto' is not known; did you mean 'scaled-dot'?"),
+        (["--format", "jsn"], "--format 'jsn': did you mean json? choose from table, markdown"),
+        (["dot", "--format", "csv"], "--format csv is for the list; one mechanism has table and"),
+        (["x", "--plugin", "dot.txt"], "plug-in dot.txt is not there"),
+    ):
+        code, out, err = run(capsys, *words)
+        assert (code in (2, 66), out) == (True, "")
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_a_plug_in_is_listed_and_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'
+        "class Mine(Kernel):\n    cost = 'T'\n"
+    )
+    _, out, _ = run(capsys, "--plugin", str(path))
+    assert ["mine", "y", "=", "v", "T"] in [line.split()[:5] for line in out.splitlines()]
+    _, out, _ = run(capsys, "mine", "--plugin", str(path))
+    assert str(path) in "".join(out.split())
+
+
+def test_nothing_is_imported() -> None:
+    code = (
+        "import sys\nfrom attnkit.cli import main\n"
+        "codes = [main(['mechanisms']), main(['mechanisms', 'linear'])]\n"
+        "known = [m for m in sys.modules if m.startswith('attnkit.mechanisms.')]\n"
+        "sys.exit(bool(any(codes) or known or 'torch' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
