@@ -47,6 +47,16 @@ class MemoryLimitError(AttnkitError):
     code = 71
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether the machine or the device had no memory left; torch reports that in several ways."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and (
+        "can't allocate memory" in text or "out of memory" in text
+    )
+
+
 class OutputPathError(AttnkitError):
     """An output file or folder cannot be created."""
 

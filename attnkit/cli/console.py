@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import typer
 
 from attnkit import __version__
-from attnkit.errors import AttnkitError, StoppedError
+from attnkit.errors import AttnkitError, StoppedError, out_of_memory
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -122,16 +122,6 @@ def outcome(error: BaseException) -> Outcome:
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
     return Outcome(1, (f"error: this is a bug in attnkit {__version__}: please report it",), True)
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether the machine or the device had no memory left; torch reports that in several ways."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "out of memory" in text
-    )
 
 
 def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:

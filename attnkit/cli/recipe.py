@@ -64,7 +64,7 @@ def list_recipes(
         return
     from attnkit.recipe import load, shipped
 
-    found = [(load(path), _about(path)) for path in shipped().values()]
+    found = [(load(path), _duration(path)) for path in shipped().values()]
     _print(recipe_tables.recipes(found))
 
 
@@ -205,11 +205,10 @@ def _extended(source: Path, target: Path) -> dict[Path, str]:
     return {} if copied.is_file() and _read(copied) == text else {copied: text}
 
 
-def _about(path: Path) -> str:
-    """The first comment of a recipe file."""
-    lines = (line.strip() for line in _read(path).splitlines())
-    comment = next((line.lstrip("# ") for line in lines if line.startswith("#")), "")
-    return " ".join(comment.split())
+def _duration(path: Path) -> str:
+    """How long a recipe takes, as the comments at its head say, without the machine."""
+    lines = (line for line in _read(path).splitlines() if line.startswith("# time:"))
+    return next(lines, "").removeprefix("# time:").partition(" on ")[0].strip()
 
 
 def _chosen(file: "RecipeFile", variants: Sequence[str] | None) -> list[str]:

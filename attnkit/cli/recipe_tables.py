@@ -42,13 +42,13 @@ def sheet(
 
 
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Group:
-    """The shipped recipes with their first comment line."""
+    """The shipped recipes, each with the time that it takes."""
     rows = []
-    for file, about in files:
+    for file, time in files:
         first = next(iter(file.variants.values()))
         corpus = first.data.corpus or "files"
-        rows.append((file.name, first.task, corpus, ", ".join(file.variants), about))
-    return sheet("", ("recipe", "task", "corpus", "variants", "about"), rows)
+        rows.append((file.name, first.task, corpus, ", ".join(file.variants), time))
+    return sheet("", ("recipe", "task", "corpus", "variants", "time"), rows)
 
 
 def corpora(cards: Iterable["Card"]) -> Group:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from attnkit.cli import complete, console, plugin
-from attnkit.errors import MemoryLimitError, StoppedError, UsageError
+from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def train(
     }
     scored = _follow(file, jobs, options, as_json=as_json, quiet=quiet)
     if scored is not None and not as_json:
-        _table(scored)
+        _table(scored, warn=not quiet)
     if not (as_json or quiet):
         _next_commands(file, jobs, out)
 
@@ -266,18 +266,21 @@ def _state(folder: Path) -> str:
 
 def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
     """Raise the error for running out of memory, with the batch that would need half of it."""
-    if console.out_of_memory(error):
+    if out_of_memory(error):
         settings = next(iter(file.variants.values())).train
         advice = console.memory_advice(settings.batch_tokens, settings.accumulate)
         raise MemoryLimitError(f"out of memory: {advice}") from error
 
 
-def _table(scored: "Scored") -> None:
+def _table(scored: "Scored", warn: bool) -> None:
     """The comparison, on standard output."""
     from attnkit.show.screen import Screen
-    from attnkit.show.table import comparison_table
+    from attnkit.show.table import comparison_table, warning_lines
 
-    console.stdout().print(Screen(comparison_table(scored.json())))
+    result = scored.json()
+    for text in warning_lines(result) if warn else ():
+        console.warn(text)
+    console.stdout().print(Screen(comparison_table(result)))
 
 
 def _next_commands(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> None:

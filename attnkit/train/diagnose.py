@@ -73,14 +73,6 @@ def _slope(parameter: nn.Parameter) -> Tensor:
     return parameter if parameter.grad is None else parameter.grad
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error of torch says that memory ran out."""
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError) and ("can't allocate memory" in text or "alloc" in text)
-    )
-
-
 def too_large(step: int, batch: Batch | None, batch_tokens: int, accumulate: int) -> Exception:
     """The error for memory that ran out, with what to change."""
     shape = "a batch"

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from attnkit import models
 from attnkit.data.batch import Batch
-from attnkit.errors import AttnkitError, DivergedError, StoppedError
+from attnkit.errors import AttnkitError, DivergedError, StoppedError, out_of_memory
 from attnkit.optim import learning_rate, optimizer
 from attnkit.prepare import Prepared, train_epoch
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.train import checkpoint
 from attnkit.train.averaging import Averaging, Weights, weights_of
-from attnkit.train.diagnose import diverged, out_of_memory, too_large
+from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.events import Event, Finished, Note, Progress, Saved, Started, Validated
 from attnkit.train.logs import Tensorboard
 from attnkit.train.precision import Worker
