@@ -1,8 +1,8 @@
 """One token at a time: greedy search and sampling.
 
-Sampling turns one uniform number a token into a token by the inverse of the cumulative
-distribution.  The numbers of a draw come from PCG64 seeded by (seed, line, draw), so they depend on
-nothing else: not on the device, the batch, or the other lines.
+Sampling is a race of exponential clocks, one a token of the vocabulary.  The clocks of a draw come
+from PCG64 seeded by (seed, line, draw), so they depend on nothing else: not on the device, the
+batch, or the other lines.
 """
 
 import math
@@ -24,50 +24,59 @@ NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
 
 
-class Numbers:
-    """Numbers in [0, 1) for every step of every draw, made some steps at a time.
+class Clocks:
+    """Exponential waiting times, one a token of the vocabulary, for every step of every draw.
 
-    They have 24 bits, which float32 holds exactly, and depend on (seed, line, draw, step) alone.
+    They depend on (seed, line, draw, step) alone.
     """
 
     def __init__(
         self, seed: int, lines: Sequence[int], draws: int, device: torch.device | str = "cpu"
     ) -> None:
-        self.shape, self.device = (len(lines), draws, base.GROWTH), device
+        self.device = device
         self.generators = [
-            np.random.Generator(np.random.PCG64((seed, line, draw)))
+            [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)]
             for line in lines
-            for draw in range(draws)
         ]
 
-    def at(self, step: int, home: Int[Tensor, " b"]) -> Float[Tensor, "b D"]:
-        """Those of a step (0-based; to be asked for in order) for some of the lines."""
-        if step % base.GROWTH == 0:
-            rows = [generator.random(base.GROWTH, np.float32) for generator in self.generators]
-            self.block = torch.from_numpy(np.stack(rows).reshape(self.shape)).to(self.device)
-        return self.block[home, :, step % base.GROWTH]
+    def next(self, home: Sequence[int], size: int) -> Float[Tensor, "R V"]:
+        """Those of the next step, for all draws of some of the lines; `size` is that of V."""
+        drawn = [one for line in home for one in self.generators[line]]
+        times = np.empty((len(drawn), size), np.float32)
+        for row, generator in zip(times, drawn, strict=True):
+            generator.standard_exponential(out=row, dtype=np.float32)
+        return torch.from_numpy(times).to(self.device)
 
 
 def draw(
-    scores: Float[Tensor, "R V"], numbers: Float[Tensor, " R"], spec: Search
+    scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: Search
 ) -> Int[Tensor, " R"]:
-    """A token for each row: temperature, then top-k, then top-p, then the draw.
+    """A token for each row: temperature, then top-k, then top-p, then the race.
 
     Top-p keeps the smallest set of likeliest tokens whose share of what top-k left reaches p.
     """
+    best, place = scores.max(1, keepdim=True)
     # the maximum goes first: a tiny temperature would make every quotient infinite
-    scaled = (scores - scores.amax(1, keepdim=True)) / spec.temperature
+    token = _among((scores - best) / spec.temperature, times, spec)
+    # the caller finds NaN in the score of the token
+    return torch.where(best.isnan(), place, token[:, None]).squeeze(1)
+
+
+def _among(
+    scaled: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: Search
+) -> Int[Tensor, " R"]:
+    """A token for each row from log-probabilities whose maximum is 0."""
     if spec.top_k == 0 and spec.top_p == 1:
-        return invert(scaled.exp().cumsum(1), numbers)
+        return race(scaled.exp(), times)
     if spec.top_k:
         values, ids, _ = base.top(scaled, spec.top_k, exact=True)
-        return nucleus(values, ids, values.exp().sum(1), numbers, spec.top_p)[0]
+        return nucleus(values, ids, values.exp().sum(1), times, spec.top_p)[0]
     total = scaled.exp().sum(1)
-    token, short = nucleus(*base.top(scaled, NUCLEUS, exact=True)[:2], total, numbers, spec.top_p)
+    token, short = nucleus(*base.top(scaled, NUCLEUS, exact=True)[:2], total, times, spec.top_p)
     rows = short.nonzero().squeeze(1)
     if len(rows) and scaled.shape[1] > NUCLEUS:
         ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
-        token[rows] = nucleus(ordered, ids, total[rows], numbers[rows], spec.top_p)[0]
+        token[rows] = nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
     return token
 
 
@@ -75,7 +84,7 @@ def nucleus(
     values: Float[Tensor, "R k"],
     ids: Int[Tensor, "R k"],
     total: Float[Tensor, " R"],
-    numbers: Float[Tensor, " R"],
+    times: Float[Tensor, "R V"],
     share: float,
 ) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
     """Draw from ranked tokens cut where their mass reaches `share` of the total.
@@ -86,16 +95,19 @@ def nucleus(
     reached = weights.cumsum(1)
     wanted = share * total[:, None]
     kept = reached - weights < wanted
-    place = invert((weights * kept).cumsum(1), numbers)
+    place = race(weights * kept, times.gather(1, ids))
     return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < wanted[:, 0]
 
 
-def invert(cumulative: Float[Tensor, "R k"], numbers: Float[Tensor, " R"]) -> Int[Tensor, " R"]:
-    """The first place whose cumulative mass exceeds the number's share of the whole mass."""
-    goal = (numbers * cumulative[:, -1])[:, None]
-    place = torch.searchsorted(cumulative, goal, right=True).squeeze(1)
-    # NaN sorts behind everything; the caller finds it in the score of the last token
-    return place.clamp_max(cumulative.shape[1] - 1)
+def race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tensor, " R"]:
+    """The first to arrive when each waits its time divided by its weight.
+
+    It is each one with a probability proportional to its weight.  Unlike the inverse of a
+    cumulative sum, a rounding error in thousands of weights changes the winner only where two
+    arrive together, so a batch of another size draws the same tokens.
+    """
+    # a time of zero would win whatever its weight
+    return (weights / times.clamp_min(1e-30).to(weights.dtype)).argmax(1)
 
 
 class Draws:
@@ -168,14 +180,17 @@ def step_by_step(
     home = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
     sampling = spec.method == "sample"
-    numbers = Numbers(spec.seed, lines, draws, device) if sampling else None
+    clocks = Clocks(spec.seed, lines, draws, device) if sampling else None
     if draws > 1:
         rows = home.repeat_interleave(draws)
         scores, state = scores.index_select(0, rows), base.select(state, rows, None)
     for step in range(longest):
         prefix = record.ids[home, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         constrain(scores, spec, step, prefix)
-        token = choose(scores, numbers.at(step, home) if numbers else None, spec)
+        if clocks is None:
+            token = scores.argmax(1)  # equal ones: the lowest id
+        else:
+            token = draw(scores, clocks.next(home.tolist(), scores.shape[1]), spec)
         value = scores.gather(1, token[:, None])
         token = token.view(alive.shape)
         alive = record.write(step, home, token, value.view(alive.shape), alive)
@@ -191,10 +206,3 @@ def step_by_step(
             home, alive, token = (x.index_select(0, stay) for x in (home, alive, token))
         scores, state = base.predict(model, token.reshape(-1, 1), state)
     return record.hypotheses(spec.length_penalty)
-
-
-def choose(
-    scores: Float[Tensor, "R V"], numbers: Float[Tensor, "b D"] | None, spec: Search
-) -> Int[Tensor, " R"]:
-    """The likeliest token of each row (equal ones: the lowest id), or one drawn with `numbers`."""
-    return scores.argmax(1) if numbers is None else draw(scores, numbers.flatten(), spec)

@@ -87,15 +87,19 @@ def sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor
     return padded
 
 
-def uniforms(seed: int, lines: Sequence[int], draws: int, length: int) -> np.ndarray:
-    """The numbers of sampling [lines, draws, length], each draw's in one go."""
+def clocks(seed: int, lines: Sequence[int], draws: int, length: int, size: int) -> np.ndarray:
+    """The waiting times of sampling [lines, draws, length, size]."""
+    generators = [
+        [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)]
+        for line in lines
+    ]
     return np.array(
         [
             [
-                np.random.Generator(np.random.PCG64((seed, line, draw))).random(length, np.float32)
-                for draw in range(draws)
+                [one.standard_exponential(size, dtype=np.float32) for _ in range(length)]
+                for one in row
             ]
-            for line in lines
+            for row in generators
         ]
     )
 
@@ -170,12 +174,12 @@ def plain_beam(model: Model, source: Tensor, spec: Search) -> list[tuple[list[in
 
 
 def plain_sample(
-    model: Model, source: Tensor, spec: Search, numbers: list[float]
+    model: Model, source: Tensor, spec: Search, clocks: np.ndarray
 ) -> tuple[list[int], float, bool]:
-    """One draw by a walk down the ranked tokens."""
+    """One draw: among the tokens kept, the first whose clock [length, size] rings."""
     ids: list[int] = []
     total = 0.0
-    for number in numbers[: spec.max_length]:
+    for times in clocks[: spec.max_length]:
         scores = follow(model, source, ids)
         kept = allowed(scores, ids, spec)
         best = max(kept.values())
@@ -187,13 +191,7 @@ def plain_sample(
             mass = sum(weights[t] for t in ranked)
             while len(ranked) > 1 and sum(weights[t] for t in ranked[:-1]) >= spec.top_p * mass:
                 ranked.pop()
-        if not spec.top_k and spec.top_p == 1:
-            ranked.sort()
-        goal = number * sum(weights[t] for t in ranked)
-        for token in ranked:
-            goal -= weights[token]
-            if goal < 0:
-                break
+        token = min(ranked, key=lambda t: times[t] / weights[t] if weights[t] else math.inf)
         total += scores[token]
         if token == EOS:
             return ids, normalised(total, len(ids) + 1, spec), True

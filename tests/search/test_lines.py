@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from plain_search import follow, plain_beam, plain_sample, uniforms
+from plain_search import clocks, follow, plain_beam, plain_sample
 from trained import LENGTH, recipe, tokenizer
 
 from attnkit import models
@@ -79,7 +79,7 @@ def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str)
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True)
     beam = Search(beam=3, n_best=3, max_length=12)
     draws = Search(method="sample", top_p=0.9, max_length=12)
-    numbers = uniforms(1, range(9), 1, 12)
+    times = clocks(1, range(9), 1, 12, model.output.out_features)
     found = search(model, source, beam, lines=range(len(rows)))
     drawn = search(model, source, draws, lines=range(len(rows)))
     for line, row in enumerate(rows):
@@ -88,7 +88,7 @@ def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str)
             (ids, pytest.approx(s, abs=1e-9), c) for ids, s, c in plain_beam(model, alone, beam)
         ]
         assert [(h.ids, h.score, h.complete) for h in found[line]] == plain
-        ids, score, complete = plain_sample(model, alone, draws, numbers[line, 0].tolist())
+        ids, score, complete = plain_sample(model, alone, draws, times[line, 0])
         expected = (ids, pytest.approx(score, abs=1e-9), complete)
         assert [(h.ids, h.score, h.complete) for h in drawn[line]] == [expected]
 

@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from plain_search import Fixed, Toy, plain_sample, sources, uniforms
+from plain_search import Fixed, Toy, clocks, plain_sample, sources
 
 from attnkit.recipe.schema import Search
 from attnkit.search import search
-from attnkit.search.sample import Numbers, draw
+from attnkit.search.sample import Clocks, draw
 from attnkit.tokens import EOS, PAD
 
 SPECS = [
@@ -32,14 +32,14 @@ def shown(found: list) -> list:
 
 @pytest.mark.parametrize("size", [9, 200])
 @pytest.mark.parametrize("options", SPECS, ids=str)
-def test_samples_equal_those_of_a_walk_down_the_ranked_tokens(options: dict, size: int) -> None:
+def test_samples_equal_those_of_a_plain_race(options: dict, size: int) -> None:
     model, source = Toy(size, sharpness=0.5), sources(4, size)
     spec = Search(method="sample", max_length=9, seed=5, **options)
     lines = [7, 0, 3, 1]
-    numbers = uniforms(5, lines, spec.n_best, 9)
+    numbers = clocks(5, lines, spec.n_best, 9, size)
     found = search(model, source, spec, lines=lines)
     for row, number, hypotheses in zip(source, numbers, found, strict=True):
-        draws = [plain_sample(model, row, spec, column.tolist()) for column in number]
+        draws = [plain_sample(model, row, spec, column) for column in number]
         assert sorted(draws, key=lambda draw: -draw[1]) == shown(hypotheses)
 
 
@@ -55,25 +55,23 @@ def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
         assert shown(alone) == [(h.ids, h.score, h.complete) for h in back[number]]
 
 
-def test_numbers_are_those_of_one_generator_a_draw() -> None:
-    numbers = Numbers(1, [5, 0], 2)
-    home = torch.tensor([1])
-    found = np.stack([numbers.at(step, home).numpy() for step in range(200)], 2)
-    assert np.array_equal(found, uniforms(1, [0], 2, 200))
-    assert found.min() >= 0
-    assert found.max() < 1
-    every = uniforms(1, range(3), 2, 50)
-    assert len(np.unique(every)) == every.size
-    assert not np.isin(uniforms(2, [0], 1, 50), every).any()
+def test_clocks_are_those_of_one_generator_a_draw() -> None:
+    made = Clocks(1, [5, 0], 2)
+    found = np.stack([made.next([1], 7).numpy() for _ in range(20)], 1)
+    assert np.array_equal(found[None], clocks(1, [0], 2, 20, 7))
+    assert found.min() > 0
+    every = clocks(1, range(3), 2, 50, 9)
+    assert len(np.unique(every)) > every.size - 3
+    assert not np.isin(clocks(2, [0], 1, 50, 9), every).any()
 
 
-def test_long_outputs_equal_those_of_a_walk() -> None:
+def test_long_outputs_equal_those_of_a_plain_race() -> None:
     model, source = Toy(), sources(2)
     spec = Search(method="sample", max_length=150, min_length=140, top_k=5)
-    numbers = uniforms(1, range(2), 1, 150)
+    numbers = clocks(1, range(2), 1, 150, model.output.out_features)
     found = search(model, source, spec, lines=range(2))
     for row, number, hypotheses in zip(source, numbers, found, strict=True):
-        assert [plain_sample(model, row, spec, number[0].tolist())] == shown(hypotheses)
+        assert [plain_sample(model, row, spec, number[0])] == shown(hypotheses)
 
 
 def test_draws_follow_the_distribution() -> None:
@@ -82,11 +80,11 @@ def test_draws_follow_the_distribution() -> None:
     scores = torch.full((20_000, 8), -math.inf)
     for token, p in share.items():
         scores[:, token] = math.log(p)
-    numbers = torch.rand(20_000, generator=torch.Generator().manual_seed(0))
+    times = torch.from_numpy(np.random.default_rng(0).standard_exponential((20_000, 8)))
     kept = {4: 0.5 / 0.8, 5: 0.3 / 0.8}
     for options, expected in (({}, share), ({"top_p": 0.8}, kept), ({"top_k": 2}, kept)):
         spec = Search(method="sample", **options)
-        found = Counter(draw(scores, numbers, spec).tolist())
+        found = Counter(draw(scores, times, spec).tolist())
         assert set(found) == set(expected)
         for token, p in expected.items():
             assert abs(found[token] / 20_000 - p) < 4.5 * math.sqrt(p * (1 - p) / 20_000)
@@ -94,10 +92,11 @@ def test_draws_follow_the_distribution() -> None:
 
 def test_a_share_met_exactly_keeps_no_further_token() -> None:
     scores = torch.tensor([[-math.inf] * 4 + [math.log(0.5), math.log(0.25), math.log(0.25)]])
-    highest = torch.tensor([0.99])
+    # the later a token is, the sooner its clock rings
+    times = torch.tensor([[1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-7, 1e-9]])
     for share, token in ((0.4, 4), (0.5, 4), (0.6, 5), (0.75, 5), (0.76, 6)):
         spec = Search(method="sample", top_p=share)
-        assert draw(scores.double(), highest, spec).item() == token
+        assert draw(scores.double(), times, spec).item() == token
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3])
