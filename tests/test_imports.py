@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     {"__main__"},
     {"cli"},
-    {"show", "nbce", "capture", "explain"},
+    {"show", "nbce", "capture", "explain", "contract"},
     {"train"},
     {"evaluate"},
     {"scoring", "search"},

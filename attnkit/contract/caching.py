@@ -1,0 +1,171 @@
+"""Contracts on states: steps, cached memories, beams, fast paths, saved weights."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from attnkit.attention import Scored, State, reorder
+from attnkit.contract.subject import (
+    Broken,
+    NotApplicable,
+    Subject,
+    close,
+    everything,
+    inputs,
+    up_to,
+)
+from attnkit.layers import MultiHead
+from attnkit.masks import Mask
+
+PIECES = (4, 1, 1, 70, 1, 3)
+"""Tokens that come at a time, in the test of steps."""
+
+
+def steps(subject: Subject) -> float:
+    """Prefill and steps whose rows trade places, against one pass; then promised layouts."""
+    layer, length = subject.layer, sum(PIECES)
+    x, valid = inputs(3, length), everything(3, length)
+    valid[1, :3] = False
+    valid[2, 2:4] = False  # a short prompt, padded on the right, and then new tokens
+    with torch.no_grad():
+        full = layer(x, Mask.of(valid, length, causal=True)).y
+        state: State = None
+        seen: list[Tensor] = []
+        start = 0
+        for number, new in enumerate(PIECES):
+            mask = Mask.of(valid[:, : start + new], new, causal=True, start=start)
+            out = layer(x[:, start : start + new], mask, state=state)
+            order = torch.tensor([2, 2, 1] if number == 4 else [2, 0, 1])
+            state = reorder(out.state, order)
+            seen = [y[order] for y in (*seen, out.y)]
+            x, valid, full = x[order], valid[order], full[order]
+            start += new
+        worst = close(torch.cat(seen, 1)[valid], full[valid], "steps with reordered rows")
+        plain = inputs(2, length)
+        whole = layer(plain, Mask.of(everything(2, length), length, causal=True)).y
+        stepped = _by_steps(layer, plain, PIECES)
+    return max(worst, close(stepped, whole, "steps without padding"))
+
+
+def _by_steps(layer: MultiHead, x: Tensor, pieces: Sequence[int]) -> Tensor:
+    """The answers when tokens come piece by piece, with the masks of decoding."""
+    state, seen, start = None, [], 0
+    for new in pieces:
+        end = start + new
+        mask = Mask.packed(end, x.device, causal=True, start=start)
+        out = layer(x[:, start:end], mask, state=state)
+        state, start = out.state, end
+        seen.append(out.y)
+    return torch.cat(seen, 1)
+
+
+def cached(subject: Subject) -> float:
+    """Cross attention from the state alone, against the memory anew."""
+    layer, valid = subject.layer, up_to(13, 5)
+    x, memory = inputs(2, 6), inputs(2, 13)
+    with torch.no_grad():
+        fresh = layer(x, Mask.cross(valid, 6), memory=memory).y
+        state = layer(x[:, :1], Mask.cross(valid, 1), memory=memory).state
+        swapped = torch.tensor([1, 0])
+        first = layer(x[:, 1:3], Mask.cross(valid, 2), state=state)
+        worst = close(first.y, fresh[:, 1:3], "cached keys")
+        state = reorder(first.state, swapped)
+        last = layer(x[swapped, 3:], Mask.cross(valid[swapped], 3), state=state).y
+    return max(worst, close(last, fresh[swapped, 3:], "cached keys of sentences that moved"))
+
+
+def beams(subject: Subject) -> float:
+    """Three beams a sentence folded into the queries, against keys repeated three times."""
+    layer, valid = subject.layer, up_to(13, 5)
+    x, memory = inputs(6, 4), inputs(2, 13)
+    again = Mask.cross(valid.repeat_interleave(3, 0), 4)
+    with torch.no_grad():
+        repeated = layer(x, again, memory=memory.repeat_interleave(3, 0)).y
+        folded = layer(x, Mask.cross(valid, 4), memory=memory).y
+    return close(folded, repeated, "3 beams")
+
+
+def fast(subject: Subject) -> float:
+    """The fused path against the plain one, or one pass against single steps, with gradients."""
+    mechanism = subject.layer.mechanism
+    if isinstance(mechanism, Scored):
+        if type(mechanism).fused is Scored.fused:
+            raise NotApplicable("it has no fast path")
+        return _fused(subject)
+    if not subject.causal:
+        raise NotApplicable("it has one path in this role")
+    x, whole = inputs(1, 70), everything(1, 70)
+    once = _slopes(subject.layer, subject.layer(x, Mask.of(whole, 70, causal=True)).y)
+    slowly = _slopes(subject.layer, _by_steps(subject.layer, x, (1,) * 70))
+    names = ("forward", *(f"gradient of {name}" for name, _ in subject.layer.named_parameters()))
+    return max(close(a, b, name) for a, b, name in zip(once, slowly, names, strict=True))
+
+
+def _fused(subject: Subject) -> float:
+    layer, plain = subject.copy(), subject.copy()
+    mechanism: Any = layer.mechanism
+    without: Any = plain.mechanism
+    fused, taken = mechanism.fused, []
+
+    def counted(*given: Any) -> Tensor | None:
+        y: Tensor | None = fused(*given)
+        taken.append(y is not None)
+        return y
+
+    mechanism.fused, without.fused = counted, lambda *given: None
+    worst = 0.0
+    for length in (40, 300):
+        x, valid = inputs(2, length), up_to(length, length - 7)
+        for mask in _masks(subject, valid):
+            both = (
+                _slopes(made, subject.kept(subject.answer(made, x, valid, mask), valid))
+                for made in (layer, plain)
+            )
+            for number, (got, expected) in enumerate(zip(*both, strict=True)):
+                part = "gradients" if number else "forward"
+                where = f"length {length}, layout {mask.layout}, {part}"
+                worst = max(worst, close(got, expected, where))
+    if not taken:
+        raise NotApplicable("its options take the plain path")
+    if not any(taken):
+        raise Broken("the fast path was never taken, up to length 300")
+    return worst
+
+
+def _masks(subject: Subject, valid: Tensor) -> list[Mask]:
+    """All masks that promise to be right for rows padded on the right."""
+    length = valid.shape[1]
+    general = subject.mask(valid, length)
+    if subject.role == "cross":
+        return [general]
+    if subject.causal:
+        return [general, Mask.packed(length, valid.device, causal=True)]
+    return [general, Mask.right(valid), Mask.packed(length, valid.device, causal=False)]
+
+
+def _slopes(layer: MultiHead, y: Tensor) -> list[Tensor]:
+    """An answer and the gradients of a random sum of it."""
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(5), dtype=y.dtype)
+    return [y, *torch.autograd.grad((y * probe).sum(), [*layer.parameters()])]
+
+
+def saved(subject: Subject) -> float:
+    """A layer drawn anew that loads the saved tensors of the first."""
+    layer, other = subject.layer, subject.make(seed=4).double()
+    tensors = {name: tensor.contiguous() for name, tensor in layer.state_dict().items()}
+    other.load_state_dict(load(save(tensors)))
+    x, valid = inputs(2, 9), up_to(9, 4)
+    got, expected = (subject.kept(subject.answer(made, x, valid), valid) for made in (other, layer))
+    return close(got, expected, "after loading", 0)
+
+
+def same(subject: Subject) -> float:
+    """Two layers with equal weights and the same tokens, twice."""
+    x, valid = inputs(2, 9), up_to(9, 4)
+    twin = copy.deepcopy(subject.layer)
+    first, second = (subject.answer(made, x, valid) for made in (subject.layer, twin))
+    return close(second, first, "a second time", 0)

@@ -1,0 +1,134 @@
+"""Contracts on one pass: finite numbers, the map, its rows, biases, and the worked number."""
+
+import torch
+from torch import Tensor
+
+from attnkit.attention import Scored
+from attnkit.contract.subject import (
+    QUERIES,
+    Broken,
+    NotApplicable,
+    Subject,
+    close,
+    everything,
+    inputs,
+    up_to,
+)
+from attnkit.errors import UsageError
+from attnkit.masks import Mask
+
+LENGTHS = (1, 2, 7, 64, 65, 130)
+WORKED = 5e-7
+"""Worked numbers are written with six decimals."""
+
+
+def finite(subject: Subject) -> float:
+    """Forward and gradients while training, in short floats, with large numbers in the pads."""
+    for dtype in (torch.float32, torch.bfloat16):
+        layer = subject.copy(dtype).train()
+        valid = up_to(33, 28)
+        spread = torch.where(valid, 4.0, 50.0).unsqueeze(-1)
+        x = (inputs(2, 33) * spread).to(dtype).requires_grad_()
+        y = subject.kept(subject.answer(layer, x, valid), valid).float()
+        if not y.isfinite().all():
+            raise Broken(f"{dtype}: the answer is not finite")
+        named = {"the input": x} | dict(layer.named_parameters())
+        slopes = torch.autograd.grad(y.square().sum(), [*named.values()], allow_unused=True)
+        for name, slope in zip(named, slopes, strict=True):
+            if slope is None:
+                raise Broken(f"{dtype}: {name} has no gradient")
+            if not slope.isfinite().all():
+                raise Broken(f"{dtype}: the gradient of {name} is not finite")
+    return 0.0
+
+
+def multiplies(subject: Subject) -> float:
+    """The layer's answer, against its map times its values."""
+    worst = 0.0
+    for length in LENGTHS:
+        x, mask = inputs(2, length), subject.mask(everything(2, length), length)
+        y = subject.answer(subject.layer, x, everything(2, length), mask)
+        maps = subject.weights(x, mask)
+        worst = max(worst, close(subject.mixed(maps, x), y, f"length {length}"))
+    return worst
+
+
+def rows(subject: Subject) -> float:
+    """Sums of the rows of the map."""
+    if not subject.layer.mechanism.normalised:
+        raise NotApplicable("it declares that its rows do not sum to 1")
+    worst = 0.0
+    for length in LENGTHS:
+        mask = subject.mask(everything(2, length))
+        sums = subject.weights(inputs(2, length), mask).sum(-1)
+        worst = max(worst, close(sums, torch.ones_like(sums), f"length {length}"))
+    return worst
+
+
+def lengths(subject: Subject) -> float:
+    """More queries than keys and fewer: each one's answer, against its answer alone."""
+    worst = 0.0
+    for queries, keys in ((1, 9), (3, 1), (5, 13), (20, 13), (3, 130)):
+        x, memory = inputs(2, queries), inputs(2, keys)
+        where = f"{queries} queries, {keys} keys"
+        mask, one = Mask.cross(everything(2, keys), queries), Mask.cross(everything(2, keys), 1)
+        y = subject.layer(x, mask, memory=memory).y
+        alone = [subject.layer(x[:, i : i + 1], one, memory=memory).y for i in range(queries)]
+        worst = max(worst, close(y, torch.cat(alone, 1), where))
+        maps = subject.layer.weights(x, mask, memory=memory)
+        worst = max(worst, close(subject.mixed(maps, memory), y, where))
+    return worst
+
+
+def empty(subject: Subject) -> float:
+    """The map, the answer and the gradients of a sentence without a single key."""
+    layer, valid = subject.layer, everything(2, 6)
+    valid[1] = False
+    x = inputs(2, 6).requires_grad_()
+    maps = subject.weights(x, subject.mask(valid))[1]
+    if (largest := maps.abs().max().item()) > 0:
+        raise Broken(f"a query without keys has the weight {largest:.2g}, 0 is right", largest)
+    y = subject.answer(layer, x, valid)
+    nothing = layer.o(torch.zeros_like(y[1]))
+    if not torch.equal(y[1], nothing):
+        error = (y[1] - nothing).abs().max().item()
+        raise Broken(f"a query without keys answers {error:.2g}, 0 is right", error)
+    slopes = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], allow_unused=True)
+    if not all(slope is None or slope.isfinite().all() for slope in slopes):
+        raise Broken("a query without keys makes gradients that are not finite")
+    return 0.0
+
+
+def bias(subject: Subject) -> float:
+    """Weights with a bias or a sum of earlier scores, against exp(bias) times the weights."""
+    valid = up_to(9, 5)
+    x, mask = inputs(2, 9), subject.mask(valid)
+    queries = QUERIES if subject.role == "cross" else 9
+    added = torch.randn(2, 4, queries, 9, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    if not isinstance(subject.layer.mechanism, Scored):
+        for name in ("bias", "prior"):
+            try:
+                subject.weights(x, mask, **{name: added})
+            except (ValueError, UsageError):
+                continue
+            raise Broken(f"{name} is accepted in silence though there are no scores to add it to")
+        return 0.0
+    plain = subject.weights(x, mask) * added.exp()
+    expected = _normalised(plain)
+    return max(
+        close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
+        for name in ("bias", "prior")
+    )
+
+
+def _normalised(maps: Tensor) -> Tensor:
+    total = maps.sum(-1, keepdim=True)
+    return maps / total.masked_fill(total == 0, 1)
+
+
+def worked(subject: Subject) -> float:
+    """What the class gives for the worked number of its file, against the hand calculation."""
+    found = type(subject.layer.mechanism).worked()
+    if found is None:
+        raise NotApplicable("its class has no worked number")
+    return close(*found, "the worked number", WORKED)

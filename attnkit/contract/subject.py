@@ -1,0 +1,158 @@
+"""What is put to the test: a mechanism with its options in one role, and how it is called."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnkit import mechanisms
+from attnkit.attention import mix
+from attnkit.layers import MultiHead
+from attnkit.masks import Mask
+from attnkit.mechanisms import Facts
+
+Role: TypeAlias = Literal["encoder", "decoder", "cross"]
+ROLES: tuple[Role, ...] = ("encoder", "decoder", "cross")
+
+WIDTH, HEADS, LONGEST = 24, 4, 600
+"""The layer of the contracts; head width 6, so that no two axes are equally long by chance."""
+QUERIES = 4
+"""Queries of cross attention where their number does not matter."""
+EXACT = 1e-9
+"""How near two ways to the same answer must come in float64, relative to its largest value."""
+
+
+class Broken(Exception):
+    """A contract does not hold; `measured` is the error in its own measure."""
+
+    def __init__(self, text: str, measured: float = float("inf")) -> None:
+        super().__init__(text)
+        self.measured = measured
+
+
+class NotApplicable(Exception):
+    """A contract says nothing about this mechanism in this role."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One mechanism with its options in one role.
+
+    `build(cross, causal)` makes a layer of WIDTH, HEADS and LONGEST, or refuses with UsageError.
+    """
+
+    name: str
+    role: Role
+    facts: Facts
+    build: Callable[[bool, bool], MultiHead]
+
+    @classmethod
+    def of(
+        cls, word: str, role: Role, options: Mapping[str, Any] | None = None, name: str = ""
+    ) -> Self:
+        """A mechanism by its recipe word.  Raises UsageError for an unknown one."""
+        given = dict(options or {})
+
+        def build(cross: bool, causal: bool) -> MultiHead:
+            return MultiHead.build(word, WIDTH, HEADS, LONGEST, cross, causal=causal, **given)
+
+        return cls(name or word, role, mechanisms.facts(word), build)
+
+    @property
+    def causal(self) -> bool:
+        """Whether the role hides the future."""
+        return self.role == "decoder"
+
+    @cached_property
+    def layer(self) -> MultiHead:
+        """The layer in float64, in evaluation; contracts leave it as it is."""
+        return self.make(seed=3).double()
+
+    def make(self, seed: int) -> MultiHead:
+        """A layer whose parameters are drawn so that an error shows: no zeros, spread scores."""
+        torch.manual_seed(seed)
+        made = self.build(self.role == "cross", self.causal)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.mul_(1.5).add_(torch.randn_like(parameter) * 0.3)
+        return made.eval()
+
+    def copy(self, dtype: torch.dtype = torch.float64) -> MultiHead:
+        """A layer of its own, to train or to change."""
+        return copy.deepcopy(self.layer).to(dtype)
+
+    def mask(self, valid: Bool[Tensor, "B S"], queries: int = QUERIES) -> Mask:
+        """The general mask of the role; `queries` counts in cross attention only."""
+        if self.role == "cross":
+            return Mask.cross(valid, queries)
+        return Mask.of(valid, valid.shape[1], self.causal)
+
+    def answer(
+        self,
+        layer: MultiHead,
+        x: Float[Tensor, "B S W"],
+        valid: Bool[Tensor, "B S"],
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "B T W"]:
+        """What the layer makes of the rows x: its own in self-attention, the memory in cross."""
+        mask = self.mask(valid) if mask is None else mask
+        if self.role != "cross":
+            return layer(x, mask).y  # type: ignore[no-any-return]
+        queries = inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
+        return layer(queries, mask, memory=x).y  # type: ignore[no-any-return]
+
+    def weights(self, x: Float[Tensor, "B S W"], mask: Mask, **given: Tensor) -> Tensor:
+        """The maps [B, H, T, S] that go with `answer`."""
+        if self.role != "cross":
+            return self.layer.weights(x, mask, **given)
+        queries = inputs(x.shape[0], mask.q_pos.shape[1])
+        return self.layer.weights(queries, mask, memory=x, **given)
+
+    def mixed(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"]) -> Tensor:
+        """What the layer must answer if it multiplies its values by these maps."""
+        layer = self.layer
+        assert layer.v is not None
+        values = torch.unflatten(layer.v(x), -1, (layer.key_heads, -1)).transpose(1, 2)
+        merged: Tensor = layer.o(mix(maps, values).transpose(1, 2).flatten(2))
+        return merged
+
+    def kept(self, y: Float[Tensor, "B T W"], valid: Bool[Tensor, "B S"]) -> Float[Tensor, "n W"]:
+        """The answers that count: those of real tokens; all of them in cross attention."""
+        return y.flatten(0, 1) if self.role == "cross" else y[valid]
+
+
+def inputs(rows: int, length: int) -> Float[Tensor, "B T W"]:
+    """Random rows in float64, the same ones at every call."""
+    generator = torch.Generator().manual_seed(1000 * rows + length)
+    return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
+
+
+def everything(rows: int, length: int) -> Bool[Tensor, "B T"]:
+    """No padding."""
+    return torch.ones(rows, length, dtype=torch.bool)
+
+
+def up_to(*lengths: int) -> Bool[Tensor, "B S"]:
+    """Rows of these lengths, padded on the right."""
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def close(got: Tensor, expected: Tensor, where: str, within: float = EXACT) -> float:
+    """The largest difference, relative to the largest expected value where that is above 1.
+
+    Raises Broken, naming `where`, when it is larger than `within` or not a number.
+    """
+    if got.shape != expected.shape:
+        raise Broken(f"{where}: the shape is {[*got.shape]} and must be {[*expected.shape]}")
+    if got.numel() == 0:
+        return 0.0
+    scale = max(1.0, expected.abs().max().item())
+    error = (got - expected).abs().max().item() / scale
+    if not error <= within:
+        raise Broken(f"{where}: off by {error:.2g}, at most {within:.0e} is right", error)
+    return error

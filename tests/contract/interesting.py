@@ -1,0 +1,57 @@
+"""Which mechanisms, options and roles the contracts are run over."""
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args, get_origin
+
+from attnkit import mechanisms
+from attnkit.contract import ROLES, Role, Subject
+from attnkit.mechanisms import facts
+from attnkit.modifiers import Modifiers
+from attnkit.recipe.options import annotation
+
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "dot": [{"key_heads": 2}],
+    "scaled-dot": [
+        {"key_heads": 2},
+        {"key_heads": 1, "key_norm": True},
+        {"residual_scores": True, "entropy_scale": True},
+        {"residual_scores": "mean", "key_norm": True},
+        {"entropy_scale": {"base": 10, "floor": 4}},
+        {"attention_dropout": 0.2, "score_noise": 0.3},
+    ],
+}
+"""Beside the defaults and every other value of options that are true or false or one of a few."""
+
+
+def options(word: str) -> Iterator[dict[str, Any]]:
+    """The defaults where they exist, each other value of plain choices, and those of the table."""
+    known = facts(word).options
+    if not any(option.required for option in known.values()):
+        yield {}
+        for name, option in known.items():
+            for value in _choices(annotation(option.annotation)):
+                if name not in Modifiers._fields and value != option.default:
+                    yield {name: value}
+    yield from OPTIONS.get(word, [])
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    if hint is bool:
+        return (False, True)
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def subjects() -> list[Subject]:
+    """Every mechanism with each of its options in each role, possible or not."""
+    return [
+        named(word, role, chosen)
+        for word in mechanisms.names()
+        for chosen in options(word)
+        for role in ROLES
+    ]
+
+
+def named(word: str, role: Role, chosen: dict[str, Any]) -> Subject:
+    """A subject whose name shows its options."""
+    shown = ",".join(f"{name}={value}" for name, value in chosen.items())
+    return Subject.of(word, role, chosen, name=f"{word}[{shown}]-{role}")

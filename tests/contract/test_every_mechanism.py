@@ -1,0 +1,38 @@
+"""Every mechanism keeps every contract, with its options, in every role."""
+
+import pytest
+from interesting import subjects
+
+from attnkit.contract import CONTRACTS, Contract, Subject, run
+from attnkit.contract.limits import possible
+from attnkit.mechanisms import facts, names
+
+CASES = [
+    pytest.param(subject, contract, id=f"{subject.name}-{contract.name}")
+    for subject in subjects()
+    for contract in CONTRACTS
+    if contract.name == "limits" or (possible(subject) and subject.role in contract.roles)
+]
+EXCUSES = {
+    "rows": ("it declares that its rows do not sum to 1",),
+    "limits": ("it declares no limit in this role",),
+    "fast": (
+        "it has no fast path",
+        "it has one path in this role",
+        "its options take the plain path",
+    ),
+}
+"""The only reasons for which a contract may say nothing of a mechanism that ships."""
+
+
+@pytest.mark.parametrize(("subject", "contract"), CASES)
+def test_the_contract_is_kept(subject: Subject, contract: Contract) -> None:
+    result = run(contract, subject)
+    assert result.state != "broken", result.text
+    if result.state == "not applicable":
+        assert result.text in EXCUSES.get(contract.name, ())
+
+
+@pytest.mark.parametrize("word", names())
+def test_the_file_writes_its_worked_number_out(word: str) -> None:
+    assert "Worked number:" in facts(word).doc

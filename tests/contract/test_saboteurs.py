@@ -1,0 +1,49 @@
+"""Each contract catches a mechanism that is wrong in just that way, and no other contract does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saboteurs import BREAKS
+
+from attnkit.attention import Attention, Shape
+from attnkit.contract import CONTRACTS, Role, Subject, run
+from attnkit.contract.subject import HEADS, LONGEST, WIDTH
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms import Facts
+
+DECLARED = ("uses", "causal", "cross", "limit", "positions", "map", "cost", "why")
+
+
+def subject(kind: type[Attention], role: Role) -> Subject:
+    """A mechanism that has no recipe word, put to the test."""
+    declared: dict[str, Any] = {name: getattr(kind, name) for name in DECLARED}
+
+    def build(cross: bool, causal: bool) -> MultiHead:
+        if cross and not kind.cross:
+            raise UsageError("no")
+        shape = Shape(HEADS, WIDTH // HEADS, LONGEST, cross, causal)
+        return MultiHead(WIDTH, kind(shape))
+
+    facts = Facts(word=kind.__name__, path=Path(__file__), doc="", **declared)
+    return Subject(kind.__name__, role, facts, build)
+
+
+def test_every_contract_has_a_saboteur() -> None:
+    caught = [broken for _, _, broken in BREAKS]
+    assert {name for names in caught for name in names} == {c.name for c in CONTRACTS}
+    alone = {name for names in caught if len(names) == 1 for name in names}
+    assert {c.name for c in CONTRACTS} - alone == {"beams", "same"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "broken"), BREAKS, ids=[f"{kind.__name__}-{role}" for kind, role, _ in BREAKS]
+)
+def test_just_the_contract_that_is_broken_says_so(
+    kind: type[Attention], role: Role, broken: set[str]
+) -> None:
+    results = [run(contract, subject(kind, role)) for contract in CONTRACTS]
+    found = {result.contract.name: result.text for result in results if result.state == "broken"}
+    assert set(found) == broken, found
+    assert all(found.values())
