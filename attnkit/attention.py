@@ -194,7 +194,9 @@ class Scored(Attention):
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"] | None:
         """True where a key may be seen; None where all may."""
-        return None if mask.layout == "packed" and not mask.causal else mask.dense()
+        # the only query of a packed mask is the last one, which sees all keys
+        future = mask.causal and mask.q_pos.shape[1] > 1
+        return None if mask.layout == "packed" and not future else mask.dense()
 
     def fused(
         self,

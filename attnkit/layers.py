@@ -145,6 +145,9 @@ class MultiHead(nn.Module):
             return Out(self._merge(out.y), out.state, out.scores)
         rows = mask.valid.shape[0]
         beams = x.shape[0] // rows
+        if not torch.is_grad_enabled():
+            # later steps read them again and again: better whole than strided
+            k, v = (part if part is None else part.contiguous() for part in (k, v))
         if beams > 1:
             q, prior = self._fold(q, beams), self._fold(prior, beams)
             mask = Mask.cross(mask.valid, beams * x.shape[1])

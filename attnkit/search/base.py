@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -13,6 +14,11 @@ from attnkit.models.base import Decode, Model
 
 GROWTH = 64
 """Steps for which a search makes room at first; more room comes when it is needed."""
+
+SHORT_LIST = 64
+"""torch.topk on a CPU is quick where a row has at least this many times k elements."""
+LOWEST_FOLD, HIGHEST_FOLD = 3, 8
+"""Into how many lines a row is folded to find its highest elements."""
 
 
 class Hypothesis(NamedTuple):
@@ -53,7 +59,9 @@ def predict(
     logits = logits[:, -1]
     # sums over many tokens in half precision would lose the order of close hypotheses
     wide = logits.float() if logits.element_size() < 4 else logits
-    return wide.log_softmax(-1), state
+    # in place on a CPU, which writes a row when it has read it: a second matrix as large costs more
+    out = wide if wide.device.type == "cpu" else None
+    return torch.log_softmax(wide, -1, out=out), state
 
 
 def select(state: Decode, rows: Int[Tensor, " R"], stay: Int[Tensor, " b"] | None) -> Decode:
@@ -73,13 +81,35 @@ def top(
     Without `exact` the choice among equal scores is the device's.  A caller that then learns that
     there were ties asks again, which spares a second wait for the device in every other step.
     """
-    values, ids = scores.topk(min(k + 1, scores.shape[1]))
+    values, ids = highest(scores, min(k + 1, scores.shape[1]))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)
     if exact:
         rows = same.any(1).nonzero().squeeze(1)
         ordered, order = scores[rows].sort(dim=1, descending=True, stable=True)
         values[rows], ids[rows] = ordered[:, : k + 1], order[:, : k + 1]
     return values[:, :k], ids[:, :k], same.any()
+
+
+def highest(
+    scores: Float[Tensor, "R V"], k: int
+) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
+    """torch.topk of each row; on a CPU in two stages where rows are long.
+
+    The k highest lie in the k columns of highest maximum, once a row is folded into a matrix.
+    """
+    height = min(HIGHEST_FOLD, scores.shape[1] // (SHORT_LIST * k))
+    if scores.device.type != "cpu" or height < LOWEST_FOLD:
+        values, ids = scores.topk(k)
+        return values, ids
+    length = scores.shape[1]
+    width = length // height
+    folded = torch.unflatten(scores[:, : height * width], 1, (height, width))
+    columns = folded.amax(1).topk(k).indices
+    ids = torch.arange(0, height * width, width)[:, None] + columns[:, None]
+    rest = torch.arange(height * width, length).expand(len(scores), -1)
+    ids = torch.cat((ids.flatten(1), rest), 1)
+    values, order = scores.gather(1, ids).topk(k)
+    return values, ids.gather(1, order)
 
 
 def normalised(logprob: float, length: int, length_penalty: float) -> float:

@@ -1,6 +1,7 @@
 """Beam search against exhaustive search and against a plain beam search without a cache."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
 from attnkit.errors import DataError, RecipeError, UsageError
 from attnkit.recipe.schema import Search
 from attnkit.search import search
-from attnkit.search.base import top
+from attnkit.search.base import highest, predict, top
 from attnkit.tokens import BOS, EOS, PAD, UNK
 
 SPECS = [
@@ -145,6 +146,31 @@ def test_top_breaks_ties_at_the_cut_by_lowest_id() -> None:
     assert values.tolist() == [[3, 2], [5, 4], [0, 0]]
     assert top(scores, 2, exact=False)[2].item()
     assert not top(scores[1:2], 2, exact=False)[2].item()
+
+
+@pytest.mark.parametrize("length", [1, 40, 700, 5632, 8000, 8005])
+@pytest.mark.parametrize("k", [1, 11])
+def test_the_highest_in_two_stages_are_those_of_one(length: int, k: int) -> None:
+    random = torch.Generator().manual_seed(length)
+    scores = torch.randn((20, length), generator=random)
+    scores[0] = -math.inf
+    scores[1, length // 2 :] = -math.inf
+    scores[2] = scores[2].round()  # many equal ones
+    values, ids = highest(scores, min(k, length))
+    assert torch.equal(values, scores.topk(min(k, length)).values)
+    assert torch.equal(scores.gather(1, ids), values)
+    assert all(len(set(row)) == len(row) for row in ids.tolist())
+    scores[3, -1] = math.nan
+    assert highest(scores, 1)[0][3].isnan().all()
+
+
+def test_log_probabilities_are_those_of_torch() -> None:
+    model, source = Toy(size=200), sources(5, size=200)
+    ids = torch.full((5, 1), BOS)
+    with torch.inference_mode():
+        found, _ = predict(model, ids, model.start(source))
+        expected = model(source, ids)[:, -1].log_softmax(-1)
+    torch.testing.assert_close(found, expected)
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
