@@ -215,12 +215,12 @@ class Job:
         """What was replaced or cut so far."""
         longest = self.run.recipe.data.max_length - 1
         for count, what in (
-            (self.lines.replaced, "malformed UTF-8 sequences of the input became U+FFFD"),
-            (self.tally.truncated, f"input lines have more than {longest} tokens and were cut"),
-            (self.tally.unfinished, "outputs were cut at the longest length"),
+            (self.lines.replaced, "malformed UTF-8 sequences of the input turned into U+FFFD"),
+            (self.tally.truncated, f"input lines cut to {longest} tokens"),
+            (self.tally.unfinished, "outputs cut at the longest length"),
         ):
             if count:
-                yield f"{count:,} {what}"
+                yield f"{what}: {count:,}"
 
 
 def _plain(number: int, rank: int, text: str, score: float) -> str:

@@ -53,7 +53,7 @@ class Counts:
         encoded = self.kept or self.empty or self.too_long
         lines = [f"{self.rows:,} rows read" + (f", {self.kept:,} kept" if encoded else "")]
         for number, what in (
-            (self.empty, "dropped: a side is empty"),
+            (self.empty, "dropped: empty, or one side is"),
             (self.too_long, "dropped: too many tokens"),
             (self.truncated, "truncated to the longest length"),
             (self.unknown, "unknown tokens: characters or words without a piece"),

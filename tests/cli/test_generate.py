@@ -174,7 +174,7 @@ def test_malformed_utf_8_stops_with_its_place_or_is_replaced(generate: Any, tmp_
     done = generate("--errors", "replace", stdin=bad)
     assert done.code == 0
     assert done.out.count("\n") == 3
-    assert "warning: 2 malformed UTF-8 sequences of the input became U+FFFD\n" in done.err
+    assert "warning: malformed UTF-8 sequences of the input turned into U+FFFD: 2\n" in done.err
 
 
 def test_blocks_before_a_malformed_line_are_answered(generate: Any) -> None:
@@ -194,8 +194,8 @@ def test_damaged_gzip_and_endless_lines_are_refused(generate: Any) -> None:
 
 def test_what_is_cut_is_counted(generate: Any) -> None:
     done = generate("--max-length", "2", "--min-length", "1", stdin="cats " * 99 + "\ncats\n")
-    assert "warning: 1 input lines have more than 23 tokens and were cut\n" in done.err
-    assert "outputs were cut at the longest length\n" in done.err
+    assert "warning: input lines cut to 23 tokens: 1\n" in done.err
+    assert "outputs cut at the longest length: 2\n" in done.err
 
 
 def test_output_goes_to_a_file_whole_or_not_at_all(generate: Any, tmp_path: Path) -> None:
