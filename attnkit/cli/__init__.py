@@ -17,6 +17,7 @@ COMMANDS = {
     "eval": "Score trained runs, or the output of any system, side by side.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "recipe": "List, show, explain and copy recipes.",
+    "check": "Measure whether an attention mechanism keeps what all of them promise.",
     "mechanisms": "List the attention mechanisms, or explain one.",
 }
 """Command -> one line of help.  `attnkit.cli.<command>` defines a function of the same name, or

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnkit import mechanisms
 from attnkit.attention import mix
+from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.masks import Mask
 from attnkit.mechanisms import Facts
@@ -67,6 +68,15 @@ class Subject:
     def causal(self) -> bool:
         """Whether the role hides the future."""
         return self.role == "decoder"
+
+    def try_options(self) -> None:
+        """Build once, for the errors of wrong options.  Raises UsageError, and only that."""
+        try:
+            self.build(self.role == "cross", self.causal)
+        except UsageError:
+            raise
+        except Exception:
+            return
 
     @cached_property
     def layer(self) -> MultiHead:

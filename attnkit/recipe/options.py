@@ -6,13 +6,16 @@ Any lets every plain value through; the mechanism then checks it itself.
 
 import ast
 import types
+from collections.abc import Sequence
 from functools import cache, reduce
 from operator import or_
 from typing import Any, Literal, NamedTuple
 
+from attnkit.errors import RecipeError, UsageError
 from attnkit.mechanisms import Facts
 from attnkit.modifiers import EntropyScale
-from attnkit.recipe.problems import Key, Problems
+from attnkit.recipe.nodes import read_value
+from attnkit.recipe.problems import COMMAND_LINE, Key, Problems
 from attnkit.recipe.settings import Setting
 from attnkit.recipe.values import Mismatch, refusal, typed
 from attnkit.text import nearest, quoted
@@ -86,6 +89,29 @@ def option_value(
         place, text = refusal(setting.node, hint, default)
         problems.add(place, told, text)
         return None
+
+
+def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
+    """Typed options from KEY=VALUE words of a command line; a value may be a YAML list or mapping.
+
+    Raises UsageError with one line a problem, also for an option that is missing.
+    """
+    problems, found = Problems(), {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"{quoted(word)} must be KEY=VALUE, an option of {facts.word}")
+        setting = Setting(read_value(text), COMMAND_LINE)
+        if value := option_value(facts, name.strip(), (name.strip(),), setting, problems):
+            found[name.strip()] = value.value
+    try:
+        problems.stop()
+    except RecipeError as error:
+        raise UsageError(str(error)) from error
+    missing = [name for name, o in facts.options.items() if o.required and name not in found]
+    if missing:
+        raise UsageError(f"{facts.word} needs {', '.join(missing)}; write {missing[0]}=VALUE")
+    return found
 
 
 def unknown_option(facts: Facts, name: str) -> str:

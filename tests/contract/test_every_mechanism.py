@@ -5,7 +5,6 @@ from interesting import subjects
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.contract.limits import possible
-from attnkit.mechanisms import facts, names
 
 CASES = [
     pytest.param(subject, contract, id=f"{subject.name}-{contract.name}")
@@ -31,8 +30,3 @@ def test_the_contract_is_kept(subject: Subject, contract: Contract) -> None:
     assert result.state != "broken", result.text
     if result.state == "not applicable":
         assert result.text in EXCUSES.get(contract.name, ())
-
-
-@pytest.mark.parametrize("word", names())
-def test_the_file_writes_its_worked_number_out(word: str) -> None:
-    assert "Worked number:" in facts(word).doc

@@ -1,0 +1,106 @@
+"""`attnkit check`: the table, and how a mechanism that breaks a promise is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnkit import mechanisms
+from attnkit.cli import main
+from attnkit.contract import CONTRACTS
+
+PLUGIN = '''"""Mine: A = softmax({formula}).
+
+Source: a test, 2026.
+"""
+
+from attnkit.attention import Scored
+
+
+class Mine(Scored):
+    """As the file says."""
+{body}
+    def scores(self, q, k, mask):
+        """Scores."""
+        return {formula}
+'''
+PEEKS = """
+    def allowed(self, mask):
+        \"\"\"One key too many.\"\"\"
+        return mask._replace(q_pos=mask.q_pos + 1).dense()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(mechanisms, "_plugged", {})
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `attnkit check WORDS`."""
+    code = main(["check", *words])
+    done = capsys.readouterr()
+    return code, done.out, done.err
+
+
+def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "synthesizer-random", "trainable=false")
+    assert (code, err) == (0, "")
+    rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
+    assert out.startswith("synthesizer-random trainable=false\n")
+    assert rows["contract"] == ["contract", "promise", "encoder", "decoder", "cross"]
+    assert rows["limits"][-6:] == ["kept", "0", "kept", "0", "kept", "0"]
+    assert rows["beams"][-3:] == ["-", "-", "-"]
+    assert {contract.name for contract in CONTRACTS} <= rows.keys()
+
+
+def test_a_plug_in_that_looks_ahead_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
+    code, out, err = run(capsys, "mine", "--plugin", "mine.py")
+    assert code == 1
+    assert "broken, decoder: future: length 2, layout any, after token 0: the future has " in err
+    assert "encoder" not in err
+    assert "broken" in next(line for line in out.splitlines() if line.startswith("future"))
+
+
+def test_a_plug_in_that_is_right_needs_no_worked_number(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=""))
+    code, out, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "json")
+    assert (code, err) == (0, "")
+    rows = {row["contract"]: row for row in json.loads(out)["rows"]}
+    assert rows["map"]["cross"] == "kept"
+    assert rows["map"]["cross_error"] < 1e-12
+    assert rows["worked"]["encoder"] == "not applicable"
+    assert rows["worked"]["encoder_text"] == "its class has no worked number"
+    assert rows["cached"]["encoder_error"] is None
+
+
+def test_a_plug_in_that_fails_breaks_what_it_fails_in(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.py").write_text(PLUGIN.format(formula="q @ k", body=""))
+    code, _, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "csv")
+    assert code == 1
+    assert "broken, encoder: map: RuntimeError: " in err
+    assert "bug" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("dto",), "'dto' is not known; did you mean 'dot'?"),
+        (("dot", "key_head=2"), "dot has no option 'key_head'; did you mean key_heads?"),
+        (("dot", "key_heads=3"), "key_heads must divide heads, 4, got 3"),
+        (("dot", "key_heads=two"), "command line: key_heads: must be a whole number or null"),
+        (("dot", "key_heads"), "'key_heads' must be KEY=VALUE, an option of dot"),
+        (("dot", "--format", "jsn"), "--format 'jsn': did you mean json? "),
+        (("dot", "--plugin", "x.py"), "plug-in x.py is not there"),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert code in (2, 66)
+    assert out == ""
+    assert text in err
