@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attnkit import blocked, kernels
 from attnkit.masks import Mask as Mask
 from attnkit.modifiers import EntropyScale, Modifiers
 
@@ -315,26 +316,36 @@ def visible_softmax(
 class Kernel(Attention):
     """y = phi(q) (phi(k)^T v) / (phi(q) sum phi(k)): linear time, constant state when decoding.
 
-    A subclass fills `phi_q` and `phi_k` (non-negative features).  Padding is removed from phi(k),
-    so from the denominator too.  Causal training runs in chunks: no [T, M, E] tensor is formed.
-    Sums are kept in float32 at least.
+    A subclass fills `phi_q` and `phi_k`, each position by itself, so that every key gets a weight
+    of at least 0.  Padding is removed from phi(k), so from the denominator too.  No [T, M, E]
+    tensor is formed.  Sums are kept in float32 at least.
     """
 
     positions: ClassVar[tuple[str, ...]] = ("rope",)
     map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
-    chunk = 64
+    exponent: bool = False
+    """Whether phi_k answers the logarithm of the features.  They are then exponentiated under one
+    shift for all features and keys, which cancels: the largest logarithm so far when causal, so
+    that nothing overflows and the future has no say."""
+    chunk: int = 64
+    """Positions of a causal chunk: a square inside each, sums between them."""
 
     @abstractmethod
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
-        """Features of the queries."""
+        """Features of the queries; a factor that all features of a query share has no effect."""
 
     @abstractmethod
     def phi_k(
         self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
     ) -> Float[Tensor, "B H S M"]:
-        """Features of the keys; those of pads are zeroed afterwards."""
+        """Features of the keys, or their logarithms; those of pads are removed afterwards."""
+
+    def maps(self) -> kernels.Maps:
+        """Both maps as they are now, for this call and its backward pass."""
+        learned = tuple(self.parameters())
+        return kernels.Maps(self.phi_q, self.phi_k, self.exponent, learned)
 
     def forward(
         self,
@@ -347,75 +358,43 @@ class Kernel(Attention):
         bias: Float[Tensor, "b H T S"] | None = None,
         gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
-        """See `Attention.forward`.  State: phi(k)^T v [B, H, M, E] and sum phi(k) [B, H, M]."""
+        """See `Attention.forward`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peak."""
         if prior is not None or bias is not None:
             raise ValueError("a kernel mechanism has no scores: prior and bias cannot be added")
         if q is None:
             raise ValueError("a kernel mechanism needs queries")
-        kind = (v if v is not None else q).dtype
-        wide = kind if kind in (torch.float32, torch.float64) else torch.float32
-        features = self.phi_q(q.to(wide))
+        maps = self.maps()
         if k is None or v is None:
             if state is None:
                 raise ValueError("keys and values must come with the first call")
-            return Out(ratio(features, *state).to(kind), state)
-        new = mask.valid[:, -k.shape[2] :]
-        # where, not a product: garbage in pads may be infinite, and infinity times zero is NaN
-        phi = self.phi_k(k.to(wide), new).masked_fill(~new[:, None, :, None], 0)
-        values = v.to(wide).masked_fill(~new[:, None, :, None], 0)
-        if mask.causal:
-            y, state = chunked_causal(features, phi, values, state, self.chunk)
+            return Out(self._answer(maps, q, state), state)
+        real = new_keys(mask, k)
+        quick = blocked.usable(q, k, v)
+        if mask.causal and k.shape[2] > 1:
+            if quick and state is None:
+                return Out(*blocked.causal(maps, self.chunk, q, k, v, real))
+            phi, values = kernels.prepare(maps, k, v, real)
+            features = maps.q(q.to(kernels.widest(q.dtype)))
+            y, state = kernels.plain_causal(features, phi, values, state, maps.exponent, self.chunk)
+            return Out(y.to(v.dtype), state)
+        if quick and k.shape[2] > 1:
+            new = blocked.key_sums(maps, k, v, real)
         else:
-            state = add_state(state, phi.transpose(-1, -2) @ values, phi.sum(2))
-            y = ratio(features, *state)
-        return Out(y.to(kind), state)
+            new = kernels.add(*kernels.prepare(maps, k, v, real), maps.exponent)
+        state = kernels.merge(state, new)
+        return Out(self._answer(maps, q, state), state)
+
+    def _answer(self, maps: kernels.Maps, q: Tensor, sums: kernels.Sums) -> Tensor:
+        if q.shape[2] > 1 and blocked.usable(q):
+            return blocked.answers(maps, q, sums[0])
+        return kernels.answer(maps.q(q.to(kernels.widest(q.dtype))), sums).to(q.dtype)
 
 
-def add_state(
-    state: tuple[Tensor, Tensor] | None, outer: Tensor, total: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Add a block's sums to a kernel state."""
-    return (outer, total) if state is None else (state[0] + outer, state[1] + total)
-
-
-def divide(above: Float[Tensor, "*n E"], below: Float[Tensor, "*n"]) -> Float[Tensor, "*n E"]:
-    """A quotient where 0/0, a query that sees no key, is 0."""
-    return above / below.masked_fill(below == 0, 1).unsqueeze(-1)
-
-
-def ratio(
-    features: Float[Tensor, "B H T M"],
-    outer: Float[Tensor, "B H M E"],
-    total: Float[Tensor, "B H M"],
-) -> Float[Tensor, "B H T E"]:
-    """Answer queries from the sums of a kernel state."""
-    return divide(features @ outer, (features @ total.unsqueeze(-1)).squeeze(-1))
-
-
-def chunked_causal(
-    features: Float[Tensor, "B H T M"],
-    phi: Float[Tensor, "B H T M"],
-    values: Float[Tensor, "B H T E"],
-    state: tuple[Tensor, Tensor] | None,
-    chunk: int,
-) -> tuple[Float[Tensor, "B H T E"], tuple[Tensor, Tensor]]:
-    """Causal kernel attention in chunks: a small square inside each, running sums between them."""
-    length = features.shape[2]
-    size = min(chunk, length)
-    spare = -length % size
-    if spare:
-        features, phi, values = (F.pad(x, (0, 0, 0, spare)) for x in (features, phi, values))
-    blocks = (-1, size)
-    features, phi, values = (torch.unflatten(x, 2, blocks) for x in (features, phi, values))
-    outer = phi.transpose(-1, -2) @ values  # [B, H, chunks, M, E]
-    total = phi.sum(3)  # [B, H, chunks, M]
-    outer_after, total_after = outer.cumsum(2), total.cumsum(2)
-    outer_before, total_before = outer_after - outer, total_after - total
-    if state is not None:
-        outer_before = outer_before + state[0].unsqueeze(2)
-        total_before = total_before + state[1].unsqueeze(2)
-    square = (features @ phi.transpose(-1, -2)).tril()  # [B, H, chunks, size, size]
-    above = square @ values + features @ outer_before
-    below = square.sum(-1) + (features @ total_before.unsqueeze(-1)).squeeze(-1)
-    y = divide(above, below).flatten(2, 3)[:, :, :length]
-    return y, add_state(state, outer_after[:, :, -1], total_after[:, :, -1])
+def new_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:
+    """Which of the keys that come with this call are real; None where all are known to be."""
+    if mask.layout == "packed":
+        return None
+    real = mask.valid[:, -k.shape[2] :]
+    if real.device.type == "cpu" and not torch.compiler.is_compiling() and bool(real.all()):
+        return None
+    return real.expand(k.shape[0], -1)

@@ -1,32 +1,87 @@
-"""Linear attention: y = phi(q) sum phi(k) v^T / phi(q) sum phi(k), phi(x) = elu(x) + 1.
+"""Linear attention: y = phi(q) sum phi(k) v^T / phi(q) sum phi(k).
 
 Linear time in both directions, chunked when causal, a state of constant size when decoding.
-Unscaled, as in the source: Katharopoulos et al. 2020, "Transformers are RNNs", equation 7.
+Unscaled, as in the sources.  `feature_map` is phi:
 
-Worked number: q = k = v = rows (1, 0), (0, 1), (1, 1) give similarities (5, 4, 6), (4, 5, 6),
-(6, 6, 8); the first answer is (.7333, .6667), and causally the second is (.4444, .5556).
+- `elu`: elu(x) + 1, so 1 + x or e^x.
+- `taylor`: similarity 1 + cos(q, k), features (1, x / |x|).  It lies in [0, 2], so it cannot focus.
+- `exp`: e^x on queries and keys.
+- `softmax`: softmax(q) over the features and e^k, the causal stand-in for `efficient`.  The sum in
+  the softmax cancels in the quotient, so for equal q and k this answers what `exp` answers.
+
+`features: M` widens q and k to M by two learned maps a head, without which M is D; `exp` was
+proposed with M = 4 D.  Their start keeps the variance of a channel.
+
+Exponents overflow without a shift.  A query's is its own largest channel, that of the keys one
+number for all channels and positions, which a quotient cancels; when causal it is the largest so
+far.  (A shift for each channel of the keys would not cancel.)
+
+Limits: no matrix of scores exists, so no biases of position and no options of scored mechanisms.
+The rank of the map is at most M.  Time T*M*E a head, memory T*(D + E).
+
+Source: Katharopoulos et al. 2020, "Transformers are RNNs", equation 7, for `elu`; Shen et al. 2021,
+"Efficient Attention", for the idea of `softmax`; the other two from Su's notes on linear attention
+(spaces.ac.cn, archives 7546 and 8338).
+
+Worked number: q = k = v = rows (1, 0), (0, 1), (1, 1) give with `elu` the similarities (5, 4, 6),
+(4, 5, 6), (6, 6, 8); the first answer is (.7333, .6667), and causally the second is (.4444, .5556).
 """
+
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Kernel, Mask, Shape, numbers
+from attnkit.errors import UsageError
+from attnkit.kernels import shifted_exp
 
 
 class Linear(Kernel):
-    """elu(x) + 1 as the feature map of queries and keys; cost T*D*E."""
+    """A chosen feature map; cost T*M*E, M = D without `features`."""
 
-    def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T D"]:
-        """elu(q) + 1, positive."""
-        return F.elu(q) + 1
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        feature_map: Literal["elu", "taylor", "exp", "softmax"] = "elu",
+        features: int | None = None,
+    ) -> None:
+        super().__init__(shape)
+        if features is not None and features < 1:
+            raise UsageError(f"linear: features must be at least 1, got {features}")
+        if feature_map not in ("elu", "taylor", "exp", "softmax"):
+            raise UsageError(
+                f"linear: feature_map must be elu, taylor, exp or softmax, got {feature_map!r}"
+            )
+        self.feature_map = feature_map
+        self.exponent = feature_map in ("exp", "softmax")
+        self.wide_q = self.wide_k = None
+        if features is not None:
+            size = (shape.heads, shape.head_width, features)
+            self.wide_q = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
+            self.wide_k = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
+
+    def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
+        """Features of the queries, up to a factor each."""
+        q = q if self.wide_q is None else q @ self.wide_q.to(q.dtype)
+        if self.feature_map == "elu":
+            return F.elu(q) + 1
+        if self.feature_map == "taylor":
+            # cosines are rounded: without the tiny excess, antipodal keys alone would give 0/0
+            return _with_one(q, 1 + 8 * torch.finfo(q.dtype).eps)
+        return shifted_exp(q)
 
     def phi_k(
         self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
-    ) -> Float[Tensor, "B H S D"]:
-        """elu(k) + 1, positive."""
-        return F.elu(k) + 1
+    ) -> Float[Tensor, "B H S M"]:
+        """Features of the keys, or their logarithms for `exp` and `softmax`."""
+        k = k if self.wide_k is None else k @ self.wide_k.to(k.dtype)
+        if self.feature_map == "elu":
+            return F.elu(k) + 1
+        return _with_one(k, 1.0) if self.feature_map == "taylor" else k
 
     @classmethod
     def worked(cls) -> tuple[Tensor, Tensor]:
@@ -37,3 +92,8 @@ class Linear(Kernel):
         got = torch.cat([mechanism(x, x, x, mask).y for mask in masks], 2)
         both = ((11 / 15, 10 / 15), (10 / 15, 11 / 15), (0.7, 0.7))
         return got, numbers(*both, (1, 0), (4 / 9, 5 / 9), (0.7, 0.7))
+
+
+def _with_one(x: Tensor, one: float) -> Tensor:
+    """(one, x / |x|); a vector of zeros has similarity 1 with everything."""
+    return F.pad(F.normalize(x, dim=-1), (1, 0), value=one)

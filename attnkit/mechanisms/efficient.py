@@ -1,0 +1,78 @@
+"""Efficient attention: y = softmax_features(q) (softmax_positions(k)^T v).
+
+A double softmax: each query is a distribution over the D channels, each channel of the keys one
+over the real positions.  So rows of the map sum to 1 without a denominator.  Linear time;
+bidirectional, for self-attention and cross attention (whose [D, E] context is all that is kept).
+
+Limits: not causal, because a channel's softmax runs over the whole sequence; no matrix of scores
+exists, so no biases of position.  Unscaled.  Time T*D*E a head, memory T*(D + E).
+
+Source: Shen et al. 2021, "Efficient Attention: Attention with Linear Complexities", equation 3.
+
+Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the weights
+(.332953, .292490, .374557).
+"""
+
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attnkit import blocked, kernels
+from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
+
+MAPS = kernels.Maps(lambda q: q.softmax(-1), lambda k, _: k, exponent=True)
+
+
+class Efficient(Attention):
+    """Two softmaxes, neither over scores; cost T*D*E."""
+
+    causal: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ("rope",)
+    map: ClassVar[str] = "effective"
+    cost: ClassVar[str] = "T*D*D"
+    state: ClassVar[str] = "constant"
+    why: ClassVar[str] = (
+        "its keys are normalised over the whole sequence; the causal stand-in is"
+        " linear with feature_map: softmax"
+    )
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """See `Attention.forward`.  State: sums e^k [v, 1] and the peak of each channel."""
+        if prior is not None or bias is not None:
+            raise ValueError("efficient has no scores: prior and bias cannot be added")
+        if q is None:
+            raise ValueError("efficient needs queries")
+        quick = blocked.usable(q, k, v)
+        if k is not None and v is not None:
+            real = new_keys(mask, k)
+            if quick:
+                new = blocked.key_sums(MAPS, k, v, real, channels=True)
+            else:
+                new = kernels.add(*kernels.prepare(MAPS, k, v, real), True, channels=True)
+            state = kernels.merge(state, new)
+        if state is None:
+            raise ValueError("keys and values must come with the first call")
+        context = kernels.quotient(state[0])  # [B, H, D, E]
+        if quick:
+            return Out(blocked.answers(MAPS, q, context, divide=False), state)
+        y = MAPS.q(q.to(context.dtype)) @ context
+        return Out(y.to(q.dtype), state)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=2, max_length=3))
+        x = numbers((1, 0), (0, 2), (1, 1))
+        maps = mechanism.weights(x, x, x, Mask.packed(3, x.device, causal=False))
+        return maps[:, :, :1], numbers((0.332953, 0.292490, 0.374557))

@@ -1,0 +1,165 @@
+"""Performer (FAVOR+): y = phi(q) sum phi(k) v^T / phi(q) sum phi(k), phi random.
+
+phi(x) = exp(w x - |x|^2 / 2) for M random directions w, x = q or k times D^(-1/4).  The mean of
+phi(q) phi(k) over w is e^(q k / sqrt(D)), so this approximates scaled-dot in linear time, with a
+state of constant size when decoding.  `kernel`:
+
+- `softmax`: as above.
+- `hyperbolic`: also exp(-w x - |x|^2 / 2), so 2 M features; less variance.
+- `relu`: relu(w x) + 0.001, or relu(x) + 0.001 without `features`.  Approximates nothing.
+
+Directions are orthogonal in blocks of D (QR of a Gaussian block) with the lengths of fresh Gaussian
+vectors; a saved buffer.  `features` is M, by default int(D ln D).  `redraw_every: n` draws new ones
+at every n-th training call (0: never); draws follow from a saved seed and a saved count, so a
+resumed training meets the same ones.  They are fixed in evaluation.
+
+Stable without an added epsilon: a query's logarithms are shifted by their maximum, those of the
+keys, |k|^2 / 2 included, by one number for all, when causal by the largest so far.  So the future
+does not leak, and long keys do not vanish.
+
+Limits: no matrix of scores exists, so no biases of position; weights trained with scaled-dot need
+fine-tuning.  Time T*M*(D + E) a head, memory T*(D + E) + M*E.
+
+Source: Choromanski et al. 2021, "Rethinking Attention with Performers", lemma 1, theorem 2 and
+section 2.4; defaults of `features` and `redraw_every` as in performer-pytorch.
+
+Worked number: D = 1, directions 0 and ln 2, q = 1, keys 0 and 1: phi(q) is (1, 2) up to a factor,
+phi(k) is (1, 1) and e^(-1/2) (1, 2), so the weights are as 3 to 5 e^(-1/2): .497294, .502706.
+"""
+
+import math
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit import kernels
+from attnkit.attention import Kernel, Mask, Out, Shape, numbers
+from attnkit.errors import UsageError
+
+RELU_FLOOR = 1e-3
+"""Added to the features of the relu kernel, so that no query has weight 0 for all keys."""
+
+
+class Performer(Kernel):
+    """Random positive orthogonal features; cost T*M*(D + E)."""
+
+    cost: ClassVar[str] = "T*M*D"
+    projection: Tensor | None
+    seed: Tensor
+    calls: Tensor
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        features: int | None = None,
+        kernel: Literal["softmax", "hyperbolic", "relu"] = "softmax",
+        redraw_every: int = 1000,
+    ) -> None:
+        super().__init__(shape)
+        if features is not None and features < 1:
+            raise UsageError(f"performer: features must be at least 1, got {features}")
+        if kernel not in ("softmax", "hyperbolic", "relu"):
+            raise UsageError(
+                f"performer: kernel must be softmax, hyperbolic or relu, got {kernel!r}"
+            )
+        if redraw_every < 0:
+            raise UsageError(
+                f"performer: redraw_every must be at least 0 (0 never redraws), got {redraw_every}"
+            )
+        self.kernel, self.redraw_every = kernel, redraw_every
+        self.exponent = kernel != "relu"
+        width = shape.head_width
+        self.register_buffer("projection", None)
+        if features is None and kernel != "relu":
+            features = max(1, int(width * math.log(width)))
+        if features is None:
+            return
+        # on the CPU even where the model is built without storage, so that every build draws alike
+        seed = int(torch.randint(2**31, (), device="cpu"))
+        self.register_buffer("seed", torch.tensor(seed))
+        self.register_buffer("calls", torch.tensor(0))
+        drawn = directions(features, width, seed)
+        self.register_buffer("projection", torch.empty(features, width).copy_(drawn))
+        self._counted = (-1, 0)
+
+    def forward(self, *inputs: Any, **named: Any) -> Out:
+        """See `Attention.forward`; a training call is counted."""
+        if self.training and self.redraw_every and self.projection is not None:
+            self._count(self.projection)
+        return super().forward(*inputs, **named)
+
+    def maps(self) -> kernels.Maps:
+        """See `Kernel.maps`; a copy of directions that another call could replace."""
+        projection = self.projection
+        if projection is not None and self.training and self.redraw_every:
+            projection = projection.clone()
+        q, k = (partial(f, projection=projection) for f in (self._map_q, self._map_k))
+        return kernels.Maps(q, lambda x, _: k(x), self.exponent)
+
+    def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
+        """Features of the queries, up to a factor each."""
+        return self._map_q(q, self.projection)
+
+    def phi_k(
+        self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
+    ) -> Float[Tensor, "B H S M"]:
+        """Logarithms of the features of the keys; the relu kernel's features themselves."""
+        return self._map_k(k, self.projection)
+
+    def _map_q(self, q: Tensor, projection: Tensor | None) -> Tensor:
+        along = self._along(q, projection)
+        # |q|^2 / 2 is one of the factors that cancel
+        return along if self.kernel == "relu" else kernels.shifted_exp(along)
+
+    def _map_k(self, k: Tensor, projection: Tensor | None) -> Tensor:
+        along = self._along(k, projection)
+        if self.kernel == "relu":
+            return along
+        half_norm: Tensor = k.square().sum(-1, keepdim=True) * (0.5 * k.shape[-1] ** -0.5)
+        return along - half_norm
+
+    def _along(self, x: Tensor, projection: Tensor | None) -> Tensor:
+        """w x for each direction (and -w x); for the relu kernel its features."""
+        scale: float = x.shape[-1] ** -0.25
+        along = x * scale if projection is None else x @ (projection.to(x.dtype) * scale).T
+        if self.kernel == "relu":
+            return F.relu(along) + RELU_FLOOR
+        if self.kernel == "hyperbolic":
+            along = torch.cat((along, -along), -1)
+        return along
+
+    def _count(self, projection: Tensor) -> None:
+        """Count a training call in the saved buffer, and draw where its turn has come."""
+        version, count = self._counted
+        if version != self.calls._version:  # loaded, moved or new: read it from the device
+            count = int(self.calls)
+        count += 1
+        self.calls.fill_(count)
+        self._counted = (self.calls._version, count)
+        if count % self.redraw_every == 0:
+            turn = int(self.seed) + count // self.redraw_every
+            projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=2), features=2).double()
+        mechanism.projection = torch.tensor([[0.0], [math.log(2)]], dtype=torch.float64)
+        q, k = numbers((1,)), numbers((0,), (1,))
+        maps = mechanism.weights(q, k, k, Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1))
+        first = 3 / (3 + 5 * math.exp(-0.5))
+        return maps, numbers((first, 1 - first))
+
+
+def directions(features: int, width: int, seed: int) -> Float[Tensor, "M D"]:
+    """M directions of D channels, orthogonal in blocks of D, with lengths of Gaussian vectors."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    normal = partial(torch.randn, generator=generator, device="cpu")
+    blocks = [torch.linalg.qr(normal(width, width)).Q.T for _ in range(-(-features // width))]
+    lengths: Tensor = normal(features, width).norm(dim=1, keepdim=True)
+    return torch.cat(blocks)[:features] * lengths
