@@ -15,9 +15,12 @@ from attnkit.contract.subject import (
     up_to,
 )
 from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
 from attnkit.masks import Mask
 
 LENGTHS = (1, 2, 7, 64, 65, 130)
+STEP, ROUGH = 1e-5, 1e-5
+"""How far a difference reaches for a slope, and how near it then comes."""
 WORKED = 5e-7
 """Worked numbers are written with six decimals."""
 
@@ -40,6 +43,40 @@ def finite(subject: Subject) -> float:
             if not slope.isfinite().all():
                 raise Broken(f"{dtype}: the gradient of {name} is not finite")
     return 0.0
+
+
+def slopes(subject: Subject) -> float:
+    """The slope along a random direction of tokens and parameters, against a difference."""
+    worst = 0.0
+    for length in (7, 200):
+        x, valid = inputs(3, length), up_to(length, length - 3, length)
+        kept = subject.kept(subject.answer(subject.layer, x, valid), valid)
+        probe = _drawn(kept)
+
+        def total(
+            layer: MultiHead, x: Tensor, valid: Tensor = valid, probe: Tensor = probe
+        ) -> Tensor:
+            return (subject.kept(subject.answer(layer, x, valid), valid) * probe).sum()
+
+        leaves = [x.clone().requires_grad_(), *subject.layer.parameters()]
+        ways = [_drawn(leaf) for leaf in leaves]
+        found = torch.autograd.grad(total(subject.layer, leaves[0]), leaves, allow_unused=True)
+        slope = sum((s * way).sum() for s, way in zip(found, ways, strict=True) if s is not None)
+        ends = []
+        for step in (STEP, -STEP):
+            moved = subject.copy()
+            with torch.no_grad():
+                for parameter, way in zip(moved.parameters(), ways[1:], strict=True):
+                    parameter.add_(step * way)
+                ends.append(total(moved, x + step * ways[0]))
+        difference = (ends[0] - ends[1]) / (2 * STEP)
+        worst = max(worst, close(torch.as_tensor(slope), difference, f"length {length}", ROUGH))
+    return worst
+
+
+def _drawn(like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(like.numel())
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype)
 
 
 def multiplies(subject: Subject) -> float:

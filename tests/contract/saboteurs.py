@@ -44,6 +44,14 @@ class DeadWeight(Right):
         self.unused = nn.Parameter(torch.zeros(3))
 
 
+class Detached(Right):
+    """Half of the gradient of the queries is lost."""
+
+    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+        assert q is not None
+        return super().scores((q + q.detach()) / 2, k, mask)
+
+
 class Curved(Right):
     """Not linear in the values, though the identity does not show it."""
 
@@ -234,10 +242,11 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Right, "cross", set()),
     (NoShift, "encoder", {"finite"}),
     (DeadWeight, "encoder", {"finite"}),
+    (Detached, "cross", {"slopes"}),
     (Curved, "encoder", {"map"}),
     (Overweight, "decoder", {"rows"}),
     (FarSighted, "decoder", {"future"}),
-    (Hindsight, "decoder", {"future"}),
+    (Hindsight, "decoder", {"future", "slopes"}),
     (ValuesOnly, "encoder", {"padding"}),
     (Coupled, "encoder", {"batch"}),
     (Trusting, "encoder", {"layouts"}),
@@ -250,7 +259,7 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Clamped, "encoder", {"limits"}),
     (Speechless, "cross", {"limits"}),
     (Hasty, "encoder", {"fast"}),
-    (HalfDifferentiable, "decoder", {"fast"}),
+    (HalfDifferentiable, "decoder", {"fast", "slopes"}),
     (NeverFast, "encoder", {"fast"}),
     (Unsaved, "encoder", {"saved"}),
     (Moody, "encoder", {"same", "saved"}),
