@@ -25,7 +25,7 @@ LAYERS = (
     {"loss", "optim", "models"},
     {"layers"},
     {"mechanisms"},
-    {"attention", "positions"},
+    {"attention", "positions", "tables"},
     {"masks", "blocked"},
     {"dense", "kernels"},
     {"prepare"},

@@ -1,9 +1,10 @@
 """Random Synthesizer: A = softmax(R), R an N x N table per head, indexed by position.
 
 Neither queries nor keys exist: the map is the same for every sentence.  R is trained, or with
-`trainable: false` stays as drawn (a saved buffer, not a parameter).  N is `data.max_length` + 1.
-Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", section
-3.1.2; R starts as small Gaussian noise.
+`trainable: false` stays as drawn (the source's Fixed Random: a saved buffer, not a parameter).
+N is `data.max_length` + 1 (twice that in a model of shape decoder); a longer sequence is refused.
+Parameters per head beyond the values: N^2, or none.  Source: Tay et al. 2021, "Synthesizer:
+Rethinking Self-Attention in Transformer Models", section 3.1.2; R starts as small Gaussian noise.
 
 Worked number: a row of R that begins (0, ln 3) gives the second query of a causal decoder the
 weights 1/4, 3/4.
@@ -17,6 +18,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.tables import cells, check_length
+
+START = 0.02
+"""Standard deviation of a table that is trained; it starts almost uniform."""
 
 
 class SynthesizerRandom(Scored):
@@ -32,25 +37,19 @@ class SynthesizerRandom(Scored):
     def __init__(self, shape: Shape, *, trainable: bool = True) -> None:
         super().__init__(shape)
         self.limit = shape.max_length
-        table = torch.randn(shape.heads, shape.max_length, shape.max_length) * 0.02
+        table = torch.randn(shape.heads, shape.max_length, shape.max_length)
         if trainable:
-            self.table = nn.Parameter(table)
+            self.table = nn.Parameter(table * START)
         else:
-            # drawn with unit variance: a table that never learns must not start almost uniform
-            self.register_buffer("table", table / 0.02)
+            # unit variance: a table that never learns must not stay almost uniform
+            self.register_buffer("table", table)
 
     def scores(
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
     ) -> Float[Tensor, "b H T S"]:
         """Rows and columns of R by position, so that caches and left padding are exact."""
-        longest = mask.k_pos.shape[1]
-        if mask.layout != "any":
-            self._check(longest)
-            start = longest - mask.q_pos.shape[1]
-            return self.table[None, :, start:longest, :longest]
-        if longest > self.table.shape[1]:
-            self._check(int(mask.k_pos.max()) + 1)
-        return self.table[:, mask.q_pos[:, :, None], mask.k_pos[:, None, :]].transpose(0, 1)
+        check_length(mask, self.table.shape[1], "synthesizer-random")
+        return cells(self.table, mask)
 
     @classmethod
     def worked(cls) -> tuple[Tensor, Tensor]:
@@ -61,11 +60,3 @@ class SynthesizerRandom(Scored):
         mask = Mask.packed(3, mechanism.table.device, causal=True)
         maps = mechanism.weights(None, None, torch.zeros(1, 1, 3, 2).double(), mask)
         return maps[:, :, 1:2], numbers((0.25, 0.75, 0))
-
-    def _check(self, length: int) -> None:
-        limit = self.table.shape[1]
-        if length > limit:
-            raise ValueError(
-                f"synthesizer-random: a sequence of {length} tokens is longer than its table of"
-                f" {limit} positions; shorten the text or raise data.max_length and train again"
-            )

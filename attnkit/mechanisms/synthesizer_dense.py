@@ -1,0 +1,68 @@
+"""Dense Synthesizer: A = softmax(B), B = relu(q) W2 + b2: each token writes its own row of scores.
+
+There are no keys: row i depends on token i only.  With `layers: 2` (the source) `layer.q` is the
+first layer, q = x W1 + b1, and B = relu(q) W2 + b2; with `layers: 1` B = q W, linear in x.  W and
+b2 belong to a head.  N is `data.max_length` + 1 (twice that in a model of shape decoder); a longer
+sequence is refused.  Parameters per head beyond the values: D W + D N.  Source: Tay et al. 2021,
+"Synthesizer: Rethinking Self-Attention in Transformer Models", section 3.1.1; one matrix: Su 2020
+(spaces.ac.cn/archives/7430).
+
+Worked number: D = 2, q = (1, -1), W2 = rows (0, ln 3), (5, 5), b2 = 0 give the scores (0, ln 3),
+because relu drops -1, and the weights 1/4, 3/4; `layers: 1` gives the scores (-5, ln 3 - 5) and the
+same weights.
+"""
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.errors import UsageError
+from attnkit.tables import check_length, columns, per_head, reach, xavier
+
+
+class SynthesizerDense(Scored):
+    """softmax(relu(q) W2 + b2) v; cost T*S*D, no keys."""
+
+    uses: ClassVar[str] = "qv"
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    why: ClassVar[str] = "its scores have one column for each position of one sequence"
+
+    def __init__(self, shape: Shape, *, layers: Literal[1, 2] = 2) -> None:
+        super().__init__(shape)
+        if layers not in (1, 2):
+            raise UsageError(f"synthesizer-dense: layers must be 1 or 2, got {layers}")
+        self.limit, self.layers = shape.max_length, layers
+        size = (shape.heads, shape.head_width, shape.max_length)
+        self.weight = nn.Parameter(xavier(*size))
+        self.bias = nn.Parameter(torch.zeros(size[0], size[2])) if layers == 2 else None
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "B H T S"]:
+        """Columns of relu(q) W2 + b2, or of q W, at the positions of the keys."""
+        assert q is not None
+        limit = self.weight.shape[2]
+        check_length(mask, limit, "synthesizer-dense")
+        x = F.relu(q) if self.layers == 2 else q
+        wide = reach(mask, limit)
+        bias = None if self.bias is None else self.bias[:, :wide]
+        return columns(per_head(x, self.weight[..., :wide], bias), mask)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`; two layers, then one."""
+        maps = []
+        for layers in (2, 1):
+            mechanism = cls(Shape(heads=1, head_width=2, max_length=2), layers=layers).double()
+            with torch.no_grad():
+                mechanism.weight.copy_(numbers((0, math.log(3)), (5, 5))[0])
+            q, mask = numbers((1, -1), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
+            maps.append(mechanism.weights(q, None, q, mask)[:, :, :1])
+        return torch.cat(maps, 2), numbers((0.25, 0.75), (0.25, 0.75))

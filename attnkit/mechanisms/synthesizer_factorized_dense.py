@@ -1,0 +1,106 @@
+"""Factorized Dense Synthesizer: A = softmax(C), C composed of two short rows, a b = N.
+
+A = relu(q) W_A + b_A has a entries, B = relu(q) W_B + b_B has b, and each column of scores is a
+product of two: `layout: outer` C[j] = A[j div b] B[j mod b]; `layout: tile` C[j] = A[j mod a]
+B[j mod b].  The source says that both rows are tiled, which repeats after lcm(a, b) columns (with
+a = b only a of the N scores differ), so the outer product, in which no two columns share a pair,
+is the default.  `factors` is [a, b]; by default a is the largest divisor of N up to sqrt(N).
+N is `data.max_length` + 1 (twice that in a model of shape decoder), so `max_length: 255` gives
+16 x 16, while a prime N leaves 1 x N; a longer sequence is refused.  `layer.q` is the first layer;
+parameters per head beyond the values: D W + D (a + b).  Source: Tay et al. 2021, "Synthesizer:
+Rethinking Self-Attention in Transformer Models", section 3.1.3; outer: Su 2020
+(spaces.ac.cn/archives/7430).
+
+Worked number: A = (1, 2), B = (3, 5): outer 3, 5, 6, 10 and tile 3, 10, 3, 10.
+"""
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.errors import UsageError
+from attnkit.tables import check_length, columns, per_head, reach, xavier
+
+
+def default_factors(length: int) -> tuple[int, int]:
+    """The factors of a length that are nearest to its square root, the smaller first."""
+    small = next(a for a in range(math.isqrt(length), 0, -1) if length % a == 0)
+    return small, length // small
+
+
+def compose(
+    left: Float[Tensor, "*n a"], right: Float[Tensor, "*n b"], layout: str, length: int
+) -> Float[Tensor, "*n S"]:
+    """The first `length` products of two short rows in one of the two layouts."""
+    if layout == "outer":
+        b = right.shape[-1]
+        blocks = left[..., : -(-length // b), None] * right[..., None, :]
+        return blocks.flatten(-2)[..., :length]
+    once = [1] * (left.dim() - 1)
+    left, right = (row.repeat(*once, -(-length // row.shape[-1])) for row in (left, right))
+    return left[..., :length] * right[..., :length]
+
+
+class SynthesizerFactorizedDense(Scored):
+    """softmax(A[j div b] B[j mod b]) v; cost T*S, no keys."""
+
+    uses: ClassVar[str] = "qv"
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    cost: ClassVar[str] = "T*S"
+    why: ClassVar[str] = "its scores have one column for each position of one sequence"
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        factors: tuple[int, int] | None = None,
+        layout: Literal["outer", "tile"] = "outer",
+    ) -> None:
+        super().__init__(shape)
+        if layout not in ("outer", "tile"):
+            raise UsageError(
+                f"synthesizer-factorized-dense: layout must be outer or tile, got {layout!r}"
+            )
+        self.limit = length = shape.max_length
+        factors = default_factors(length) if factors is None else factors
+        if len(factors) != 2 or min(factors) < 1 or math.prod(factors) != length:
+            a, b = default_factors(length)
+            raise UsageError(
+                "synthesizer-factorized-dense: factors must be two that multiply to the"
+                f" {length} positions of the layer, such as [{a}, {b}], got {list(factors)}"
+            )
+        self.layout = layout
+        heads, width = shape.heads, shape.head_width
+        self.left, self.right = (nn.Parameter(xavier(heads, width, size)) for size in factors)
+        self.left_bias, self.right_bias = (
+            nn.Parameter(torch.zeros(heads, size)) for size in factors
+        )
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "B H T S"]:
+        """Columns of C at the positions of the keys."""
+        assert q is not None
+        assert isinstance(self.limit, int)
+        check_length(mask, self.limit, "synthesizer-factorized-dense")
+        x, length = F.relu(q), reach(mask, self.limit)
+        # entries that no column up to `length` reads are not computed
+        b = min(length, self.right.shape[2])
+        a = -(-length // b) if self.layout == "outer" else min(length, self.left.shape[2])
+        left = per_head(x, self.left[..., :a], self.left_bias[:, :a])
+        right = per_head(x, self.right[..., :b], self.right_bias[:, :b])
+        return columns(compose(left, right, self.layout, length), mask)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`; the scores of both layouts."""
+        rows = numbers((1, 2)), numbers((3, 5))
+        got = torch.cat([compose(*rows, layout, 4) for layout in ("outer", "tile")], 2)
+        return got, numbers((3, 5, 6, 10), (3, 10, 3, 10))

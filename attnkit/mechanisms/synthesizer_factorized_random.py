@@ -1,0 +1,66 @@
+"""Factorized Random Synthesizer: A = softmax(R1 R2^T), R1 and R2 tables N x k per head.
+
+A Random Synthesizer whose table has rank k at most.  `rank` is k, 8 in the source.  N is
+`data.max_length` + 1 (twice that in a model of shape decoder); a longer sequence is refused.
+Parameters per head beyond the values: 2 N k.  Source: Tay et al. 2021, "Synthesizer: Rethinking
+Self-Attention in Transformer Models", section 3.1.3.
+
+Worked number: k = 1, R1 = (1, 2), R2 = (0, ln 3) give the second row of scores (0, 2 ln 3), so the
+weights 1/10, 9/10.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.errors import UsageError
+from attnkit.mechanisms.synthesizer_random import START
+from attnkit.tables import aligned, check_length
+
+
+class SynthesizerFactorizedRandom(Scored):
+    """softmax(R1[query position] R2[key position]) v; cost T*S*k, no queries, no keys."""
+
+    uses: ClassVar[str] = "v"
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    cost: ClassVar[str] = "T*S"
+    why: ClassVar[str] = "its weights are a table over the positions of one sequence"
+
+    def __init__(self, shape: Shape, *, rank: int = 8) -> None:
+        super().__init__(shape)
+        if rank < 1:
+            raise UsageError(f"synthesizer-factorized-random: rank must be 1 or more, got {rank}")
+        self.limit = shape.max_length
+        size = (shape.heads, shape.max_length, rank)
+        # the product of k pairs then varies as much as a trained table of the full rank
+        scale = (START / rank**0.5) ** 0.5
+        self.rows = nn.Parameter(torch.randn(size) * scale)
+        self.columns = nn.Parameter(torch.randn(size) * scale)
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "b H T S"]:
+        """R1 R2^T at the positions of queries and keys."""
+        check_length(mask, self.rows.shape[1], "synthesizer-factorized-random")
+        keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
+        if aligned(mask):
+            scores = self.rows[:, keys - queries : keys] @ self.columns[:, :keys].transpose(1, 2)
+            return scores[None]
+        left, right = self.rows[:, mask.q_pos], self.columns[:, mask.k_pos]  # [H, b, T, k]
+        return (left @ right.transpose(-1, -2)).transpose(0, 1)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=2, max_length=2), rank=1).double()
+        with torch.no_grad():
+            mechanism.rows.copy_(numbers((1,), (2,))[0])
+            mechanism.columns.copy_(numbers((0,), (math.log(3),))[0])
+        v, mask = numbers((0, 0), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
+        return mechanism.weights(None, None, v, mask)[:, :, 1:], numbers((0.1, 0.9))

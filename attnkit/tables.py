@@ -1,0 +1,79 @@
+"""Scores that are tied to positions: slices of tables where columns are positions, else gathers.
+
+For mechanisms whose weights are made for N positions: a key at position j has column j, whatever
+the padding, and a query at position i row i, whatever is cached.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from attnkit.masks import Mask
+
+
+def aligned(mask: Mask) -> bool:
+    """Whether column j holds position j in every row, pads aside, and the queries come last.
+
+    Without the caller's word the positions are read, but only where that costs no wait for a
+    device; False sends the caller to the general path, which is right for any positions.
+    """
+    if mask.layout != "any":
+        return True
+    k_pos = mask.k_pos
+    if k_pos.device.type != "cpu" or isinstance(k_pos, FakeTensor) or torch.compiler.is_compiling():
+        return False
+    keys, queries = k_pos.shape[1], mask.q_pos.shape[1]
+    columns = torch.arange(keys)
+    hidden = ~mask.valid
+    in_place = (k_pos == columns) | hidden
+    own = (mask.q_pos == columns[keys - queries :]) | hidden[:, keys - queries :]
+    return bool(in_place.all() and own.all())
+
+
+def check_length(mask: Mask, limit: int, word: str) -> None:
+    """Raise ValueError for a sequence that is longer than the weights reach."""
+    length = mask.k_pos.shape[1]
+    if length > limit and mask.layout == "any":
+        length = int(mask.k_pos.max()) + 1  # pads take columns, but no positions
+    if length > limit:
+        raise ValueError(
+            f"{word}: a sequence of {length} tokens is longer than its table of {limit} positions;"
+            " shorten the text or raise data.max_length and train again"
+        )
+
+
+def cells(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
+    """The entries of a table at the positions of queries and keys."""
+    keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
+    if aligned(mask):
+        return table[None, :, keys - queries : keys, :keys]
+    return table[:, mask.q_pos[:, :, None], mask.k_pos[:, None, :]].transpose(0, 1)
+
+
+def reach(mask: Mask, limit: int) -> int:
+    """How many columns `columns` will need: no more than there are keys, where that is known."""
+    return mask.k_pos.shape[1] if aligned(mask) else limit
+
+
+def columns(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B H T S"]:
+    """The columns of scores that belong to the positions of the keys."""
+    if aligned(mask):
+        return scores[..., : mask.k_pos.shape[1]]
+    index = mask.k_pos[:, None, None, :].expand(*scores.shape[:3], -1)
+    return scores.gather(-1, index)
+
+
+def per_head(
+    x: Float[Tensor, "B H T D"], weight: Float[Tensor, "H D M"], bias: Float[Tensor, "H M"] | None
+) -> Float[Tensor, "B H T M"]:
+    """x W + b with a matrix for each head, never copied per row of the batch."""
+    rows = x.transpose(0, 1).flatten(1, 2)  # [H, B T, D]
+    y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
+    return torch.unflatten(y, 1, (x.shape[0], -1)).transpose(0, 1)
+
+
+def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:
+    """A matrix for each head, drawn as Glorot and Bengio 2010, equation 16."""
+    bound = (6 / (inner + outer)) ** 0.5
+    return torch.empty(heads, inner, outer).uniform_(-bound, bound)

@@ -1,0 +1,204 @@
+"""The Synthesizer forms: their tables and rows, their limits, and what they depend on."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit.attention import Mask, Shape
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms.synthesizer_factorized_dense import compose, default_factors
+from attnkit.mechanisms.synthesizer_random import SynthesizerRandom
+from attnkit.tables import aligned
+
+WIDTH, HEADS, LONGEST = 8, 2, 12
+FORMS: list[tuple[str, dict[str, Any]]] = [
+    ("synthesizer-random", {}),
+    ("synthesizer-random", {"trainable": False}),
+    ("synthesizer-factorized-random", {"rank": 2}),
+    ("synthesizer-dense", {"layers": 1}),
+    ("synthesizer-dense", {"layers": 2}),
+    ("synthesizer-factorized-dense", {}),
+    ("synthesizer-factorized-dense", {"layout": "tile"}),
+    ("synthesizer-factorized-dense", {"factors": (6, 2), "layout": "tile"}),
+    ("synthesizer-factorized-dense", {"factors": (2, 6)}),
+]
+RANDOM, DENSE = FORMS[:3], FORMS[3:]
+
+
+def build(word: str, **options: Any) -> MultiHead:
+    torch.manual_seed(2)
+    layer = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options).double()
+    with torch.no_grad():
+        for parameter in layer.mechanism.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return layer
+
+
+def packed(length: int, causal: bool = False) -> Mask:
+    return Mask.packed(length, torch.device("cpu"), causal=causal)
+
+
+def scores(layer: MultiHead, x: Tensor, mask: Mask) -> Tensor:
+    q = None if layer.q is None else layer.q(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    return layer.mechanism.scores(q, None, mask)
+
+
+@pytest.mark.parametrize(("word", "options"), RANDOM)
+def test_the_map_of_a_random_form_does_not_depend_on_content(
+    word: str, options: dict[str, Any]
+) -> None:
+    layer, x = build(word, **options), torch.randn(1, 7, WIDTH).double()
+    maps = layer.weights(x, packed(7))
+    torch.testing.assert_close(layer.weights(x[:, torch.randperm(7)] * -3, packed(7)), maps)
+    assert layer.q is layer.k is None
+
+
+@pytest.mark.parametrize(("word", "options"), DENSE)
+def test_row_i_of_a_dense_form_depends_on_token_i_only(word: str, options: dict[str, Any]) -> None:
+    layer, x = build(word, **options), torch.randn(1, 7, WIDTH).double().requires_grad_()
+    own = scores(layer, x, packed(7))
+    for i in range(7):
+        (slope,) = torch.autograd.grad(own[:, :, i].square().sum(), x, retain_graph=True)
+        assert slope[:, i].abs().min() > 0
+        others = torch.arange(7) != i
+        assert slope[:, others].abs().max() == 0
+    assert layer.q is not None
+    assert layer.k is None
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("word", "options"), FORMS)
+def test_any_positions_give_the_scores_of_aligned_ones(
+    word: str, options: dict[str, Any], causal: bool
+) -> None:
+    layer, x = build(word, **options), torch.randn(2, 9, WIDTH).double()
+    whole = layer.weights(x, packed(9, causal))
+    valid = torch.ones(2, 11, dtype=torch.bool)
+    valid[0, :2] = False  # pads on the left
+    valid[1, 4:6] = False  # a hole
+    longer = torch.full((2, 11, WIDTH), 50.0).double()
+    longer[valid] = x.flatten(0, 1)
+    mask = Mask.of(valid, 11, causal)
+    assert not aligned(mask)
+    maps = layer.weights(longer, mask)
+    for row in range(2):
+        kept = valid[row]
+        inside = maps[row][:, kept][:, :, kept]
+        torch.testing.assert_close(inside, whole.expand(2, -1, -1, -1)[row])
+
+
+def test_positions_that_are_columns_are_recognised() -> None:
+    right = torch.arange(5) < torch.tensor([[5], [3]])
+    assert aligned(Mask.of(right, 5, causal=True))
+    assert aligned(Mask.of(right, 2, causal=True, start=3))
+    assert aligned(Mask.right(right))
+    assert not aligned(Mask.of(right, 2, causal=False, start=0))
+    assert not aligned(Mask.of(right.flip(1), 5, causal=True))
+
+
+@pytest.mark.parametrize(("word", "options"), FORMS)
+def test_a_text_longer_than_the_weights_is_refused(word: str, options: dict[str, Any]) -> None:
+    layer = build(word, **options)
+    reason = f"{word}: a sequence of 13 tokens is longer than its table of 12 positions"
+    every = torch.ones(1, 13, dtype=torch.bool)
+    for mask in (packed(13), Mask.of(every, 13, causal=True)):
+        with pytest.raises(ValueError, match=reason):
+            layer(torch.zeros(1, 13, WIDTH).double(), mask)
+    every[:, :3] = False  # pads need no positions
+    assert layer(torch.zeros(1, 13, WIDTH).double(), Mask.of(every, 13, causal=True)).y.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "own"),
+    [
+        ("synthesizer-random", {}, LONGEST**2),
+        ("synthesizer-random", {"trainable": False}, 0),
+        ("synthesizer-factorized-random", {}, 2 * LONGEST * 8),
+        ("synthesizer-factorized-random", {"rank": 3}, 2 * LONGEST * 3),
+        ("synthesizer-dense", {"layers": 1}, 4 * LONGEST),
+        ("synthesizer-dense", {}, 4 * LONGEST + LONGEST),
+        ("synthesizer-factorized-dense", {}, (4 + 1) * (3 + 4)),
+    ],
+)
+def test_parameters_per_head_are_those_of_the_source(
+    word: str, options: dict[str, Any], own: int
+) -> None:
+    layer = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options)
+    assert sum(p.numel() for p in layer.mechanism.parameters()) == HEADS * own
+
+
+def test_a_dense_row_is_two_layers_with_the_query_projection_as_the_first() -> None:
+    layer, x = build("synthesizer-dense"), torch.randn(1, 5, WIDTH).double()
+    assert layer.q is not None
+    inner = layer.q(x).relu().unflatten(-1, (HEADS, -1))
+    for head in range(HEADS):
+        row = inner[:, :, head] @ layer.mechanism.weight[head] + layer.mechanism.bias[head]
+        torch.testing.assert_close(scores(layer, x, packed(5))[:, head], row[..., :5])
+    assert build("synthesizer-dense", layers=1).mechanism.bias is None
+
+
+def test_a_factorized_table_has_no_more_than_its_rank() -> None:
+    for rank in (1, 2, 8):
+        layer = build("synthesizer-factorized-random", rank=rank)
+        found = torch.linalg.matrix_rank(scores(layer, torch.zeros(1, 12, WIDTH), packed(12)))
+        assert found.tolist() == [[min(rank, 12)] * HEADS]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "layout", "products"),
+    [
+        ((1, 2), (3, 5), "outer", (3, 5, 6, 10)),
+        ((1, 2), (3, 5), "tile", (3, 10, 3, 10)),
+        ((1, 2), (3, 5, 7), "outer", (3, 5, 7, 6, 10, 14)),
+        ((1, 2), (3, 5, 7), "tile", (3, 10, 7, 6, 5, 14)),
+    ],
+)
+def test_two_short_rows_make_a_long_one(
+    left: tuple[int, ...], right: tuple[int, ...], layout: str, products: tuple[int, ...]
+) -> None:
+    rows = torch.tensor(left), torch.tensor(right)
+    for length in range(1, len(products) + 1):
+        assert compose(*rows, layout, length).tolist() == list(products[:length])
+
+
+@pytest.mark.parametrize(
+    ("length", "factors"),
+    [(512, (16, 32)), (256, (16, 16)), (12, (3, 4)), (13, (1, 13)), (1, (1, 1))],
+)
+def test_default_factors_are_nearest_to_the_square_root(
+    length: int, factors: tuple[int, int]
+) -> None:
+    assert default_factors(length) == factors
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "reason"),
+    [
+        ("synthesizer-dense", {"layers": 3}, "layers must be 1 or 2, got 3"),
+        ("synthesizer-factorized-random", {"rank": 0}, "rank must be 1 or more, got 0"),
+        ("synthesizer-factorized-dense", {"layout": "tiel"}, "must be outer or tile, got 'tiel'"),
+        (
+            "synthesizer-factorized-dense",
+            {"factors": (4, 4)},
+            r"factors must be two that multiply to the 12 positions of the layer, such as \[3, 4\],"
+            r" got \[4, 4\]",
+        ),
+        ("synthesizer-factorized-dense", {"factors": (-3, -4)}, r"got \[-3, -4\]"),
+        ("synthesizer-factorized-dense", {"factors": (12,)}, r"got \[12\]"),
+    ],
+)
+def test_an_impossible_option_is_refused_with_what_is_possible(
+    word: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{word}: .*{reason}"):
+        MultiHead.build(word, WIDTH, HEADS, LONGEST, **options)
+
+
+def test_a_fixed_table_starts_far_from_uniform_and_a_trained_one_near_it() -> None:
+    shape = Shape(heads=1, head_width=4, max_length=200)
+    fixed, trained = (SynthesizerRandom(shape, trainable=t).table.std() for t in (False, True))
+    assert fixed.item() == pytest.approx(1, abs=0.02)
+    assert trained.item() == pytest.approx(0.02, abs=0.001)
