@@ -1,0 +1,134 @@
+"""Fixed patterns: A is a function of positions and of the number of tokens; nothing is learned.
+
+`patterns` names one pattern a head, and heads cycle through the list.  With i the position of the
+query, j that of a key, and n the number of tokens that the query may see:
+
+    previous, current, next   all weight on j = i - 1, i, i + 1
+    left, right               (j + 1)^3 over j <= i - 2, and its mirror image (n - j)^3 over
+                              j >= i + 2: the wider context, nearer tokens first
+    start, end                (n - j)^3, and (j + 1)^3, over all tokens
+    first, last               all weight on j = 0, n - 1
+
+Where there is no such token, the nearest one that is visible takes the weight: `previous` of the
+first token is that token.  By default the heads take previous, current, next, left, right, start,
+end; in a layer built as causal previous, current, left, start.  A causal layer refuses next, right
+and last by name, because there they could only be `current`; when the defaults meet a causal mask
+in a layer that was not told, they fall on the token itself, so nothing leaks.  Source: Raganato et
+al. 2020, "Fixed Encoder Self-Attention Patterns in Transformer-Based Machine Translation", section
+3 (whose eighth head is learned: put it in with a `mixture` of other layers, or not at all).
+
+Worked number: three tokens. `start` weighs them 27, 8, 1 in 36; `end` 1, 8, 27 in 36; `left` of the
+third is all on the first.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.errors import UsageError
+
+BOTH_WAYS = ("previous", "current", "next", "left", "right", "start", "end")
+BACKWARD = ("previous", "current", "left", "start")
+PATTERNS = (*BOTH_WAYS, "first", "last")
+
+
+def support(name: str, i: Tensor, j: Tensor, n: Tensor) -> Bool[Tensor, "b T S"]:
+    """The keys j that a pattern weighs, for queries i that see n tokens."""
+    match name:
+        case "previous":
+            return j == (i - 1).clamp_min(0)
+        case "current":
+            return j == i
+        case "next":
+            return j == torch.minimum(i + 1, n - 1)
+        case "left":
+            return j <= (i - 2).clamp_min(0)
+        case "right":
+            return j >= torch.minimum(i + 2, n - 1)
+        case "first":
+            return j == 0
+        case "last":
+            return j == n - 1
+    return j < n
+
+
+def base(name: str, j: Tensor, n: Tensor) -> Tensor | None:
+    """What is cubed into the weight of key j, or None where all weights are equal."""
+    if name in ("left", "end"):
+        return j + 1
+    return (n - j).clamp_min(1) if name in ("right", "start") else None
+
+
+def places(
+    mask: Mask,
+) -> tuple[Int[Tensor, "b T 1"], Int[Tensor, "b 1 S"], Int[Tensor, "b T 1"]]:
+    """Positions of queries and of keys, and the number of tokens that each query sees."""
+    return mask.q_pos[:, :, None], mask.k_pos[:, None, :], mask.visible()[:, 0, :, None]
+
+
+class FixedPattern(Scored):
+    """Weights by position alone; cost T*S*E, no queries, no keys."""
+
+    uses: ClassVar[str] = "v"
+    cross: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ()
+    cost: ClassVar[str] = "T*S"
+    why: ClassVar[str] = "its patterns are functions of the positions in one sequence"
+    ahead: ClassVar[dict[str, tuple[str, ...]]] = {"patterns": ("next", "right", "last")}
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        patterns: tuple[
+            Literal[
+                "previous", "current", "next", "left", "right", "start", "end", "first", "last"
+            ],
+            ...,
+        ]
+        | None = None,
+    ) -> None:
+        super().__init__(shape)
+        named: tuple[str, ...] = BACKWARD if shape.causal else BOTH_WAYS
+        if patterns is not None:
+            named = tuple(patterns)
+        unknown = next((name for name in named if name not in PATTERNS), None)
+        if unknown is not None or not named:
+            got = "none" if unknown is None else repr(unknown)
+            raise UsageError(f"fixed-pattern: patterns must be of {', '.join(PATTERNS)}, got {got}")
+        self.patterns = tuple(named[head % len(named)] for head in range(shape.heads))
+        # tells the type to compute in
+        self.register_buffer("one", torch.ones(()), persistent=False)
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "b H T S"]:
+        """Logarithms of the weights, up to a constant a row."""
+        i, j, n = places(mask)
+        kind = torch.float64 if self.one.dtype == torch.float64 else torch.float32
+        found = {}
+        for name in set(self.patterns):
+            cubed = base(name, j, n)
+            logarithm = torch.zeros_like(j, dtype=kind) if cubed is None else cubed.to(kind).log()
+            found[name] = (3 * logarithm).expand(n.shape[0], i.shape[1], j.shape[2])
+        return torch.stack([found[name] for name in self.patterns], 1)
+
+    def allowed(self, mask: Mask) -> Bool[Tensor, "b H T S"]:
+        """The tokens that each head's pattern weighs, as far as they are visible."""
+        i, j, n = places(mask)
+        shape = (n.shape[0], i.shape[1], j.shape[2])
+        found = {name: support(name, i, j, n).expand(shape) for name in set(self.patterns)}
+        return torch.stack([found[name] for name in self.patterns], 1) & mask.dense()
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`; the last row of three heads."""
+        shape = Shape(heads=3, head_width=1, max_length=3)
+        mechanism = cls(shape, patterns=("start", "end", "left")).double()
+        v = torch.zeros(1, 3, 3, 1, dtype=torch.float64)
+        maps = mechanism.weights(None, None, v, Mask.packed(3, v.device, causal=False))
+        cubes = numbers((27, 8, 1), (1, 8, 27), (36, 0, 0)) / 36
+        return maps[:, :, 2], cubes[0]

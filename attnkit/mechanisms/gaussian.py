@@ -1,0 +1,80 @@
+"""Gaussian kernel: A = softmax(-|q - k|^2 / 2), Nadaraya-Watson regression on the keys.
+
+Computed as q k^T - |q|^2 / 2 - |k|^2 / 2, in float32 at least: the squares are larger than their
+difference, and 16 bits would lose it.  No parameters beyond the projections, no scale.  Source: the
+attention of Nadaraya 1964 and Watson 1964, as in "Dive into Deep Learning", section 11.2.
+
+Worked number: waists 51, 56, 58 with weights 40, 43, 48, and a waist of 57: the scores are -18,
+-1/2, -1/2, the weights 1.3e-8, .5, .5, and the answer is 45.5.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.mechanisms import dot
+
+
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
+    """|x|^2 / 2."""
+    return x.square().sum(-1, keepdim=True) / 2
+
+
+class Gaussian(Scored):
+    """softmax(-|q - k|^2 / 2) v; cost T*S*D."""
+
+    cost: ClassVar[str] = "T*S*D"
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "B H T S"]:
+        """-|q - k|^2 / 2 by its three terms."""
+        assert q is not None
+        assert k is not None
+        q, k = wide(q), wide(k)
+        return q @ k.transpose(-1, -2) - half_square(q) - half_square(k).transpose(-1, -2)
+
+    def fused(
+        self,
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H S D"],
+        v: Float[Tensor, "B H S E"],
+        mask: Mask,
+    ) -> Float[Tensor, "B H T E"] | None:
+        """Torch's fused kernel with |k|^2 / 2 in channels of their own; |q|^2 cancels in a row.
+
+        16-bit types need three channels: the square is then a sum of three short floats.
+        """
+        if q.device.type == "cpu" and q.shape[2] * k.shape[2] <= dot.PLAIN_UP_TO:
+            return None
+        terms = []
+        rest = -half_square(wide(k))
+        for _ in range(1 if k.dtype in (torch.float32, torch.float64) else 3):
+            terms.append(rest.to(k.dtype))
+            rest = rest - terms[-1].to(rest.dtype)
+        # kernels want one width for all three, a multiple of 8
+        spare = -(k.shape[-1] + len(terms)) % 8
+        k = F.pad(torch.cat((k, *terms), -1), (0, spare))
+        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))
+        y = dot.fused_dot(q, k, F.pad(v, (0, k.shape[-1] - v.shape[-1])), mask, 1.0)
+        return None if y is None else y[..., : v.shape[-1]]
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=3))
+        q, k, v = numbers((57,)), numbers((51,), (56,), (58,)), numbers((40,), (43,), (48,))
+        mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
+        far, near = math.exp(-18), math.exp(-0.5)
+        exact = (40 * far + 91 * near) / (far + 2 * near)  # 45.49999993
+        return mechanism(q, k, v, mask).y, numbers((exact,))

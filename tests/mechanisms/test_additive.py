@@ -1,0 +1,100 @@
+"""Additive scores: the formula, its blocks, and what they cost."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.masks import Mask
+from attnkit.mechanisms import additive
+
+
+def plain(left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
+    """The formula with all hidden units at once, [H, B, T, S]."""
+    units = (left[:, :, :, None] + right[:, :, None]).tanh()
+    return (units * weight[:, None, None, None]).sum(-1)
+
+
+def parts(heads: int = 2, rows: int = 3, queries: int = 5, keys: int = 4) -> list[Tensor]:
+    made = torch.Generator().manual_seed(1)
+    shapes = [(heads, rows, queries, 3), (heads, rows, keys, 3), (heads, 3)]
+    return [
+        torch.randn(shape, generator=made, dtype=torch.float64).requires_grad_() for shape in shapes
+    ]
+
+
+@pytest.mark.parametrize("block", [1, 12, 40, 60, 130, 2**18])
+def test_blocks_of_any_size_equal_the_formula_forward_and_backward(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(additive, "BLOCK", block)
+    inputs = parts()
+    expected = plain(*inputs)
+    scores = additive.TanhScores.apply(*inputs)
+    torch.testing.assert_close(scores, expected)
+    slope = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(y, inputs, slope) for y in (scores, expected))
+    for got, wanted in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"hidden": 5}])
+def test_scores_are_those_of_the_formula_with_matrices_of_each_head(
+    options: dict[str, int],
+) -> None:
+    mechanism = MultiHead.build("additive", 8, 2, 10, **options).double().mechanism
+    q, k = torch.randn(3, 2, 6, 4).double(), torch.randn(3, 2, 7, 4).double()
+    scores = mechanism.scores(q, k, Mask.cross(torch.ones(3, 7, dtype=torch.bool), 6))
+    for head in range(2):
+        left, right = q[:, head] @ mechanism.query[head], k[:, head] @ mechanism.key[head]
+        units = (left[:, :, None] + right[:, None]).tanh()
+        torch.testing.assert_close(scores[:, head], units @ mechanism.out[head])
+
+
+def test_the_hidden_width_sets_the_parameters() -> None:
+    def own(**options: int) -> int:
+        layer = MultiHead.build("additive", 8, 2, 10, **options)
+        return sum(p.numel() for p in layer.mechanism.parameters())
+
+    assert own() == 2 * (4 * (4 + 4) + 4)
+    assert own(hidden=7) == 2 * (7 * (4 + 4) + 7)
+    with pytest.raises(UsageError, match="hidden must be 1 or more, got 0"):
+        own(hidden=0)
+
+
+def test_no_tensor_is_as_large_as_all_hidden_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(additive, "BLOCK", 2**12)
+    inputs = parts(heads=1, rows=2, queries=64, keys=64)
+    sizes = []
+
+    def kept(x: Tensor) -> Tensor:
+        sizes.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(kept, lambda x: x):
+        scores = additive.TanhScores.apply(*inputs)
+    assert max(sizes) <= 2 * 64 * 3
+    left, right, _ = (x.detach() for x in inputs)
+    seen = [block.units.numel() for block in additive.hidden_units(left[0], right[0])]
+    assert max(seen) <= 2**12
+    assert sum(seen) == 2 * 64 * 64 * 3
+    assert scores.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_floats_are_scored_in_float32(dtype: torch.dtype) -> None:
+    mechanism = MultiHead.build("additive", 8, 2, 10).to(dtype).mechanism
+    q = torch.randn(1, 2, 3, 4).to(dtype)
+    mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 3)
+    scores = mechanism.scores(q, q, mask)
+    assert scores.dtype == torch.float32
+    exact = mechanism.double().scores(q.double(), q.double(), mask)
+    torch.testing.assert_close(scores.double(), exact, rtol=0, atol=0.05)
+
+
+def test_large_inputs_saturate_without_losing_the_score() -> None:
+    far = torch.tensor([[[[60.0]]]])
+    near = torch.tensor([[[[-60.0], [-59.0], [60.0], [-500.0]]]])
+    scores = additive.TanhScores.apply(far, near, torch.ones(1, 1))[0, 0, 0]
+    torch.testing.assert_close(scores, torch.tensor([0.0, 1.0, 120.0, -440.0]).tanh())

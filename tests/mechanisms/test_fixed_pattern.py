@@ -1,0 +1,108 @@
+"""Fixed patterns: what each weighs, at the edges, under a causal mask, with padding."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.masks import Mask
+
+
+def maps(*patterns: str, length: int = 5, causal: bool = False, pads: int = 0) -> Tensor:
+    """The weights of one row with the first `pads` tokens hidden, [H, T, S]."""
+    heads = len(patterns)
+    layer = MultiHead.build("fixed-pattern", heads, heads, 8, patterns=patterns).double()
+    valid = (torch.arange(length) >= pads)[None]
+    x = torch.zeros(1, length, heads).double()
+    return layer.weights(x, Mask.of(valid, length, causal=causal))[0]
+
+
+def one_hot(*targets: int) -> Tensor:
+    return torch.eye(5, dtype=torch.float64)[list(targets)]
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [
+        ("previous", (0, 0, 1, 2, 3)),
+        ("current", (0, 1, 2, 3, 4)),
+        ("next", (1, 2, 3, 4, 4)),
+        ("first", (0, 0, 0, 0, 0)),
+        ("last", (4, 4, 4, 4, 4)),
+    ],
+)
+def test_a_pattern_of_one_token_falls_on_the_nearest_at_the_edge(
+    name: str, targets: tuple[int, ...]
+) -> None:
+    assert torch.equal(maps(name)[0], one_hot(*targets))
+
+
+def test_wide_patterns_are_cubes_of_the_distance_from_their_far_end() -> None:
+    left, right, start, end = maps("left", "right", "start", "end")
+    cubes = torch.tensor([1.0, 8, 27, 64, 125]).double()
+    torch.testing.assert_close(end, (cubes / 225).expand(5, 5))
+    torch.testing.assert_close(start, end.flip(1))
+    torch.testing.assert_close(right, left.flip(0, 1))
+    torch.testing.assert_close(left[:3], one_hot(0, 0, 0))
+    torch.testing.assert_close(left[3, :2], cubes[:2] / 9)
+    torch.testing.assert_close(left[4, :3], cubes[:3] / 36)
+    assert left.triu(-1)[2:].abs().max() == 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", ["previous", "current", "left", "start", "end", "first"])
+def test_left_padding_shifts_a_pattern(name: str, causal: bool) -> None:
+    longer = maps(name, length=7, causal=causal, pads=2)[0]
+    torch.testing.assert_close(longer[2:, 2:], maps(name, causal=causal)[0])
+    assert longer[:, :2].abs().max() == 0
+
+
+def test_a_causal_mask_ends_the_sentence_at_the_query() -> None:
+    end, first = maps("end", "first", causal=True)
+    for row in range(5):
+        cubes = (torch.arange(row + 1) + 1.0).double() ** 3
+        torch.testing.assert_close(end[row, : row + 1], cubes / cubes.sum())
+    assert torch.equal(first, one_hot(0, 0, 0, 0, 0))
+
+
+def test_default_patterns_look_ahead_only_where_that_is_possible() -> None:
+    def heads(causal: bool | None) -> tuple[str, ...]:
+        return MultiHead.build("fixed-pattern", 8, 8, 9, causal=causal).mechanism.patterns
+
+    both = ("previous", "current", "next", "left", "right", "start", "end", "previous")
+    assert heads(None) == heads(False) == both
+    assert heads(True) == ("previous", "current", "left", "start") * 2
+
+
+def test_in_a_layer_that_was_not_told_the_default_heads_ahead_fall_on_the_token() -> None:
+    layer = MultiHead.build("fixed-pattern", 7, 7, 9).double()
+    mask = Mask.packed(5, torch.device("cpu"), causal=True)
+    weights = layer.weights(torch.zeros(1, 5, 7).double(), mask)[0]
+    for head in (2, 4):
+        assert torch.equal(weights[head], one_hot(0, 1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("name", ["next", "right", "last"])
+def test_a_causal_layer_refuses_patterns_that_look_ahead(name: str) -> None:
+    reason = f"patterns: {name} looks ahead"
+    with pytest.raises(UsageError, match=reason):
+        MultiHead.build("fixed-pattern", 8, 2, 9, causal=True, patterns=("previous", name))
+    layer = MultiHead.build("fixed-pattern", 8, 2, 9, patterns=(name,))
+    mask = Mask.packed(5, torch.device("cpu"), causal=True)
+    with pytest.raises(UsageError, match=reason):
+        layer(torch.zeros(1, 5, 8), mask)
+
+
+def test_an_unknown_or_missing_pattern_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"patterns must be of previous, .*, last, got 'prior'"):
+        MultiHead.build("fixed-pattern", 8, 2, 9, patterns=("prior",))
+    with pytest.raises(UsageError, match="patterns must be of previous, .*, got none"):
+        MultiHead.build("fixed-pattern", 8, 2, 9, patterns=())
+
+
+def test_nothing_is_learned_and_only_values_are_projected() -> None:
+    layer = MultiHead.build("fixed-pattern", 8, 2, 9)
+    assert not list(layer.mechanism.parameters())
+    assert layer.q is layer.k is None
+    assert "mechanism.one" not in layer.state_dict()

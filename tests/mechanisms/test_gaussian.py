@@ -1,0 +1,73 @@
+"""The Gaussian kernel: regression on keys, the expanded form, and the fused path."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit.attention import numbers
+from attnkit.layers import MultiHead
+from attnkit.masks import Mask
+from attnkit.mechanisms import dot
+
+KEYS, VALUES = numbers((51,), (56,), (58,)), numbers((40,), (43,), (48,))
+
+
+def kernel(width: int) -> torch.nn.Module:
+    return MultiHead.build("gaussian", width, 1, 8).mechanism
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["64", "32", "b16"]
+)
+def test_a_waist_of_57_weighs_the_mean_of_its_two_neighbours(dtype: torch.dtype) -> None:
+    mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
+    q, k, v = (x.to(dtype) for x in (numbers((57,)), KEYS, VALUES))
+    maps = kernel(1).weights(q, k, v, mask).double()[0, 0, 0]
+    torch.testing.assert_close(maps, torch.tensor([1.3e-8, 0.5, 0.5]).double(), rtol=0, atol=1e-6)
+    y = kernel(1)(q, k, v, mask).y.item()
+    assert y == pytest.approx(45.49999993, abs=1e-6 if dtype != torch.bfloat16 else 1e-2)
+
+
+def test_two_measures_pick_the_nearest_person() -> None:
+    keys = numbers((51, 161), (56, 169), (58, 175))
+    q = numbers((56, 169), (57, 172))
+    y = kernel(2)(q, keys, keys, Mask.cross(torch.ones(1, 3, dtype=torch.bool), 2)).y[0, 0]
+    torch.testing.assert_close(y[0], torch.tensor([56.0, 169.0]).double(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(y[1], torch.tensor([57.0, 172.0]).double(), rtol=0, atol=1e-5)
+
+
+def direct(q: Tensor, k: Tensor) -> Tensor:
+    return -(q[:, :, :, None] - k[:, :, None]).square().sum(-1) / 2
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-10), (torch.float32, 3e-4)])
+def test_the_expanded_form_equals_the_distance(dtype: torch.dtype, error: float) -> None:
+    torch.manual_seed(0)
+    q, k = (10 * torch.randn(2, 2, 9, 8, dtype=dtype) for _ in range(2))
+    scores = kernel(8).scores(q, k, Mask.cross(torch.ones(2, 9, dtype=torch.bool), 9))
+    torch.testing.assert_close(scores, direct(q, k), rtol=1e-6, atol=error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [1, 5, 8])
+def test_the_fused_kernel_equals_the_plain_path(
+    dtype: torch.dtype, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = torch.Generator().manual_seed(4)
+    valid = torch.arange(20) < torch.tensor([[20], [13]])
+    masks = [Mask.of(valid, 20, causal=True), Mask.right(valid)]
+    masks.append(Mask.packed(20, valid.device, causal=True))
+    for mask in masks:
+        answers = []
+        for limit in (0, 10**9):
+            monkeypatch.setattr(dot, "PLAIN_UP_TO", limit)
+            made.manual_seed(4)
+            q, k, v = (
+                torch.randn(2, 3, 20, width, generator=made).to(dtype).requires_grad_()
+                for _ in range(3)
+            )
+            y = kernel(width)(q, k, v, mask).y.transpose(1, 2)[valid]
+            answers.append((y, *torch.autograd.grad(y.float().square().sum(), (q, k, v))))
+        error = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1}[dtype]
+        for fused, plain in zip(*answers, strict=True):
+            torch.testing.assert_close(fused, plain, rtol=error, atol=error)
