@@ -105,20 +105,21 @@ class MultiHead(nn.Module):
         facts = mechanisms.facts(word)
         if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
-        for role, wanted, able in (
-            ("causal", causal, facts.causal),
-            ("cross attention", cross, facts.cross),
-        ):
-            if wanted and not able:
-                raise UsageError(f"{word} cannot be {role}: {facts.why}")
         for name in options:
             if name not in facts.options:
                 close = nearest(name, facts.options)
                 hint = f"; did you mean {close!r}?" if close else ""
                 raise UsageError(f"{word} has no option {name!r}{hint}")
+        able = mechanisms.capable(word, options)
+        for role, wanted, fits in (
+            ("causal", causal, able.causal),
+            ("cross attention", cross, able.cross),
+        ):
+            if wanted and not fits:
+                raise UsageError(f"{word} cannot be {role}: {able.why}")
         shared = {name: options.pop(name) for name in Modifiers._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
-        mechanism = mechanisms.load(word)(shape, **options)
+        mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
             mechanism.modify(modifiers(shared, mechanism.uses))
         return cls(width, mechanism, rotary, bias)

@@ -23,6 +23,10 @@ _MODIFIERS = (_PACKAGE / "modifiers.py", "Modifiers")
 """The options that every scored mechanism takes."""
 
 
+_BEYOND_SCORES = ("allowed", "forward")
+"""Methods by which a scored mechanism is more than its scores."""
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of a mechanism: its annotation as written, and its default."""
@@ -50,6 +54,14 @@ class Facts:
     cost: str = ""
     state: str = "growing"
     why: str = ""
+    ahead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Option -> values with which it cannot hide the future."""
+    composite: str = ""
+    """The option that lists the parts, in a mechanism that is made of others."""
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    """Option -> value that takes exactly two parts."""
+    mixable: bool = False
+    """Whether its scores can be mixed with others: no mask of its own, no parts."""
     options: Mapping[str, Option] = field(default_factory=dict)
 
     @property
@@ -97,8 +109,11 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     for found in reversed(chain):
         known |= _literals(found)
     options = next((_keywords(found) for found in chain if _constructor(found.node)), {})
-    if any(found.key == _SCORED for found in chain):
+    scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
+    if scored is not None:
         options |= _fields(_class(*_MODIFIERS))
+        own = [_method(found.node, name) for found in chain[:scored] for name in _BEYOND_SCORES]
+        known["mixable"] = not any(own) and not known.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""
     return Facts(word=word, path=path, doc=doc, origin=origin, options=options, **known)
 
@@ -189,7 +204,7 @@ def _literals(found: _Class) -> dict[str, Any]:
     return values
 
 
-_FACTS = {*Facts.__dataclass_fields__} - {"word", "path", "doc", "origin", "options"}
+_FACTS = {*Facts.__dataclass_fields__} - {"word", "path", "doc", "origin", "options", "mixable"}
 
 
 def _literal(path: Path, name: str, node: ast.expr) -> Any:
@@ -203,8 +218,12 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
 
 
 def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+    return _method(node, "__init__")
+
+
+def _method(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:
     for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+        if isinstance(item, ast.FunctionDef) and item.name == name:
             return item
     return None
 

@@ -15,10 +15,14 @@ WIDTH, HEADS, LONGEST = 16, 4, 600
 WORDS = mechanisms.names()
 
 
+NEEDED = {"mixture": {"parts": ("scaled-dot", "gaussian")}}
+"""Options without which a word does not build."""
+
+
 def layer(word: str, dtype: torch.dtype = torch.float64, **options: object) -> MultiHead:
     """A layer whose scores are spread enough that an error shows."""
     torch.manual_seed(3)
-    made = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options)
+    made = MultiHead.build(word, WIDTH, HEADS, LONGEST, **NEEDED.get(word, {}) | options)
     with torch.no_grad():
         for parameter in made.parameters():
             if parameter.dim() > 1:

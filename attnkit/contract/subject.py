@@ -62,7 +62,7 @@ class Subject:
         def build(cross: bool, causal: bool) -> MultiHead:
             return MultiHead.build(word, WIDTH, HEADS, LONGEST, cross, causal=causal, **given)
 
-        return cls(name or word, role, mechanisms.facts(word), build)
+        return cls(name or word, role, mechanisms.capable(word, given), build)
 
     @property
     def causal(self) -> bool:

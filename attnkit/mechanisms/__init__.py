@@ -10,22 +10,27 @@ import importlib.util
 import re
 import sys
 import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit import mechanism_file
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.mechanism_file import Facts as Facts
 from attnkit.mechanism_file import Option as Option
+from attnkit.modifiers import Modifiers
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
-    from attnkit.attention import Attention
+    from attnkit.attention import Attention, Shape
 
+WHOLE_LAYER = (*Modifiers._fields, "key_heads")
+"""Options of a layer as a whole, which a part of a composite cannot have of its own."""
 GROUP = "attnkit.mechanisms"
 """The entry-point group of packages that bring mechanisms."""
 _FOLDER = Path(__file__).parent
@@ -54,6 +59,120 @@ def facts(word: str) -> Facts:
     close = nearest(word, names())
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(names())}"
     raise UsageError(f"attention mechanism {word!r} is not known; {hint}")
+
+
+class Part(NamedTuple):
+    """One part of a composite mechanism."""
+
+    word: str
+    options: Mapping[str, Any]
+
+
+def part(word: str, inside: str) -> Facts:
+    """The facts of a mechanism as a part of the composite `inside`: with its own options only.
+
+    Raises UsageError for an unknown word and for one that cannot be a part.
+    """
+    known = facts(word)
+    if not known.mixable:
+        fits = ", ".join(name for name in names() if facts(name).mixable)
+        raise UsageError(f"{word} cannot be a part of {inside}; its parts can be {fits}")
+    own = {name: o for name, o in known.options.items() if name not in WHOLE_LAYER}
+    return replace(known, options=own)
+
+
+def parts(known: Facts, given: object) -> list[Part]:
+    """The parts of a composite: a list of words and of mappings {name: word, option: value}.
+
+    Raises UsageError for anything else, for fewer than two, and for an option that a part lacks.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) < 2:
+        raise UsageError(
+            f"{known.word}: {known.composite} must be a list of two mechanisms or more, each a word"
+            f" or {{name: word}} with its options, got {given!r}"
+        )
+    return [_part(known.word, item) for item in given]
+
+
+def capable(word: str, options: Mapping[str, Any]) -> Facts:
+    """What a mechanism can do with these options; a composite can do what all its parts can.
+
+    Nothing is imported.  Raises UsageError where the options fit no mechanism: an unknown part, a
+    missing list of parts, a number of parts that an option does not take.
+    """
+    known = facts(word)
+    for name, values in known.ahead.items():
+        found = next((value for value in options.get(name) or () if value in values), None)
+        if found is not None:
+            why = f"{known.why}, and {name}: {found} looks ahead"
+            known = replace(known, causal=False, why=why)
+    return _resolved(known, options) if known.composite else known
+
+
+def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
+    """A mechanism for a layer of this shape, its facts being those for its options.
+
+    Raises UsageError as `capable`, and for option values that the mechanism refuses.
+    """
+    able = capable(word, options)
+    made = load(word)(shape, **options)
+    for name in ("uses", "causal", "cross", "positions", "cost", "why"):
+        if getattr(made, name) != getattr(able, name):
+            setattr(made, name, getattr(able, name))
+    return made
+
+
+def _part(inside: str, item: object) -> Part:
+    if isinstance(item, str):
+        item = {"name": item}
+    if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+        raise UsageError(
+            f"{inside}: a part must be a word or {{name: word}} with its options, got {item!r}"
+        )
+    found = Part(item["name"], {name: item[name] for name in item if name != "name"})
+    known = part(found.word, inside).options
+    for name in found.options:
+        if name not in known:
+            raise UsageError(no_option(found.word, name, inside))
+    return found
+
+
+def no_option(word: str, name: str, inside: str) -> str:
+    """Why an option of a part is refused, and what would do."""
+    if name in facts(word).options:
+        return f"{name} belongs to the layer as a whole: set it on {inside} instead of on {word}"
+    known = part(word, inside).options
+    close = nearest(name, known)
+    hint = f"did you mean {close!r}?" if close else f"it has {', '.join(known) or 'none'}"
+    return f"{word} as a part of {inside} has no option {name!r}; {hint}"
+
+
+def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
+    """The facts of a composite with these options."""
+    if known.composite not in options:
+        example = f"{{name: {known.word}, {known.composite}: [scaled-dot, synthesizer-random]}}"
+        raise UsageError(f"{known.word} needs {known.composite}; write {example}")
+    given = parts(known, options[known.composite])
+    for name, value in known.pairs.items():
+        if options.get(name) == value and len(given) != 2:
+            raise UsageError(
+                f"{known.word}: {name}: {value} takes exactly two parts, got {len(given)}"
+            )
+    all_of = [capable(word, chosen) for word, chosen in given]
+    limits = [f.limit for f in all_of if f.limit is not None]
+    numbers = [limit for limit in limits if isinstance(limit, int)]
+    return replace(
+        known,
+        uses="".join(letter for letter in "qkvg" if any(letter in f.uses for f in all_of)),
+        causal=all(f.causal for f in all_of),
+        cross=all(f.cross for f in all_of),
+        limit=min(numbers) if numbers else next(iter(limits), None),
+        positions=tuple(
+            scheme for scheme in known.positions if all(scheme in f.positions for f in all_of)
+        ),
+        cost=" + ".join(dict.fromkeys(f.cost for f in all_of)),
+        why="; ".join(dict.fromkeys(f"its part {f.word}: {f.why}" for f in all_of if f.why)),
+    )
 
 
 def plug_in(path: str | Path) -> str:

@@ -1,6 +1,7 @@
 """Whether the attention mechanisms can do what the recipe asks of each place in the model."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from attnkit import mechanisms
 from attnkit.errors import UsageError
@@ -8,7 +9,8 @@ from attnkit.mechanisms import Facts
 from attnkit.modifiers import Modifiers, modifiers
 from attnkit.recipe.build import ATTENTION, USED, Built, told_key
 from attnkit.recipe.problems import Key, Place, Problems
-from attnkit.recipe.schema import Model, Recipe
+from attnkit.recipe.schema import Attention, Model, Recipe
+from attnkit.recipe.values import shown
 
 ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
@@ -19,10 +21,18 @@ def check_attention(built: Built, problems: Problems, start: Place) -> None:
     model = built.recipe.model
     for role in USED[model.shape]:
         key: Key = (*ATTENTION, role)
-        facts = mechanisms.facts(getattr(model.attention, role).name)
+        chosen = getattr(model.attention, role)
         setting = built.given.get(key)
+        try:
+            facts = mechanisms.capable(chosen.name, chosen.options())
+        except UsageError as error:
+            composite = (*key, mechanisms.facts(chosen.name).composite)
+            key, setting = (composite, s) if (s := built.given.get(composite)) else (key, setting)
+            objections = iter([str(error)])
+        else:
+            objections = _objections(facts, role, built.recipe)
         place = setting.node.place if setting else start
-        for text in _objections(facts, role, built.recipe):
+        for text in objections:
             problems.add(place, told_key(key, setting) if setting else key, text)
 
 
@@ -59,10 +69,16 @@ def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[str]:
 
 def _instead(facts: Facts, model: Model) -> str:
     """An attention setting like the one asked for in which cross attention works."""
-    places = {name: getattr(model.attention, name).name for name in ("encoder", "decoder")}
-    cross = next((word for word in places.values() if mechanisms.facts(word).cross), "scaled-dot")
-    words = ", ".join(f"{place}: {word}" for place, word in (places | {"cross": cross}).items())
-    return f"{{{words}}}"
+    places = {name: getattr(model.attention, name) for name in ("encoder", "decoder")}
+    able = (a for a in places.values() if mechanisms.capable(a.name, a.options()).cross)
+    places["cross"] = next(able, Attention())
+    return shown({place: _written(attention) for place, attention in places.items()})
+
+
+def _written(attention: Attention) -> str | dict[str, Any]:
+    """An attention place as a recipe would give it."""
+    options = attention.options()
+    return {"name": attention.name, **options} if options else attention.name
 
 
 def _able(fact: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from attnkit import mechanisms
+from attnkit.mechanisms import Facts
 from attnkit.recipe import schema
 from attnkit.recipe.options import annotation
 from attnkit.recipe.schema import Layers, Recipe
@@ -78,11 +79,13 @@ def descriptions() -> dict[str, dict[str, str]]:
 
 def _shorthands(parts: Json) -> None:
     """What may be written instead of a full mapping."""
-    words = mechanisms.names()
+    known = [mechanisms.facts(word) for word in mechanisms.names()]
+    alone = [f.word for f in known if not any(o.required for o in f.options.values())]
     parts["Attention"] = {
         "description": parts["Attention"]["description"],
-        "anyOf": [{"enum": words}, *map(_mechanism, words)],
+        "anyOf": [{"enum": alone}, *map(_mechanism, known)],
     }
+    parts["Part"] = _part()
     one = {"$ref": "#/$defs/Attention"}
     model: Json = parts["Model"]["properties"]
     roles = {
@@ -101,24 +104,34 @@ def _shorthands(parts: Json) -> None:
     }
 
 
-def _mechanism(word: str) -> Json:
+def _mechanism(facts: Facts) -> Json:
     """A mechanism with its options."""
-    facts = mechanisms.facts(word)
-    options = {
-        name: {
-            **TypeAdapter(annotation(option.annotation)).json_schema(),
-            "default": option.default,
-        }
-        for name, option in facts.options.items()
-    }
     required = [name for name, option in facts.options.items() if option.required]
     return {
         "type": "object",
         "description": facts.doc.partition("\n")[0],
-        "properties": {"name": {"const": word}, **options},
+        "properties": {
+            "name": {"const": facts.word},
+            **{name: _option(facts, name) for name in facts.options},
+        },
         "required": ["name", *required],
         "additionalProperties": False,
     }
+
+
+def _option(facts: Facts, name: str) -> Json:
+    option = facts.options[name]
+    if name == facts.composite:
+        return {"type": "array", "items": {"$ref": "#/$defs/Part"}, "minItems": 2}
+    kind = TypeAdapter(annotation(option.annotation)).json_schema()
+    return kind if option.required else {**kind, "default": option.default}
+
+
+def _part() -> Json:
+    """A part of a composite mechanism."""
+    able = [word for word in mechanisms.names() if mechanisms.facts(word).mixable]
+    each = [_mechanism(mechanisms.part(word, "a composite")) for word in able]
+    return {"description": "A part of a mixture.", "anyOf": [{"enum": able}, *each]}
 
 
 def _dotted_keys() -> list[tuple[str, ...]]:

@@ -11,13 +11,15 @@ from functools import cache, reduce
 from operator import or_
 from typing import Any, Literal, NamedTuple
 
+from attnkit import mechanisms
 from attnkit.errors import RecipeError, UsageError
 from attnkit.mechanisms import Facts
 from attnkit.modifiers import EntropyScale
-from attnkit.recipe.nodes import read_value
+from attnkit.recipe import nodes
+from attnkit.recipe.nodes import Mapping, Node, Scalar, read_value
 from attnkit.recipe.problems import COMMAND_LINE, Key, Problems
 from attnkit.recipe.settings import Setting
-from attnkit.recipe.values import Mismatch, refusal, typed
+from attnkit.recipe.values import Mismatch, refusal, split_words, typed, written
 from attnkit.text import nearest, quoted
 
 _NAMES: dict[str, Any] = {
@@ -81,6 +83,8 @@ def option_value(
     if option is None:
         problems.add(setting.place, told, lambda: unknown_option(facts, name))
         return None
+    if name == facts.composite:
+        return _parts(facts, told, setting.node, problems)
     hint = annotation(option.annotation)
     try:
         return Found(typed(setting.node, hint))
@@ -112,6 +116,46 @@ def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
     if missing:
         raise UsageError(f"{facts.word} needs {', '.join(missing)}; write {missing[0]}=VALUE")
     return found
+
+
+def _parts(facts: Facts, told: Key, node: Node, problems: Problems) -> Found | None:
+    """The parts of a composite mechanism, each with the types that its own file gives."""
+    items = node.items if isinstance(node, nodes.Sequence) else split_words(node)
+    if items is None or len(items) < 2:
+        example = "[scaled-dot, synthesizer-random]"
+        text = f"must be a list of two mechanisms or more, such as {example}, got {written(node)}"
+        problems.add(node.place, told, text)
+        return None
+    found = [_part(facts, told, item, problems) for item in items]
+    return None if None in found else Found(tuple(found))
+
+
+def _part(facts: Facts, told: Key, node: Node, problems: Problems) -> str | dict[str, Any] | None:
+    """One part: its word, or its word and its options; None where a problem was noted."""
+    fields = node.fields if isinstance(node, Mapping) else {"name": (node.place, node)}
+    name = fields["name"][1] if "name" in fields else node
+    if not isinstance(name, Scalar) or name.null:
+        text = f"a part must be a word or {{name: word}} with its options, got {written(node)}"
+        problems.add(node.place, told, text)
+        return None
+    try:
+        known = mechanisms.part(name.text, facts.word)
+    except UsageError as error:
+        problems.add(name.place, told, str(error))
+        return None
+    options: dict[str, Any] = {}
+    for option, (place, value) in fields.items():
+        if option == "name":
+            continue
+        key = (*told, option)
+        if option not in known.options:
+            problems.add(place, key, mechanisms.no_option(name.text, option, facts.word))
+            return None
+        found = option_value(known, option, key, Setting(value, place), problems)
+        if found is None:
+            return None
+        options[option] = found.value
+    return {"name": name.text, **options} if options else name.text
 
 
 def unknown_option(facts: Facts, name: str) -> str:

@@ -94,15 +94,17 @@ def _first(node: Node, hint: Any) -> Any:
     members = sorted(get_args(unwrap(hint)[0]), key=_rank)
     # a lone text with a comma may be a path: only brackets make it a list where text is allowed
     split = str not in members
+    inner: Mismatch | None = None
     for member in members:
         kind = get_origin(unwrap(member)[0]) or unwrap(member)[0]
         if not split and kind in (tuple, list) and isinstance(node, Scalar):
             continue
         try:
             return typed(node, member)
-        except Mismatch:
-            continue
-    raise Mismatch(node, hint)
+        except Mismatch as mismatch:
+            # a list that fits but for one item: tell of the item
+            inner = inner or (mismatch if mismatch.node is not node else None)
+    raise inner or Mismatch(node, hint)
 
 
 def _rank(member: Any) -> int:

@@ -19,6 +19,25 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"entropy_scale": {"base": 10, "floor": 4}},
         {"attention_dropout": 0.2, "score_noise": 0.3},
     ],
+    "additive": [{"hidden": 3}],
+    "gaussian": [{"residual_scores": True, "entropy_scale": True, "key_norm": True}],
+    "fixed-pattern": [
+        {"patterns": ("start", "end", "left", "first")},
+        {"patterns": ("next", "right", "last"), "residual_scores": True, "entropy_scale": True},
+    ],
+    "synthesizer-dense": [{"residual_scores": True, "entropy_scale": True}],
+    "synthesizer-factorized-dense": [{"factors": (50, 12), "layout": "tile"}],
+    "synthesizer-factorized-random": [{"rank": 3}],
+    "mixture": [
+        {"parts": ("scaled-dot", "gaussian")},
+        {"parts": ("dot", "additive", "gaussian"), "combine": "sum", "key_norm": True},
+        {"parts": ("synthesizer-random", "synthesizer-dense"), "combine": "sigmoid"},
+        {
+            "parts": ("scaled-dot", {"name": "synthesizer-factorized-random", "rank": 3}),
+            "residual_scores": "mean",
+            "entropy_scale": True,
+        },
+    ],
 }
 """Beside the defaults and every other value of options that are true or false or one of a few."""
 

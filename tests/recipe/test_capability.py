@@ -30,11 +30,15 @@ MADE = {
 }
 
 
+SHIPPED = ("dot", "linear", "scaled-dot", "synthesizer-random")
+"""The shipped words of these tests, so that messages that list all words stay as they are."""
+
+
 @pytest.fixture(autouse=True)
 def _made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mechanisms with limits that no shipped one has, beside the shipped ones."""
-    shipped, known = mechanisms.names(), mechanisms.facts
-    monkeypatch.setattr(mechanisms, "names", lambda: sorted([*shipped, *MADE]))
+    """Mechanisms with limits that no shipped one has, beside some shipped ones."""
+    known = mechanisms.facts
+    monkeypatch.setattr(mechanisms, "names", lambda: sorted([*SHIPPED, *MADE]))
     monkeypatch.setattr(mechanisms, "facts", lambda w: MADE[w] if w in MADE else known(w))
 
 

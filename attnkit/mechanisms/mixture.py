@@ -1,0 +1,89 @@
+"""Mixture of scores: A = softmax(sum of a_i B_i), B_i the scores of the parts.
+
+`parts` lists two mechanisms or more, each a word or {name: word} with its options; they share the
+projections of the layer.  What is mixed are scores, before one softmax, not maps.  `combine` says
+by which weights: `softmax` learns one logit a part and layer, so that they sum to 1; `sigmoid`, for
+exactly two parts, learns one number a: (1 - sigmoid(a)) B_1 + sigmoid(a) B_2; `sum` adds.  Logits
+start at 0, which weighs all parts alike.  A mixture can do what all of its parts can, and has a
+column of parameters beside theirs.  Source: Tay et al. 2021, "Synthesizer: Rethinking
+Self-Attention in Transformer Models", section 3.1.4; sigmoid and sum as in its released code.
+
+Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the weights 1/2, 1/2.
+"""
+
+from functools import reduce
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit import mechanisms
+from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.errors import UsageError
+
+
+class Mixture(Scored):
+    """softmax(a_1 B_1 + a_2 B_2 + ...) v; the costs of its parts."""
+
+    composite: ClassVar[str] = "parts"
+    pairs: ClassVar[dict[str, str]] = {"combine": "sigmoid"}
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        parts: tuple[str | dict[str, Any], ...],
+        combine: Literal["softmax", "sigmoid", "sum"] = "softmax",
+    ) -> None:
+        super().__init__(shape)
+        if combine not in ("softmax", "sigmoid", "sum"):
+            raise UsageError(f"mixture: combine must be softmax, sigmoid or sum, got {combine!r}")
+        self.combine = combine
+        self.parts = nn.ModuleList()
+        for word, options in mechanisms.parts(mechanisms.facts("mixture"), parts):
+            self.parts.append(mechanisms.create(word, shape, options))
+        limits = [part.limit for part in self.parts if isinstance(part.limit, int)]
+        self.limit = min(limits, default=None)
+        size = {"softmax": (len(self.parts),), "sigmoid": ()}.get(combine)
+        self.logits = None if size is None else nn.Parameter(torch.zeros(size))
+
+    def key_length(self) -> float:
+        """That of the parts, where those that have keys agree."""
+        lengths = {part.key_length() for part in self._scored() if "k" in part.uses}
+        return lengths.pop() if len(lengths) == 1 else super().key_length()
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "b H T S"]:
+        """The weighted sum of the parts' scores."""
+        each = [part.scores(q, k, mask) for part in self._scored()]
+        weights = self.mixing()
+        if weights is not None:
+            each = [weight * scores for weight, scores in zip(weights, each, strict=True)]
+        return reduce(torch.add, each)
+
+    def mixing(self) -> Float[Tensor, " n"] | None:
+        """The weights of the parts, or None where they are plainly added."""
+        if self.logits is None:
+            return None
+        if self.combine == "softmax":
+            return self.logits.softmax(0)
+        second = self.logits.sigmoid()
+        return torch.stack((1 - second, second))
+
+    def _scored(self) -> list[Scored]:
+        return [part for part in self.parts if isinstance(part, Scored)]
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`; the scores, then the weights."""
+        shape = Shape(heads=1, head_width=2, max_length=2)
+        mechanism = cls(shape, parts=("dot", "synthesizer-random")).double()
+        with torch.no_grad():
+            mechanism.state_dict()["parts.1.table"].copy_(numbers((2, 0), (0, 0))[0])
+        q, k = numbers((0, 2), (0, 0)), numbers((1, 0), (0, 1))
+        mask = Mask.packed(2, torch.device("cpu"), causal=False)
+        maps = mechanism.weights(q, k, k, mask)
+        got = torch.cat((mechanism.scores(q, k, mask)[:, :, :1], maps[:, :, :1]), 2)
+        return got, numbers((1, 1), (0.5, 0.5))

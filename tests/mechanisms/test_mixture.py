@@ -1,0 +1,183 @@
+"""Mixtures: scores are mixed before one softmax, and a mixture can do what all its parts can."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit import mechanisms
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.masks import Mask
+
+WIDTH, HEADS, LONGEST = 8, 2, 12
+EVERY: tuple[str | dict[str, Any], ...] = (
+    "dot",
+    "scaled-dot",
+    "additive",
+    "gaussian",
+    "synthesizer-dense",
+    "synthesizer-random",
+    "synthesizer-factorized-dense",
+    {"name": "synthesizer-factorized-random", "rank": 3},
+    {"name": "synthesizer-random", "trainable": False},
+)
+
+
+def build(*parts: str | dict[str, Any], **options: Any) -> MultiHead:
+    torch.manual_seed(1)
+    layer = MultiHead.build("mixture", WIDTH, HEADS, LONGEST, parts=parts, **options).double()
+    with torch.no_grad():
+        for parameter in layer.mechanism.parts.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    return layer
+
+
+def inputs() -> tuple[Tensor, Tensor, Mask]:
+    made = torch.Generator().manual_seed(5)
+    q, k = (torch.randn(2, HEADS, 7, WIDTH // HEADS, generator=made).double() for _ in range(2))
+    return q, k, Mask.packed(7, torch.device("cpu"), causal=True)
+
+
+@pytest.mark.parametrize("combine", ["softmax", "sum"])
+def test_any_parts_are_mixed_by_their_scores(combine: str) -> None:
+    mechanism = build(*EVERY, combine=combine).mechanism
+    q, k, mask = inputs()
+    weights = torch.ones(len(EVERY)).double()
+    if combine == "softmax":
+        with torch.no_grad():
+            mechanism.logits.copy_(torch.randn(len(EVERY)))
+        weights = mechanism.logits.softmax(0)
+    each = [part.scores(q, k, mask).expand(2, HEADS, 7, 7) for part in mechanism.parts]
+    expected = torch.stack(each, -1) @ weights
+    torch.testing.assert_close(mechanism.scores(q, k, mask), expected)
+
+
+def test_a_sigmoid_moves_from_the_first_part_to_the_second() -> None:
+    mechanism = build("scaled-dot", "synthesizer-random", combine="sigmoid").mechanism
+    q, k, mask = inputs()
+    first, second = (part.scores(q, k, mask) for part in mechanism.parts)
+    torch.testing.assert_close(mechanism.scores(q, k, mask), (first + second) / 2)
+    for logit, share in ((-30.0, 0.0), (30.0, 1.0), (1.0, 0.731058578630005)):
+        with torch.no_grad():
+            mechanism.logits.fill_(logit)
+        mixed = (1 - share) * first + share * second
+        torch.testing.assert_close(mechanism.scores(q, k, mask), mixed)
+
+
+def test_scores_are_mixed_and_not_maps() -> None:
+    layer = build("dot", "synthesizer-random")
+    x, mask = torch.randn(1, 7, WIDTH).double(), inputs()[2]
+    q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (layer.q, layer.k, layer.v))
+    dot, random = (part.scores(q, k, mask) for part in layer.mechanism.parts)
+    hidden = ~mask.dense()
+    expected = ((dot + random) / 2).masked_fill(hidden, -torch.inf).softmax(-1)
+    maps = [scores.masked_fill(hidden, -torch.inf).softmax(-1) for scores in (dot, random)]
+    got = layer.weights(x, mask)
+    torch.testing.assert_close(got, expected)
+    assert (got - (maps[0] + maps[1]) / 2).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("combine", "own"), [("softmax", 2), ("sigmoid", 1), ("sum", 0)])
+def test_the_mixing_weights_are_a_few_numbers_a_layer_that_learn(combine: str, own: int) -> None:
+    layer = build("scaled-dot", "synthesizer-random", combine=combine)
+    inner = sum(p.numel() for p in layer.mechanism.parts.parameters())
+    assert sum(p.numel() for p in layer.mechanism.parameters()) == inner + own
+    layer(torch.randn(2, 5, WIDTH).double(), Mask.packed(5, torch.device("cpu"), causal=True)).y[
+        ..., 0
+    ].sum().backward()
+    if own:
+        assert layer.mechanism.logits.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "uses", "cross", "limit", "positions"),
+    [
+        (("dot", "gaussian"), "qkv", True, None, ("rope", "alibi", "relative")),
+        (("scaled-dot", "synthesizer-random"), "qkv", False, LONGEST, ("alibi", "relative")),
+        (("synthesizer-dense", "synthesizer-random"), "qv", False, LONGEST, ("alibi", "relative")),
+        (("synthesizer-random",) * 2, "v", False, LONGEST, ("alibi", "relative")),
+    ],
+)
+def test_a_mixture_can_do_what_all_its_parts_can(
+    parts: tuple[str, ...], uses: str, cross: bool, limit: int | None, positions: tuple[str, ...]
+) -> None:
+    facts = mechanisms.capable("mixture", {"parts": parts})
+    assert (facts.uses, facts.cross, facts.positions) == (uses, cross, positions)
+    assert facts.limit == (None if limit is None else "max_length")
+    layer = build(*parts)
+    own = layer.mechanism
+    assert (own.uses, own.cross, own.limit, own.positions) == (uses, cross, limit, positions)
+    assert [name for name in "qkv" if getattr(layer, name) is not None] == list(uses)
+    if not cross:
+        assert "its part synthesizer-random: its weights are a table" in own.why
+        with pytest.raises(UsageError, match="cannot be cross attention: its part synth"):
+            MultiHead.build("mixture", WIDTH, HEADS, LONGEST, cross=True, parts=parts)
+
+
+def test_the_cost_of_a_mixture_names_those_of_its_parts() -> None:
+    facts = mechanisms.capable("mixture", {"parts": ["dot", "scaled-dot", "synthesizer-random"]})
+    assert facts.cost == "T*S*D + T*S"
+
+
+def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
+    mixed = build("scaled-dot", "scaled-dot")
+    single = MultiHead.build("scaled-dot", WIDTH, HEADS, LONGEST).double()
+    single.load_state_dict({k: v for k, v in mixed.state_dict().items() if "logits" not in k})
+    x, mask = torch.randn(1, 7, WIDTH).double(), inputs()[2]
+    torch.testing.assert_close(mixed.weights(x, mask), single.weights(x, mask))
+    normed = build("scaled-dot", "scaled-dot", key_norm=True)
+    other = MultiHead.build("scaled-dot", WIDTH, HEADS, LONGEST, key_norm=True).double()
+    other.load_state_dict({k: v for k, v in normed.state_dict().items() if "logits" not in k})
+    torch.testing.assert_close(normed.weights(x, mask), other.weights(x, mask))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, r"mixture needs parts; write {name: mixture, parts: \["),
+        ({"parts": "dot"}, "parts must be a list of two mechanisms or more, .* got 'dot'"),
+        ({"parts": ("dot",)}, r"parts must be a list of two .* got \('dot',\)"),
+        ({"parts": ("dot", 3)}, "a part must be a word or {name: word} with its options, got 3"),
+        ({"parts": ("dot", {"rank": 3})}, "a part must be a word or {name: word} with its options"),
+        ({"parts": ("dot", "gausian")}, "'gausian' is not known; did you mean 'gaussian'"),
+        ({"parts": ("dot", "linear")}, "linear cannot be a part of mixture; its parts can be addi"),
+        ({"parts": ("dot", "fixed-pattern")}, "fixed-pattern cannot be a part of mixture"),
+        ({"parts": ("dot", "mixture")}, "mixture cannot be a part of mixture"),
+        (
+            {"parts": ("dot", {"name": "synthesizer-random", "trainabel": False})},
+            "synthesizer-random as a part of mixture has no option 'trainabel'; did you mean 'trai",
+        ),
+        (
+            {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
+            "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian",
+        ),
+        (
+            {"parts": ("gaussian", {"name": "dot", "key_heads": 1})},
+            "key_heads belongs to the layer as a whole",
+        ),
+        (
+            {"parts": ("dot", {"name": "gaussian", "rank": 1})},
+            "gaussian as a part of mixture has no option 'rank'; it has none",
+        ),
+        (
+            {"parts": ("dot", {"name": "synthesizer-factorized-random", "rank": 0})},
+            "rank must be 1 or more, got 0",
+        ),
+        (
+            {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
+            "mixture: combine: sigmoid takes exactly two parts, got 3",
+        ),
+        (
+            {"parts": ("dot", "gaussian"), "combine": "mean"},
+            "combine must be softmax, sigmoid or sum, got 'mean'",
+        ),
+    ],
+)
+def test_an_impossible_mixture_is_refused_with_what_would_do(
+    options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(UsageError, match=reason) as caught:
+        MultiHead.build("mixture", WIDTH, HEADS, LONGEST, **options)
+    assert "\n" not in str(caught.value)

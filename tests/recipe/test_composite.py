@@ -1,0 +1,168 @@
+"""Mixtures in recipes: parts are typed and checked one by one, written and read back."""
+
+from typing import Any
+
+import pytest
+from recipe_texts import GOOD, complaint, read, write
+
+from attnkit.errors import RecipeError
+from attnkit.recipe import difference, digest, dump, flat, load_resolved
+from attnkit.recipe.jsonschema import json_schema
+
+PARTS = "[scaled-dot, {name: synthesizer-factorized-random, rank: 4}]"
+
+
+def encoder(text: str) -> str:
+    return f"{GOOD}model: {{attention: {{encoder: {text}}}}}\n"
+
+
+def mixture(parts: str, more: str = "") -> str:
+    return encoder(f"{{name: mixture, parts: {parts}{more}}}")
+
+
+def options(text: str, *overrides: str) -> dict[str, Any]:
+    return read(text, *overrides).variants["base"].model.attention.encoder.options()
+
+
+def test_parts_are_words_or_mappings_with_typed_options() -> None:
+    found = options(
+        mixture(
+            "[dot, {name: synthesizer-random, trainable: false}, {name: synthesizer-factorized-"
+            "dense, factors: [3, 4]}, {name: additive, hidden: 5}, {name: gaussian}]",
+            ", combine: sum, attention_dropout: 0.5",
+        )
+    )
+    assert found == {
+        "parts": (
+            "dot",
+            {"name": "synthesizer-random", "trainable": False},
+            {"name": "synthesizer-factorized-dense", "factors": (3, 4)},
+            {"name": "additive", "hidden": 5},
+            "gaussian",
+        ),
+        "combine": "sum",
+        "attention_dropout": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.attention.encoder={name: mixture, parts: [dot, gaussian]}",
+        "model.attention.encoder.parts=dot,gaussian",
+        "model.attention.encoder.parts=[dot, gaussian]",
+    ],
+)
+def test_the_command_line_sets_parts(override: str) -> None:
+    assert options(mixture(PARTS), override)["parts"] == ("dot", "gaussian")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mixture", "r.yaml:3:30: model.attention.encoder: mixture needs parts; write {name: mix"),
+        (
+            "{name: mixture, parts: [dot, synthesizer-radnom]}",
+            "r.yaml:3:59: model.attention.encoder.parts: attention mechanism 'synthesizer-radnom'"
+            " is not known; did you mean 'synthesizer-random'?",
+        ),
+        (
+            "{name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}",
+            "r.yaml:3:86: model.attention.encoder.parts.trainabel: synthesizer-random as a part of"
+            " mixture has no option 'trainabel'; did you mean 'trainable'?",
+        ),
+        (
+            "{name: mixture, parts: [dot, {name: synthesizer-random, trainable: no}]}",
+            "r.yaml:3:97: model.attention.encoder.parts.trainable: must be true or false, got 'no';"
+            " write false",
+        ),
+        (
+            "{name: mixture, parts: [dot, {name: gaussian, key_norm: true}]}",
+            "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian",
+        ),
+        (
+            "{name: mixture, parts: [dot, linear]}",
+            "r.yaml:3:59: model.attention.encoder.parts: linear cannot be a part of mixture; its",
+        ),
+        (
+            "{name: mixture, parts: [dot]}",
+            "r.yaml:3:53: model.attention.encoder.parts: must be a list of two mechanisms or more,"
+            " such as [scaled-dot, synthesizer-random], got a list of 1",
+        ),
+        ("{name: mixture, parts: dot}", "must be a list of two mechanisms or more, such as [s"),
+        (
+            "{name: mixture, parts: [dot, [gaussian]]}",
+            "r.yaml:3:59: model.attention.encoder.parts: a part must be a word or {name: word} with"
+            " its options, got a list of 1",
+        ),
+        ("{name: mixture, parts: [dot, {rank: 1}]}", "a part must be a word or {name: word} with"),
+        ("{name: mixture, parts: [dot, null]}", "a part must be a word or {name: word} with"),
+        (
+            "{name: mixture, parts: [dot, gaussian], combine: sigmiod}",
+            "r.yaml:3:79: model.attention.encoder.combine: must be one of softmax, sigmoid, sum,"
+            " got 'sigmiod'; did you mean sigmoid?",
+        ),
+        (
+            "{name: mixture, parts: [dot, gaussian, additive], combine: sigmoid}",
+            "r.yaml:3:53: model.attention.encoder.parts: mixture: combine: sigmoid takes exactly"
+            " two parts, got 3",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_part_is_told_where_it_stands(text: str, message: str) -> None:
+    found = complaint(encoder(text), kind=RecipeError)
+    assert message in found
+    assert "\n" not in found
+
+
+def test_a_place_asks_what_all_parts_can_do() -> None:
+    text = f"{GOOD}model: {{attention: {{name: mixture, parts: {PARTS}}}}}\n"
+    found = complaint(text)
+    assert "model.attention: mixture cannot be cross attention (its part synthesizer-" in found
+    assert (
+        "; use {encoder: {name: mixture, parts: [scaled-dot, {name: synthesizer-factorized-random,"
+        " rank: 4}]}, decoder:"
+    ) in found
+    assert found.endswith("cross: scaled-dot}")
+    read(f"{GOOD}model: {{attention: {{name: mixture, parts: [dot, gaussian]}}}}\n")
+    rotating = mixture(PARTS).replace("attention:", "positions: rope, attention:")
+    assert "mixture does not work with `model.positions: rope`" in complaint(rotating)
+    read(mixture("[dot, gaussian]").replace("attention:", "positions: rope, attention:"))
+
+
+def test_a_causal_place_refuses_patterns_that_look_ahead() -> None:
+    text = (
+        GOOD + "model: {attention: {decoder: {name: fixed-pattern, patterns: [current, next]}}}\n"
+    )
+    assert "fixed-pattern cannot be decoder attention: it cannot hide the future" in complaint(text)
+    assert "patterns: next looks ahead" in complaint(text)
+    read(text.replace("next", "left"))
+    read(text.replace("decoder:", "encoder:"))
+    assert "did you mean previous?" in complaint(text.replace("next", "previuos"))
+
+
+def test_a_mixture_is_written_hashed_and_compared() -> None:
+    recipe = read(mixture(PARTS)).variants["base"]
+    again = load_resolved(write(dump(recipe), "again.yaml"))
+    assert again == recipe
+    assert digest(again) == digest(recipe)
+    shown = "[scaled-dot, {name: synthesizer-factorized-random, rank: 4}]"
+    assert flat(recipe)["model.attention.encoder.parts"] == shown
+    other = read(mixture(PARTS), "model.attention.encoder.parts=dot,gaussian").variants["base"]
+    assert difference(recipe, other) == [
+        f"model.attention.encoder.parts: {shown} -> [dot, gaussian]"
+    ]
+
+
+def test_the_json_schema_knows_parts() -> None:
+    defs = json_schema()["$defs"]
+    words, *each = defs["Attention"]["anyOf"]
+    assert "mixture" not in words["enum"]
+    made = next(m for m in each if m["properties"]["name"]["const"] == "mixture")
+    assert made["required"] == ["name", "parts"]
+    assert made["properties"]["parts"]["items"] == {"$ref": "#/$defs/Part"}
+    part_words, *parts = defs["Part"]["anyOf"]
+    assert {"dot", "synthesizer-dense"} <= set(part_words["enum"])
+    assert not {"linear", "fixed-pattern", "mixture"} & set(part_words["enum"])
+    table = next(p for p in parts if p["properties"]["name"]["const"] == "synthesizer-random")
+    assert list(table["properties"]) == ["name", "trainable"]
