@@ -1,0 +1,159 @@
+"""Gated delta rule: S_t = a_t S_(t-1) (I - b_t k_t k_t^T) + b_t v_t k_t^T, y_t = S_t q_t.
+
+A linear recurrence whose state is a memory from keys to values: it decays by a_t, forgets by a
+share b_t what it holds under the key k_t, and writes v_t there.  q and k are scaled to length 1.
+Both gates come from the token by the layer's gate projection g, two numbers for each head:
+a_t = exp(-exp(log_rate) softplus(g_1 + step_bias)) with log_rate and step_bias learned per head,
+b_t = sigmoid(g_2).  At the start exp(log_rate) lies in [1, 16] and softplus(step_bias) in
+[.001, .1], so heads forget at rates from slow to fast.
+
+It reads from left to right whatever the mask says of causality: in an encoder it is
+one-directional.  Pads leave the state as it is.  Rows of the map need not sum to 1, and its entries
+may be negative.  The convolution, output norm and output gate that the paper's layer puts around it
+are not part of it.
+
+Training solves one triangular system a chunk of 64 tokens (the WY form of the product of the
+reflections) and passes the state from chunk to chunk; decoding keeps a state of constant size.
+Limits: self-attention only; no matrix of scores exists, so no biases of position.  Time T*D*E a
+head, memory T*(D + E).
+
+Source: Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule",
+equation 10 and section 3.3; ranges of the decay as in its layer, after Mamba2.
+
+Worked number: D = E = 1, k = q = 1, all a_t = b_t = 1/2: S_1 = v_1 / 2, and
+S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
+from attnkit.kernels import widest
+
+CHUNK = 64
+"""Tokens of one triangular system."""
+RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
+"""Where exp(log_rate) and softplus(step_bias) start."""
+
+
+class GatedDelta(Attention):
+    """A decaying memory with the delta rule; cost T*D*E."""
+
+    uses: ClassVar[str] = "qkvg"
+    gates: ClassVar[int] = 2
+    cross: ClassVar[bool] = False
+    normalised: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ("rope",)
+    map: ClassVar[str] = "effective"
+    cost: ClassVar[str] = "T*D*D"
+    state: ClassVar[str] = "constant"
+    why: ClassVar[str] = "its memory is written by one sequence, from left to right"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        low, high = (math.log(step) for step in STEPS)
+        step = torch.empty(shape.heads).uniform_(low, high).exp()
+        self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
+        self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """See `Attention.forward`.  State: S^T [B, H, D, E]."""
+        if prior is not None or bias is not None:
+            raise ValueError("gated-delta has no scores: prior and bias cannot be added")
+        if q is None or k is None or v is None or gates is None:
+            raise ValueError("gated-delta needs queries, keys, values and gates at every call")
+        kind = v.dtype
+        q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
+        real = new_keys(mask, k)
+        if real is not None:
+            pads = ~real[:, None, :, None]
+            k, v, gates = (x.masked_fill(pads, 0) for x in (k, v, gates))
+        log_decay, step = self._gates(gates)
+        if real is not None:
+            log_decay, step = (x.masked_fill(~real[:, None], 0) for x in (log_decay, step))
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        if state is None:
+            state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
+        rule = one_step if k.shape[2] == 1 else chunked
+        y, state = rule(q, k, v, log_decay, step, state)
+        return Out(y.to(kind), state)
+
+    def _gates(self, gates: Tensor) -> tuple[Tensor, Tensor]:
+        """log a and b, [B, H, T] each."""
+        rate = self.log_rate.to(gates.dtype).exp()[:, None]
+        speed = F.softplus(gates[..., 0] + self.step_bias.to(gates.dtype)[:, None])
+        return -rate * speed, gates[..., 1].sigmoid()
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
+        nn.init.zeros_(mechanism.log_rate)
+        nn.init.zeros_(mechanism.step_bias)
+        x, gates = numbers((1,), (1,)), numbers((0, 0), (0, 0))
+        mask = Mask.packed(2, x.device, causal=True)
+        return mechanism.weights(x, x, x, mask, gates=gates), numbers((0.5, 0), (0.125, 0.5))
+
+
+def one_step(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, step: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1]."""
+    state = state * log_decay.exp().unsqueeze(-1)
+    news = (v - k @ state) * step.unsqueeze(-1)
+    state = state + k.transpose(-1, -2) * news
+    return q @ state, state
+
+
+def chunked(
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, step: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same for T tokens.
+
+    With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the news n_i that token i writes
+    obey n_i + b_i sum_(j<i) G_ij (k_i k_j) n_j = b_i (v_i - G_i0 S k_i): one system for all.
+    """
+    length = k.shape[2]
+    size = min(CHUNK, length)
+    spare = -length % size
+    if spare:
+        q, k, v = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v))
+        log_decay, step = (F.pad(x, (0, spare)) for x in (log_decay, step))
+    blocks = (-1, size)
+    q, k, v = (torch.unflatten(x, 2, blocks) for x in (q, k, v))  # [B, H, chunks, C, D]
+    log_decay, step = (torch.unflatten(x, 2, blocks) for x in (log_decay, step))
+    total = log_decay.cumsum(-1)
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+    ratio = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(later, -torch.inf).exp()
+    since = total.exp().unsqueeze(-1)  # G_i0
+    until = (total[..., -1:] - total).exp().unsqueeze(-1)  # from token to the chunk's end
+    overlap = k @ k.transpose(-1, -2) * ratio * step.unsqueeze(-1)
+    right = torch.cat((v, k * since), -1) * step.unsqueeze(-1)
+    # the diagonal is taken as 1 and what lies above it is not read
+    solved = torch.linalg.solve_triangular(overlap, right, upper=False, unitriangular=True)
+    fresh, stale = solved.split((v.shape[-1], k.shape[-1]), -1)
+    ends = since[..., -1:, :]
+    states, news = list[Tensor](), list[Tensor]()
+    parts = (x.unbind(2) for x in (fresh, stale, (k * until).transpose(-1, -2), ends))
+    for own, old, keys, end in zip(*parts, strict=True):
+        states.append(state)
+        news.append(own - old @ state)
+        state = state * end + keys @ news[-1]
+    squares = q @ k.transpose(-1, -2) * ratio
+    y = (q * since) @ torch.stack(states, 2) + squares @ torch.stack(news, 2)
+    return y.flatten(2, 3)[:, :, :length], state
