@@ -17,6 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     {"__main__"},
     {"cli"},
+    {"bench"},
     {"show", "nbce", "capture", "explain", "contract"},
     {"train"},
     {"evaluate"},

@@ -19,6 +19,7 @@ COMMANDS = {
     "recipe": "List, show, explain and copy recipes.",
     "check": "Measure whether an attention mechanism keeps what all of them promise.",
     "mechanisms": "List the attention mechanisms, or explain one.",
+    "bench": "Measure time and memory of attention mechanisms over lengths.",
 }
 """Command -> one line of help.  `attnkit.cli.<command>` defines a function of the same name, or
 `app`, a typer.Typer with subcommands; "-" in a command is "_" in its module."""

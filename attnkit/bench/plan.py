@@ -1,0 +1,118 @@
+"""What to measure: mechanisms with options, lengths, shapes and budgets."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attnkit import mechanisms
+from attnkit.errors import RecipeError, UsageError
+from attnkit.mechanisms import Facts
+from attnkit.recipe.nodes import read_value
+from attnkit.recipe.options import annotation, unknown_option
+from attnkit.recipe.values import Mismatch, refusal, typed
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Lengths that every mechanism is measured at by default."""
+LONGEST = 65536
+"""One more for mechanisms of linear cost."""
+BASELINE = "fused"
+"""Label of torch's scaled_dot_product_attention."""
+PASSES = ("forward", "forward+backward")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+class Subject(NamedTuple):
+    """A mechanism with options, as the command line names it; the baseline has no word."""
+
+    label: str
+    word: str = ""
+    options: Mapping[str, Any] = {}
+
+
+class Setting(NamedTuple):
+    """What all points share."""
+
+    causal: bool = False
+    layer: bool = False
+    """The whole layer with its projections, instead of mixing alone."""
+    device: str = "cpu"
+    dtype: str = "float32"
+    batch: int = 1
+    heads: int = 8
+    head_width: int = 64
+    repeats: int = 5
+    budget: float = 10.0
+    """Seconds for one pass of one mechanism at one length."""
+    threads: int | None = None
+    plugins: tuple[Path, ...] = ()
+
+    def check(self) -> None:
+        """Raise UsageError for a number out of range."""
+        for name in ("batch", "heads", "head_width", "repeats", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                option = "--" + name.replace("_", "-")
+                raise UsageError(f"{option} {value}: must be at least 1")
+        if self.budget <= 0:
+            raise UsageError(f"--budget {self.budget:g}: must be more than 0 seconds")
+        if self.dtype not in DTYPES:
+            raise UsageError(f"--dtype {self.dtype}: choose from {', '.join(DTYPES)}")
+
+
+class Lane(NamedTuple):
+    """A subject and the lengths at which it is measured."""
+
+    subject: Subject
+    lengths: tuple[int, ...]
+
+
+def subject(text: str) -> Subject:
+    """WORD or WORD:OPTION=VALUE,... with values as recipes write them: local:window=128.
+
+    Raises UsageError for an unknown word or option, or a value of a wrong type.
+    """
+    word, _, rest = text.partition(":")
+    facts = mechanisms.facts(word)
+    options = {}
+    for part in re.split(r",(?![^\[{]*[\]}])", rest) if rest else ():
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise UsageError(f"{text}: {part} must be OPTION=VALUE, such as local:window=128")
+        options[name.strip()] = _value(facts, name.strip(), value)
+    return Subject(text, word, options)
+
+
+def _value(facts: Facts, name: str, text: str) -> Any:
+    option = facts.options.get(name)
+    if option is None:
+        raise UsageError(unknown_option(facts, name))
+    hint = annotation(option.annotation)
+    try:
+        node = read_value(text)
+        return typed(node, hint)
+    except Mismatch:
+        _, why = refusal(node, hint, ... if option.required else option.default)
+        raise UsageError(f"{facts.word}:{name}={text}: {why}") from None
+    except RecipeError as error:
+        raise UsageError(f"{facts.word}:{name}={text}: {error}") from None
+
+
+def lanes(subjects: Sequence[Subject], lengths: Sequence[int] | None) -> list[Lane]:
+    """The baseline first, then the subjects; by default linear ones reach further."""
+    chosen = tuple(sorted(set(lengths or LENGTHS)))
+    found = []
+    for one in subjects:
+        further = lengths is None and is_linear(mechanisms.facts(one.word).cost)
+        found.append(Lane(one, (*chosen, LONGEST) if further else chosen))
+    return [Lane(Subject(BASELINE), chosen), *found]
+
+
+def is_linear(cost: str) -> bool:
+    """Whether a cost such as T*S*D or T*w*D + T grows as the length alone."""
+    return all(len(re.findall(r"\b[TS]\b", term)) < 2 for term in cost.split("+"))
+
+
+def able(found: Sequence[str], causal: bool) -> list[str]:
+    """Those of some words that can be measured so."""
+    return [word for word in found if mechanisms.facts(word).causal or not causal]

@@ -1,0 +1,89 @@
+"""Measuring processes: forked from one that has imported torch and run nothing."""
+
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from attnkit.bench.plan import Setting
+
+START = 60.0
+"""Seconds that a process may take to import, build and warm up."""
+
+
+PRELOAD = ["attnkit.bench.work", "torch.fx.experimental.symbolic_shapes"]
+"""What the process that is forked has imported: the second is what autograd imports when used."""
+
+
+class TookTooLongError(Exception):
+    """A process was ended because its next answer did not come in time."""
+
+
+class Worker:
+    """A process that measures; on a CPU a new one for each request, elsewhere one for all."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOAD)
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def ask(self, name: str, *arguments: Any, seconds: float) -> Iterator[tuple[str, Any]]:
+        """The answers to one request; each may take so many seconds, the first one START more.
+
+        A process that dies answers ("error", "memory") where the system killed it.
+
+        Raises:
+            TookTooLongError: an answer did not come in time.
+        """
+        connection = self._begin()
+        connection.send((name, arguments))
+        patience = seconds + START
+        try:
+            while True:
+                if not connection.poll(patience):
+                    raise TookTooLongError
+                try:
+                    answer = connection.recv()
+                except EOFError:
+                    yield "error", self._epitaph()
+                    return
+                if answer[0] == "done":
+                    break
+                yield answer
+                patience = seconds
+        except BaseException:
+            self.close()
+            raise
+        if self.setting.device == "cpu":
+            self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+    def _begin(self) -> Connection:
+        if self._connection is None:
+            from attnkit.bench.work import serve
+
+            self._connection, theirs = self._context.Pipe()
+            self._process = self._context.Process(
+                target=serve, args=(theirs, self.setting), daemon=True
+            )
+            self._process.start()
+            theirs.close()
+        return self._connection
+
+    def _epitaph(self) -> str:
+        """Why the process is gone: the system kills (signal 9) what takes too much memory."""
+        self._process.join(5)
+        code = self._process.exitcode
+        self.close()
+        return "memory" if code == -9 else f"the process ended with code {code}"

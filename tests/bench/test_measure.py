@@ -1,0 +1,230 @@
+"""Measuring mechanisms: honest peaks and times, and failures that are results."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from attnkit import mechanisms
+from attnkit.bench import report
+from attnkit.bench.fit import expected, fit
+from attnkit.bench.plan import BASELINE, PASSES, Lane, Setting, is_linear, lanes, subject
+from attnkit.bench.run import Measure, Point, measure
+from attnkit.errors import UsageError
+
+FORWARD, BOTH = PASSES
+SMALL = Setting(heads=2, head_width=8, repeats=2, threads=1)
+
+PROBE = '''"""Probe: does what an option says at longer lengths."""
+
+import os
+import signal
+import time
+
+import torch
+
+from attnkit.attention import Attention, Out
+
+
+class Probe(Attention):
+    def __init__(self, shape, *, mode: str = "", amount: float = 0) -> None:
+        super().__init__(shape)
+        self.mode, self.amount = mode, amount
+
+    def forward(self, q, k, v, mask, state=None, prior=None, bias=None, gates=None):
+        if self.mode == "train" and self.training:
+            raise ValueError("only\\nwhile training")
+        if v.shape[2] >= 32:
+            if self.mode == "memory":
+                torch.ones(int(self.amount))
+            if self.mode == "raise":
+                raise ValueError("too long")
+            if self.mode == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self.mode == "sleep" and v.shape[2] > 64:
+            time.sleep(self.amount)
+        return Out(v * 2, None)
+'''
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plug-in that does what its options say."""
+    monkeypatch.setattr(mechanisms, "_plugged", {})
+    path = tmp_path / "probe.py"
+    path.write_text(PROBE)
+    mechanisms.plug_in(path)
+    return path
+
+
+def points(words: list[str], lengths: list[int], **changes: object) -> dict[tuple[str, int], Point]:
+    """Measured points by label and length."""
+    setting = SMALL._replace(**changes)
+    found = measure(lanes([subject(word) for word in words], lengths), setting)
+    return {(point.label, point.length): point for point in found}
+
+
+def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
+    notes: list[str] = []
+    plan = lanes([subject("linear"), subject("synthesizer-random:trainable=false")], [64, 128])
+    found = list(measure(plan, SMALL._replace(causal=True), notes.append))
+    labels = [BASELINE, "linear", "synthesizer-random:trainable=false"]
+    assert [(p.length, p.label) for p in found] == [(n, x) for n in (64, 128) for x in labels]
+    for point in found:
+        for one in point.passes.values():
+            assert (one.failure, one.why, len(one.samples)) == ("", "", 2)
+            assert one.seconds is not None
+            assert 0 < one.seconds < 1
+            assert one.bytes is None or one.bytes >= 0
+            assert one.ratio is not None
+            assert one.ratio > 0
+        if point.label == BASELINE:
+            assert {one.ratio for one in point.passes.values()} == {1.0}
+    assert "length 128: linear" in notes
+    text = json.dumps(report.record(found, SMALL), allow_nan=False)
+    assert set(json.loads(text)["exponents"]) == set(labels)
+
+
+@pytest.mark.parametrize("word", mechanisms.names())
+def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
+    from attnkit.bench.work import Inputs, Runner
+
+    for layer in (False, True):
+        for causal in {False, mechanisms.facts(word).causal}:
+            setting = SMALL._replace(layer=layer, causal=causal, batch=2)
+            runner = Runner(subject(word), Inputs(setting, 24))
+            for kind in PASSES:
+                runner.run(kind)
+
+
+def test_the_peak_is_that_of_the_mechanism_alone(probe: Path) -> None:
+    """50 MB held for a moment; earlier and later subjects do not show in it."""
+    words = ["probe:mode=memory,amount=12500000", "probe"]
+    found = points(words, [32], plugins=(probe,))
+    held = found[words[0], 32].passes[FORWARD].bytes
+    if held is None:
+        pytest.skip("this system does not tell the peak of a process")
+    assert 49e6 < held < 54e6
+    assert found["probe", 32].passes[FORWARD].bytes < 4e6
+
+
+def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
+    words = ["probe:mode=memory,amount=1e15", "probe:mode=raise", "probe:mode=die", "probe"]
+    found = points(words, [16, 32, 64], plugins=(probe,))
+    huge, raising, dying, sound = words
+    assert found[huge, 16].passes[FORWARD].failure == ""
+    assert found[huge, 32].passes[FORWARD].failure == "out of memory"
+    assert found[dying, 32].passes[BOTH].failure == "out of memory"
+    assert found[raising, 32].passes[FORWARD].failure == "failed"
+    assert found[raising, 32].passes[FORWARD].why == f"{raising} at 32: ValueError: too long"
+    assert (found[raising, 64].passes[BOTH].failure, found[raising, 64].passes[BOTH].why) == (
+        "failed",
+        "",
+    )
+    assert found[sound, 64].passes[BOTH].ratio is not None
+    table = report.points_table(list(found.values()), SMALL)
+    assert any(cell.text == "out of memory" for row in table.rows for cell in row)
+    assert f"{raising} at 32: ValueError: too long" in table.notes
+
+
+def test_one_pass_may_fail_alone(probe: Path) -> None:
+    point = points(["probe:mode=train"], [16], plugins=(probe,))["probe:mode=train", 16]
+    assert point.passes[FORWARD].failure == point.passes[BOTH].failure == "failed"
+    assert point.passes[BOTH].why.endswith("ValueError: only while training")
+
+
+def test_what_takes_longer_than_its_budget_is_ended(probe: Path) -> None:
+    word = "probe:mode=sleep,amount=30"
+    found = points([word], [16, 128, 256], plugins=(probe,), budget=0.5)
+    slow = found[word, 128].passes[FORWARD]
+    assert (slow.seconds, slow.failure) == (None, "> 0.5 s")
+    assert slow.why == f"{word} at 128 took longer; the budget of a pass is 0.5 s (--budget)"
+    assert found[word, 256].passes[BOTH].failure == "> 0.5 s"
+    assert found[BASELINE, 256].passes[BOTH].seconds is not None
+
+
+def test_a_length_that_is_bound_to_be_too_slow_is_not_tried(probe: Path) -> None:
+    word = "probe:mode=sleep,amount=0.1"
+    found = points([word], [65, 130, 2080], plugins=(probe,), budget=1.0, repeats=1)
+    assert found[word, 130].passes[FORWARD].failure == ""
+    why = found[word, 2080].passes[FORWARD].why
+    assert f"{word} at 2,080 would take about 2 s" in why
+
+
+def test_the_exponent_is_fitted_between_2048_and_16384_where_it_can_be() -> None:
+    curve = [(n, 3e-9 * n**1.5 if n >= 2048 else 1.0) for n in (128, 2048, 4096, 16384, 65536)]
+    found = fit(curve)
+    assert found is not None
+    assert math.isclose(found.exponent, 1.5)
+    assert (found.low, found.high) == (2048, 16384)
+    short = fit([(128, 1.0), (256, 4.0), (4096, 0.0)])
+    assert short is not None
+    assert math.isclose(short.exponent, 2)
+    assert (short.low, short.high) == (128, 256)
+    assert fit([(2048, 1.0)]) is None
+
+
+def test_the_next_length_is_expected_to_grow_as_the_last_ones_did() -> None:
+    assert expected([(1, 1.0), (2, 4.0)], 4) == 16
+    assert expected([(1, 1.0), (2, 1.0)], 4) == 2
+    assert expected([(1, 1.0), (2, 64.0)], 4) == 256
+    assert expected([(1, 1.0)], 4) is None
+    assert expected([(4, 1.0), (8, 1.0)], 4) is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "linear"),
+    [("T*D*D", True), ("T*S*D", False), ("T*w*D + S*D", True), ("T*T/r", False), ("T*M", True)],
+)
+def test_only_linear_costs_are_measured_further(cost: str, linear: bool) -> None:
+    assert is_linear(cost) == linear
+
+
+def test_lengths_of_the_plan() -> None:
+    plan = {lane.subject.label: lane for lane in lanes([subject("linear"), subject("dot")], None)}
+    assert plan["linear"] == Lane(subject("linear"), (*plan["dot"].lengths, 65536))
+    assert plan["dot"].lengths == plan[BASELINE].lengths
+    assert plan["dot"].lengths[::7] == (128, 16384)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("liner", "'liner' is not known; did you mean 'linear'"),
+        ("dot:key_haeds=2", "dot has no option 'key_haeds'; did you mean key_heads?"),
+        ("dot:key_heads=two", "dot:key_heads=two: must be"),
+        ("dot:key_heads", "key_heads must be OPTION=VALUE"),
+    ],
+)
+def test_a_wrong_subject_is_refused_with_what_would_be_right(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match="(?s)" + message.replace("?", r"\?")) as caught:
+        subject(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_a_subject_are_typed_as_in_recipes() -> None:
+    made = subject("dot:key_heads=2,key_norm=true,entropy_scale={base: 64, floor: 2}")
+    assert made.options == {
+        "key_heads": 2,
+        "key_norm": True,
+        "entropy_scale": {"base": 64, "floor": 2},
+    }
+
+
+def test_tables_have_a_row_for_each_point_and_mechanism() -> None:
+    one = Measure(0.00123, (0.00123,), 2.5, 1_230_000)
+    gone = Measure(failure="out of memory", why="x at 4,096: out of memory")
+    found = [
+        Point("x", 2048, {FORWARD: one, BOTH: one}),
+        Point("x", 4096, {FORWARD: one, BOTH: gone}),
+    ]
+    table = report.points_table(found, SMALL)
+    assert [cell.text for cell in table.rows[0]] == [
+        "2,048", "x", "1.23 ms", "2.50", "1.23 MB", "1.23 ms", "2.50", "1.23 MB",
+    ]  # fmt: skip
+    assert [cell.text for cell in table.rows[1]][-3:] == ["out of memory", "-", "-"]
+    assert table.notes[-1] == gone.why
+    assert table.title == "mixing alone, full, 2 heads of 8, float32, cpu"
+    row = report.exponents_table(found).rows[0]
+    assert [cell.text for cell in row] == ["x", "0.00", "-", "-", "2,048 to 4,096"]

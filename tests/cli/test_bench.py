@@ -1,0 +1,98 @@
+"""`attnkit bench attention`: its tables, formats, picture and refusals."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from attnkit.cli import main
+
+QUICK = ("--lengths", "16,32", "--heads", "2", "--head-width", "8", "--repeats", "1")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of `attnkit bench attention WORDS`."""
+    code = main(["bench", "attention", *words])
+    done = capsys.readouterr()
+    return code, done.out, done.err
+
+
+def test_the_table_has_times_ratios_peaks_and_exponents(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "130")
+    code, out, err = run(capsys, "linear", "scaled-dot:key_heads=1", "--causal", *QUICK)
+    assert code == 0
+    assert out.startswith("mixing alone, causal, 2 heads of 8, float32, cpu\n")
+    rows = [line.split()[:2] for line in out.splitlines()]
+    for length in ("16", "32"):
+        for label in ("fused", "linear", "scaled-dot:key_heads=1"):
+            assert [length, label] in rows
+    assert "16 to 32" in out
+    assert "length 32: linear" in err
+
+
+def test_the_same_as_csv_json_and_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "linear", "--layer", *QUICK, "--format", "csv")
+    records = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [(r["length"], r["mechanism"]) for r in records] == [
+        ("16", "fused"), ("16", "linear"), ("32", "fused"), ("32", "linear"),
+    ]  # fmt: skip
+    assert float(records[1]["forward_backward_seconds"]) > 0
+    code, out, _ = run(capsys, "linear", *QUICK, "--format", "json")
+    found = json.loads(out)
+    assert found["setting"]["heads"] == 2
+    assert found["points"][1]["mechanism"] == "linear"
+    assert found["exponents"]["linear"]["forward"]["low"] == 16
+    code, out, _ = run(capsys, "linear", *QUICK, "--format", "markdown")
+    assert out.startswith("**mixing alone")
+    assert "\n**exponents**\n" in out
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_picture_is_drawn_where_matplotlib_is(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"speed.{suffix}"
+    code, _, err = run(capsys, "linear", *QUICK, "--plot", str(path))
+    assert code == 0
+    assert f"drawn: {path}" in err
+    assert path.stat().st_size > 4000
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_without_matplotlib_a_picture_is_refused_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attnkit.bench import plot
+
+    monkeypatch.setattr(plot, "find_spec", lambda _: None)
+    code, out, err = run(capsys, "linear", "--plot", str(tmp_path / "x.png"))
+    assert (code, out) == (69, "")
+    assert err == ("attnkit: error: --plot needs matplotlib: pip install 'attnkit[plot]'\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["liner"], "'liner' is not known; did you mean 'linear'?"),
+        (["--lengths", "12..x"], "--lengths '12..x': must be numbers such as 512,1000 or a range"),
+        (["--lengths", "0"], "must be numbers"),
+        (["--heads", "0"], "--heads 0: must be at least 1"),
+        (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
+        (["--dtype", "int8"], "--dtype int8: choose from float32, float64"),
+        (["--format", "jsn"], "--format 'jsn': did you mean json?"),
+        (["--plot", "x.gif"], "--plot x.gif: the name must end in .png, .svg, .pdf"),
+        (["--device", "tpu"], "tpu"),
+    ],
+)
+def test_a_refusal_is_one_line_before_anything_is_measured(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code in (2, 69), out) == (True, "")
+    assert message in err.splitlines()[-1]
