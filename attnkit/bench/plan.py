@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit import mechanisms
-from attnkit.errors import RecipeError, UsageError
-from attnkit.mechanisms import Facts
-from attnkit.recipe.nodes import read_value
-from attnkit.recipe.options import annotation, unknown_option
-from attnkit.recipe.values import Mismatch, refusal, typed
+from attnkit.errors import UsageError
+from attnkit.recipe.options import from_words
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Lengths that every mechanism is measured at by default."""
@@ -73,29 +70,8 @@ def subject(text: str) -> Subject:
     Raises UsageError for an unknown word or option, or a value of a wrong type.
     """
     word, _, rest = text.partition(":")
-    facts = mechanisms.facts(word)
-    options = {}
-    for part in re.split(r",(?![^\[{]*[\]}])", rest) if rest else ():
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise UsageError(f"{text}: {part} must be OPTION=VALUE, such as local:window=128")
-        options[name.strip()] = _value(facts, name.strip(), value)
-    return Subject(text, word, options)
-
-
-def _value(facts: Facts, name: str, text: str) -> Any:
-    option = facts.options.get(name)
-    if option is None:
-        raise UsageError(unknown_option(facts, name))
-    hint = annotation(option.annotation)
-    try:
-        node = read_value(text)
-        return typed(node, hint)
-    except Mismatch:
-        _, why = refusal(node, hint, ... if option.required else option.default)
-        raise UsageError(f"{facts.word}:{name}={text}: {why}") from None
-    except RecipeError as error:
-        raise UsageError(f"{facts.word}:{name}={text}: {error}") from None
+    words = re.split(r",(?![^\[{]*[\]}])", rest) if rest else []
+    return Subject(text, word, from_words(mechanisms.facts(word), words))
 
 
 def lanes(subjects: Sequence[Subject], lengths: Sequence[int] | None) -> list[Lane]:

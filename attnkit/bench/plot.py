@@ -13,6 +13,8 @@ from attnkit.errors import UnavailableError, UsageError
 from attnkit.files import replacing
 
 SUFFIXES = (".png", ".svg", ".pdf")
+MARKERS = "osv^"
+"""Colours repeat after ten lines, so markers change."""
 
 
 def check(path: Path) -> None:
@@ -32,9 +34,11 @@ def draw(points: Sequence[Point], setting: Setting, path: Path) -> None:
     figures = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for label in dict.fromkeys(point.label for point in points):
+    labels = list(dict.fromkeys(point.label for point in points))
+    for number, label in enumerate(labels):
         own = [(point.length, point.passes[PASSES[1]]) for point in points if point.label == label]
-        style: dict[str, Any] = {"marker": "o", "markersize": 3, "label": label}
+        style: dict[str, Any] = {"marker": MARKERS[number // 10 % 4], "markersize": 4}
+        style["label"] = label
         if label == BASELINE:
             style |= {"color": "black", "linestyle": "--"}
         times = [(length, m.seconds) for length, m in own if m.seconds]
@@ -49,7 +53,7 @@ def draw(points: Sequence[Point], setting: Setting, path: Path) -> None:
         axes.set_xlabel("length")
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-    right.legend(fontsize="small")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     figure.suptitle(title(setting))
     with replacing(path) as prepared:
         figure.savefig(prepared, format=path.suffix[1:])

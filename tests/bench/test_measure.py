@@ -193,8 +193,8 @@ def test_lengths_of_the_plan() -> None:
     [
         ("liner", "'liner' is not known; did you mean 'linear'"),
         ("dot:key_haeds=2", "dot has no option 'key_haeds'; did you mean key_heads?"),
-        ("dot:key_heads=two", "dot:key_heads=two: must be"),
-        ("dot:key_heads", "key_heads must be OPTION=VALUE"),
+        ("dot:key_heads=two", "key_heads: must be"),
+        ("dot:key_heads", "'key_heads' must be KEY=VALUE"),
     ],
 )
 def test_a_wrong_subject_is_refused_with_what_would_be_right(text: str, message: str) -> None:
