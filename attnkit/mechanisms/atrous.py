@@ -1,0 +1,37 @@
+"""Atrous attention: A = softmax(q k^T / sqrt(D)) over |i - j| mod rate = 0.
+
+Each query sees every `rate`-th token, counted from itself; distances are between real tokens.
+Sequences are answered as `rate` dense attentions over sub-sequences.  Source: Su 2019, "Born to be
+saving" (spaces.ac.cn/archives/6853), after the strided part of Child et al. 2019, "Generating Long
+Sequences with Sparse Transformers".
+
+Worked number: D = 4, rate 2, scores 0, 0, ln 3 from the last of three tokens: its neighbour is out
+of sight, so the weights are 1/4, 0, 3/4.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnkit.attention import Mask, Shape, numbers
+from attnkit.patterns import Pattern, at_least
+
+
+class Atrous(Pattern):
+    """softmax(q k^T / sqrt(D)) v over the keys at multiples of `rate`; cost T*T*D / rate."""
+
+    cost: ClassVar[str] = "T*S*D/rate"
+
+    def __init__(self, shape: Shape, *, rate: int = 4) -> None:
+        super().__init__(shape, 0, at_least("atrous", "rate", rate, 2))
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=4, max_length=3), rate=2)
+        q = numbers((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
+        k = numbers((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))
+        mask = Mask.packed(3, torch.device("cpu"), causal=False)
+        return mechanism.weights(q, k, k, mask)[:, :, 2:], numbers((0.25, 0, 0.75))

@@ -1,0 +1,38 @@
+"""Local attention: A = softmax(q k^T / sqrt(D)) over |i - j| <= window.
+
+Each query sees its neighbours, `window` on each side, or behind it when causal; distances are
+between real tokens.  Long sequences are answered in blocks of queries against overlapping windows
+of keys, a step of decoding by the last window + 1 keys.  Source: Su 2019, "Born to be saving"
+(spaces.ac.cn/archives/6853), whose window is 2 k + 1; as in the local part of Child et al. 2019,
+"Generating Long Sequences with Sparse Transformers".
+
+Worked number: D = 4, window 1, scores 0, 0, ln 3 from the last of three tokens: the first is out of
+sight, so the weights are 0, 1/4, 3/4.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnkit.attention import Mask, Shape, numbers
+from attnkit.patterns import Pattern, at_least
+
+
+class Local(Pattern):
+    """softmax(q k^T / sqrt(D)) v over the keys at most `window` away; cost T*window*D."""
+
+    cost: ClassVar[str] = "T*window*D"
+
+    def __init__(self, shape: Shape, *, window: int = 32) -> None:
+        super().__init__(shape, at_least("local", "window", window, 0), None)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=4, max_length=3), window=1)
+        q = numbers((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
+        k = numbers((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))
+        mask = Mask.packed(3, torch.device("cpu"), causal=False)
+        return mechanism.weights(q, k, k, mask)[:, :, 2:], numbers((0, 0.25, 0.75))

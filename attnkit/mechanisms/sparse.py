@@ -1,0 +1,37 @@
+"""Sparse attention: A = softmax(q k^T / sqrt(D)) over |i - j| <= rate or |i - j| mod rate = 0.
+
+The union of `local` with window = rate and `atrous`: dense nearby, every `rate`-th token far off;
+distances are between real tokens.  One softmax goes over both sets, and a pair that lies in both
+counts once.  Source: Su 2019, "Born to be saving" (spaces.ac.cn/archives/6853), after Child et al.
+2019, "Generating Long Sequences with Sparse Transformers".
+
+Worked number: with rate 3, eight tokens allow 48 pairs, 28 of them causal; with all scores equal
+the eighth token causally gives 1/5 to the tokens 2, 5, 6, 7, 8.
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from attnkit.attention import Mask, Shape, numbers
+from attnkit.patterns import Pattern, at_least
+
+
+class Sparse(Pattern):
+    """softmax(q k^T / sqrt(D)) v over near keys and every `rate`-th; cost T*D*(T/rate + 2*rate)."""
+
+    cost: ClassVar[str] = "T*S*D/rate + T*rate*D"
+
+    def __init__(self, shape: Shape, *, rate: int = 4) -> None:
+        rate = at_least("sparse", "rate", rate, 2)
+        super().__init__(shape, rate, rate)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=8), rate=3)
+        zeros = numbers((0,)).expand(1, 1, 8, 1)
+        mask = Mask.packed(8, torch.device("cpu"), causal=True)
+        weights = mechanism.weights(zeros, zeros, zeros, mask)
+        return weights[:, :, 7:], numbers((0, 0.2, 0, 0, 0.2, 0.2, 0.2, 0.2))

@@ -1,0 +1,331 @@
+"""Self-attention over some distances only, in blocks: no T x T square is ever formed.
+
+Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
+between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
+hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
+
+- `near`: |i - j| <= window.  Blocks of queries against overlapping windows of keys.
+- `strided`: |i - j| mod rate = 0.  As many dense attentions over sub-sequences as the rate.
+- `joint`: both, for rate = window.  One softmax over two sets that share no pair.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+SMALLEST = 64
+"""Queries of a block, at least: shorter ones cost more in calls than they save in work."""
+
+DEVICE = "cpu"
+"""Where torch's fused kernels answer a query without keys with zeros, and say their sums."""
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+class Band(NamedTuple):
+    """Blocks of `step` queries, with `before` more keys on the left and `after` on the right."""
+
+    step: int
+    before: int
+    after: int
+
+    @classmethod
+    def of(cls, reach: int, length: int, *, causal: bool) -> "Band":
+        """Blocks for distances up to `reach`; longer for wider windows, so overlaps stay few."""
+        reach = min(reach, length)
+        wide = max(SMALLEST, reach // 2 if causal else reach)
+        return cls(min(wide, length), reach, 0 if causal else reach)
+
+    @property
+    def width(self) -> int:
+        """Keys that a block of queries sees."""
+        return self.before + self.step + self.after
+
+    def blocks(self, length: int) -> int:
+        """Blocks in a row."""
+        return -(-length // self.step)
+
+    def distances(self, device: torch.device) -> Tensor:
+        """Query minus key [step, width] in any block."""
+        queries = torch.arange(self.step, device=device)[:, None]
+        return queries + self.before - torch.arange(self.width, device=device)
+
+    def allowed(
+        self, pattern: Bool[Tensor, "step width"], valid: Tensor | None, rows: int, length: int
+    ) -> Bool[Tensor, "blocks 1 step width"]:
+        """Who sees whom: a pattern of distances among the keys that exist."""
+        if valid is None:
+            valid = torch.ones(1, length, dtype=torch.bool, device=pattern.device)
+        spare = self.blocks(length) * self.step - length
+        real = F.pad(valid, (self.before, spare + self.after)).unfold(1, self.width, self.step)
+        shared = (pattern & real.unsqueeze(2)).expand(rows, -1, -1, -1)
+        return shared.flatten(0, 1).unsqueeze(1)
+
+    def cut(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H step D"]:
+        """The blocks of all rows, one behind the other; the last one of a row padded with zeros."""
+        x = F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, -x.shape[2] % self.step))
+        return x.reshape(-1, self.step, *x.shape[2:]).transpose(1, 2)
+
+    def join(self, x: Float[Tensor, "blocks H step D"], length: int) -> Float[Tensor, "B H T D"]:
+        """The inverse of `cut`."""
+        x = x.transpose(1, 2).reshape(-1, self.blocks(length) * self.step, x.shape[1], x.shape[3])
+        return x[:, :length].transpose(1, 2)
+
+    def windows(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H width D"]:
+        """The keys that each block sees: views of one copy; what lies beyond a row is junk."""
+        rows, heads, length, width = x.shape
+        whole = self.blocks(length) * self.step
+        flat = x.new_zeros(self.before + rows * whole + self.after, heads, width)
+        self._inner(flat, rows, length).copy_(x)
+        return self._views(flat, 0, self.width).transpose(1, 2)
+
+    def gather(
+        self, pieces: Float[Tensor, "blocks H width D"], rows: int, length: int
+    ) -> Float[Tensor, "B H T D"]:
+        """The adjoint of `windows`: what the windows hold of each key, added up."""
+        _, heads, _, width = pieces.shape
+        whole = self.blocks(length) * self.step
+        flat = pieces.new_zeros(self.before + rows * whole + self.after, heads, width)
+        for start in range(0, self.width, self.step):
+            part = pieces[:, :, start : start + self.step].transpose(1, 2)
+            self._views(flat, start, part.shape[1]).add_(part)
+        return self._inner(flat, rows, length)
+
+    def _views(self, flat: Tensor, start: int, width: int) -> Tensor:
+        """Columns start .. start + width of every window [blocks, width, H, D]."""
+        count = (flat.shape[0] - self.before - self.after) // self.step
+        block, *inner = flat.stride()
+        shape = (count, width, *flat.shape[1:])
+        strides = (block * self.step, block, *inner)
+        return flat.as_strided(shape, strides, flat.storage_offset() + start * block)
+
+    def _inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
+        """The keys themselves in what `windows` allocates [B, H, T, D]."""
+        whole = self.blocks(length) * self.step
+        inner = flat[self.before : self.before + rows * whole]
+        return torch.unflatten(inner, 0, (rows, whole))[:, :length].transpose(1, 2)
+
+
+class _Windows(torch.autograd.Function):
+    """`Band.windows` with its adjoint as gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, band: Band) -> Tensor:
+        ctx.band, ctx.rows, ctx.length = band, x.shape[0], x.shape[2]
+        return band.windows(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.band.gather(grads[0], ctx.rows, ctx.length), None
+
+
+def near(
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B H T D"],
+    v: Float[Tensor, "B H T D"],
+    valid: Bool[Tensor, "b T"] | None,
+    window: int,
+    causal: bool,
+) -> Float[Tensor, "B H T D"]:
+    """Softmax over the keys at most `window` away; cost T * window."""
+    rows, _, length, _ = q.shape
+    band = Band.of(window, length, causal=causal)
+    away = band.distances(q.device)
+    pattern = (away >= 0 if causal else away >= -window) & (away <= window)
+    part = _in_bands(band, band.allowed(pattern, valid, rows, length), rows, length)
+    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+
+
+def strided(
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B H T D"],
+    v: Float[Tensor, "B H T D"],
+    valid: Bool[Tensor, "b T"] | None,
+    rate: int,
+    causal: bool,
+) -> Float[Tensor, "B H T D"]:
+    """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
+    part = _in_strides(q, valid, rate, causal)
+    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+
+
+def joint(
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B H T D"],
+    v: Float[Tensor, "B H T D"],
+    valid: Bool[Tensor, "b T"] | None,
+    rate: int,
+    causal: bool,
+) -> Float[Tensor, "B H T D"]:
+    """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
+    rows, _, length, _ = q.shape
+    band = Band.of(rate - 1, length, causal=causal)
+    away = band.distances(q.device)
+    pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
+    parts = (
+        _in_strides(q, valid, rate, causal),
+        _in_bands(band, band.allowed(pattern, valid, rows, length), rows, length),
+    )
+    if q.device.type == DEVICE:
+        y: Tensor = _Joint.apply(q, k, v, parts)  # type: ignore[no-untyped-call]
+        return y
+    return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
+
+
+class _Part(NamedTuple):
+    """Many small attentions that together are one set of pairs of queries and keys."""
+
+    queries: Callable[[Tensor], Tensor]
+    """[B, H, T, D] -> [N, h, t, D]"""
+    keys: Callable[[Tensor], Tensor]
+    """[B, H, T, D] -> [N, h, s, D]"""
+    answers: Callable[[Tensor], Tensor]
+    """The inverse of `queries`."""
+    spread: Callable[[Tensor], Tensor]
+    """The adjoint of `keys`."""
+    allowed: Bool[Tensor, "N h t s"] | None
+    """None where all keys may be seen; sizes may be 1."""
+    causal: bool = False
+    """Hide the later keys of each small attention as well."""
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """What makes a softmax see the allowed keys only: 0 and -inf."""
+        if self.allowed is None:
+            return None
+        zeros = torch.zeros(self.allowed.shape, dtype=dtype, device=self.allowed.device)
+        return zeros.masked_fill_(~self.allowed, -torch.inf)
+
+    def blind(self) -> Bool[Tensor, "N h t 1"] | None:
+        """Queries that see no key here; None where there is none."""
+        return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
+
+
+def _in_bands(band: Band, allowed: Tensor, rows: int, length: int) -> _Part:
+    return _Part(
+        band.cut,
+        lambda x: _Windows.apply(x, band),  # type: ignore[no-untyped-call]
+        lambda x: band.join(x, length),
+        lambda x: band.gather(x, rows, length),
+        allowed,
+    )
+
+
+def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Part:
+    """Every `rate`-th token is one of rate x H attentions of a row."""
+    rows, heads, length, _ = q.shape
+    # whichever needs no copy: heads that follow one another in memory, or tokens that do
+    heads_first = rows == 1 or q.stride(0) == heads * q.stride(1)
+
+    def split(x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, -length % rate)) if length % rate else x
+        x = torch.unflatten(x, 2, (-1, rate))
+        if heads_first:
+            return x.flatten(0, 1).transpose(1, 2)
+        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)
+
+    def merge(x: Tensor) -> Tensor:
+        if heads_first:
+            return torch.unflatten(x.transpose(1, 2).flatten(1, 2)[:, :length], 0, (rows, heads))
+        x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)
+        return x.flatten(2, 3)[:, :, :length]
+
+    allowed = None
+    if not causal and (valid is not None or length % rate):
+        if valid is None:
+            valid = torch.ones(1, length, dtype=torch.bool, device=q.device)
+        allowed = split(valid[:, None, :, None].expand(rows, heads, -1, -1)).transpose(2, 3)
+    return _Part(split, split, merge, merge, allowed, causal)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, part: _Part) -> Tensor:
+    """All small attentions of one part by torch's fused kernel."""
+    bias, causal = part.bias(q.dtype), part.causal
+    if bias is None or q.device.type == DEVICE:
+        return F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
+    # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
+    blind = part.blind()
+    assert blind is not None
+    y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
+    return y.masked_fill(blind, 0)
+
+
+def _partial(part: _Part, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] of one part, and the logarithms of its softmax sums [B, H, T, 1]."""
+    queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
+    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    bias, blind = part.bias(q.dtype), part.blind()
+    if bias is not None and blind is not None:
+        scores = scores + bias.masked_fill(blind, 0)
+    if part.causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    scores = scores.to(torch.promote_types(q.dtype, torch.float32))
+    logs = scores.logsumexp(-1, keepdim=True)
+    y = (scores - logs).exp().to(q.dtype) @ values
+    logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(logs)
+
+
+def _combine(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Answers and logarithms of two parts as those of one softmax over both."""
+    (one, log_one), (two, log_two) = found
+    logs = torch.logaddexp(log_one, log_two)
+    logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
+    return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
+
+
+class _Joint(torch.autograd.Function):
+    """One softmax over two parts by torch's fused kernel for the CPU.
+
+    The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
+    ones, each part yields its share of the joint gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: tuple[_Part, ...]) -> Tensor:
+        found = []
+        for part in parts:
+            y, logs = _forward(
+                part.queries(q),
+                part.keys(k),
+                part.keys(v),
+                is_causal=part.causal,
+                attn_mask=part.bias(q.dtype),
+            )
+            blind = part.blind()
+            logs = logs.unsqueeze(-1)
+            logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
+            found.append((part.answers(y), part.answers(logs)))
+        y, logs = _combine(found)
+        y = y.to(q.dtype)
+        ctx.parts = parts
+        ctx.save_for_backward(q, k, v, y, logs)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, y, logs = ctx.saved_tensors
+        total: list[Tensor] = []
+        for part in ctx.parts:
+            found = _backward(
+                part.queries(grad),
+                part.queries(q),
+                part.keys(k),
+                part.keys(v),
+                part.queries(y),
+                part.queries(logs).squeeze(-1),
+                0.0,
+                part.causal,
+                attn_mask=part.bias(q.dtype),
+            )
+            back = (part.answers, part.spread, part.spread)
+            grads = [undo(one) for undo, one in zip(back, found, strict=True)]
+            total = [a.add_(b) for a, b in zip(total, grads, strict=True)] if total else grads
+        return (*total, None)
