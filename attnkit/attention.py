@@ -49,13 +49,20 @@ def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
-def reorder(state: State, rows: Int[Tensor, " n"]) -> State:
-    """Take `rows` of every tensor in a state: beams that swap, or sentences that leave."""
+def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
+    """Take `rows` of every tensor in a state: beams that swap, or sentences that leave.
+
+    Without grad, caches get `room` for further positions, so that `append` need not copy them.
+    """
     if state is None:
         return None
     if isinstance(state, Tensor):
-        return state.index_select(0, rows)
-    parts = [reorder(part, rows) for part in state]
+        if not room or state.dim() != 4 or (state.requires_grad and torch.is_grad_enabled()):
+            return state.index_select(0, rows)
+        heads, length, width = state.shape[1:]
+        buffer = state.new_empty((len(rows), heads, length + room, width))
+        return torch.index_select(state, 0, rows, out=buffer[:, :, :length])
+    parts = [reorder(part, rows, room) for part in state]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 
@@ -63,8 +70,8 @@ def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
     """A cache [B, H, total, D]: `old`, and `new` behind it.
 
     Without grad a long cache is a view of a buffer with room behind it, grown in blocks and written
-    in place, so a state may be used once.  `reorder` copies the view alone: a cache that beams
-    shuffle at every step stays as small as it can be, which matters more than a second copy.
+    in place, so a state may be used once.  `reorder` copies the view and as much room as it is
+    told: a cache that beams shuffle at every step stays as small as it can be.
     """
     if old is None:
         return new

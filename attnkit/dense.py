@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FEWEST_ROWS = 16
-"""With fewer rows to multiply, what a call costs counts for more than its arithmetic."""
+LEAST_WORK = 2**21
+"""With fewer multiplications, what a call costs counts for more than its arithmetic."""
 
 ONEDNN = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch._C._has_mkldnn else None
 """The operator that compiled models call; None where this torch has none."""
@@ -35,7 +35,7 @@ class Linear(nn.Linear):
             not torch.is_grad_enabled()
             and x.dtype == self.weight.dtype == torch.float32
             and x.device.type == self.weight.device.type == "cpu"
-            and x.numel() >= FEWEST_ROWS * self.in_features
+            and x.numel() * self.out_features >= LEAST_WORK
             and bool(torch.backends.mkldnn.enabled)
             and not torch.is_autocast_enabled("cpu")
             and not torch.compiler.is_compiling()

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from attnkit import mechanisms
-from attnkit.attention import Mask
+from attnkit.attention import Mask, append, reorder
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import facts
@@ -114,6 +114,33 @@ def test_rotary_scores_depend_on_distance_only() -> None:
     # log ratios of scores at equal distances agree up to one constant a row
     difference = ratio - shifted
     torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
+
+
+@pytest.mark.parametrize("room", [0, 1, 3])
+def test_reordered_caches_grow_as_ones_that_are_joined_anew(room: int) -> None:
+    """Steps of one and of two positions, past the length from which caches grow in blocks."""
+    state, plain = torch.randn(4, 2, 3, 5), None
+    flags = torch.ones(4, 3, dtype=torch.bool)
+    with torch.no_grad():
+        plain = state.clone()
+        for step in range(50):
+            rows = torch.randint(0, 4, (3 if step == 20 else len(plain),)) % len(plain)
+            (state, none), flags = reorder(((state, None), flags), rows, room=room)
+            plain = plain[rows]
+            assert none is None
+            assert torch.equal(state, plain)
+            new = torch.randn(len(rows), 2, 1 + step % 2, 5)
+            plain = torch.cat((plain, new), 2)
+            state = append(state, new, plain.shape[2])
+            assert torch.equal(state, plain)
+    assert flags.shape == (3, 3)
+
+
+def test_reordering_lets_gradients_through() -> None:
+    state = torch.randn(2, 1, 3, 4, requires_grad=True)
+    reorder((state,), torch.tensor([1, 1]), room=1)[0].sum().backward()
+    assert state.grad is not None
+    assert state.grad.sum((1, 2, 3)).tolist() == [0.0, 24.0]
 
 
 def test_an_unknown_word_or_option_names_the_nearest() -> None:

@@ -70,7 +70,7 @@ def select(state: Decode, rows: Int[Tensor, " R"], stay: Int[Tensor, " b"] | Non
     Memory has one row a sentence whatever the beam, so it moves only when a sentence leaves.
     """
     fixed = state.fixed if stay is None else reorder(state.fixed, stay)
-    return Decode(reorder(state.moving, rows), fixed)
+    return Decode(reorder(state.moving, rows, room=1), fixed)
 
 
 def top(
