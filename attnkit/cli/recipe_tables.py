@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnkit.mechanisms import facts
+from attnkit.mechanisms import Facts, capable
+from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, flat, places
 from attnkit.recipe.settings import all_keys
 from attnkit.show.progress import duration
@@ -90,17 +91,33 @@ def _short(origin: str) -> str:
     return f"{Path(path).name}{colon}{position}" if colon else origin
 
 
+def _label(known: Facts, options: Mapping[str, Any]) -> str:
+    """The word of a mechanism, and the words of its parts where it is made of others."""
+    if not known.composite:
+        return known.word
+    words = ", ".join(part.word for part in parts_of(known, options[known.composite]))
+    return f"{known.word} of {words}"
+
+
 def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
     """What the attention mechanisms of the variants cost and can do."""
     uses: dict[str, list[str]] = {}
+    able: dict[str, Facts] = {}
     for name in variants:
-        found = places(file.variants[name])
-        for word in dict.fromkeys(found.values()):
-            inside = ", ".join(place for place in found if found[place] == word)
-            uses.setdefault(word, []).append(f"{name}: {inside}" if len(variants) > 1 else inside)
+        model = file.variants[name].model
+        inside: dict[str, list[str]] = {}
+        for place in places(file.variants[name]):
+            chosen = getattr(model.attention, place)
+            known = capable(chosen.name, chosen.options())
+            label = _label(known, chosen.options())
+            able[label] = known
+            inside.setdefault(label, []).append(place)
+        for label, found in inside.items():
+            told = ", ".join(found)
+            uses.setdefault(label, []).append(f"{name}: {told}" if len(variants) > 1 else told)
     rows = []
     for word, where in uses.items():
-        known = facts(word)
+        known = able[word]
         limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
         positions = ", ".join(known.positions) or "none"
         state = known.state if known.causal else NONE

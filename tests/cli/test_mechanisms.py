@@ -52,7 +52,8 @@ def test_every_file_names_its_formula_its_source_and_a_worked_number(word: str) 
 @pytest.mark.parametrize("word", [word for word in WORDS if mechanisms.facts(word).causal])
 def test_the_state_of_decoding_grows_only_where_it_is_said_to(word: str) -> None:
     torch.manual_seed(0)
-    layer = MultiHead.build(word, 16, 2, 256, causal=True).eval()
+    parts = {"parts": ("dot", "gaussian")} if mechanisms.facts(word).composite else {}
+    layer = MultiHead.build(word, 16, 2, 256, causal=True, **parts).eval()
 
     def size(state: object) -> int:
         if isinstance(state, torch.Tensor):

@@ -73,8 +73,8 @@ def attention(text: str) -> str:
         ),
         ("zzz", "no attention mechanism is called 'zzz'; known are dot, landmarks, linear"),
         (
-            "{name: linear, rank: 3}",
-            "r.yaml:3:35: model.attention.rank: linear has no option 'rank'; it has none",
+            "{name: landmarks, rank: 3}",
+            "r.yaml:3:38: model.attention.rank: landmarks has no option 'rank'; it has none",
         ),
         (
             "{cross: {name: needy, rnak: 3}}",
