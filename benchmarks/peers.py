@@ -6,6 +6,7 @@ Each peer gets a virtual environment of its own in --work, made from the package
 run, with this Python's build of torch.  Then every system is one process; the processes are asked
 in turn, round after round, so that a change of the machine's speed meets all of them.  The model is
 that of peers.yaml.  Writes results/peers.md; about eight minutes once the environments are there.
+--parts training or --parts decoding measures that alone (results/peers-decoding.md, say).
 
 A smoke test: --rounds 1 --seconds 0.1 --sentences 20.
 """
@@ -42,7 +43,7 @@ PACKAGES: Mapping[str, Sequence[Sequence[str]]] = {
     ),
 }  # fmt: skip
 """What each peer's environment is made of, one pip command after the other."""
-SIZES = (16, 32, 64)
+SIZES = (16, 32, 64, 128)
 """Sentences a batch that decoding is tried with; the fastest is measured."""
 TOKENS = 11
 """Length of every decoded output."""
@@ -50,6 +51,9 @@ POOL = 200
 """Batches that the peer trains on before it starts over."""
 WARM = 2
 """Updates of each system before the first measured one."""
+
+PARTS = ("training", "decoding")
+"""What can be measured; one alone writes a file of its own."""
 
 Speeds = dict[str, list[float]]
 """System -> one speed a round."""
@@ -308,13 +312,14 @@ def measure(options: argparse.Namespace, work: Path) -> None:
         about = {name: process.ask("about") for name, process in systems.items()}
         training = Training(systems, tokens, options.seconds)
         decoding = Decoding(systems, texts, ids)
+        measured = {"training": training, "decoding": decoding}
         say("warming up")
-        training.warm_up()
-        decoding.warm_up()
+        for part in options.parts:
+            measured[part].warm_up()
         for number in range(options.rounds):
             say(f"round {number + 1} of {options.rounds}")
-            training.round()
-            decoding.round()
+            for part in options.parts:
+                measured[part].round()
     facts = {
         "command": f"`{command(options, work='WORK', data_dir='DATA')}`",
         "versions": "; ".join(
@@ -330,32 +335,31 @@ def measure(options: argparse.Namespace, work: Path) -> None:
         "model": "3+3 layers, width 256, ff 1024, 4 heads, joint vocabulary of "
         f"{json.loads((work / 'shape.json').read_text())['vocabulary']:,} pieces; parameters: "
         + ", ".join(f"{name} {found['parameters']:,}" for name, found in about.items()),
-        "rounds": f"{options.rounds}, the systems in turn; {training.count} updates of the same "
-        f"batches a round for attnkit and transformers, {training.joey_count} for JoeyNMT",
+        "rounds": f"{options.rounds}, the systems in turn",
     }
-    body = [
-        *targets(training.speeds, decoding.speeds),
-        "",
-        "## Training: target tokens per second, batches of 4096 tokens, Multi30k en-de",
-        "",
-        *report(training.speeds, "tokens/s"),
-        "",
-        f"## Decoding: sentences per second, beam 5, {len(texts):,} test sentences, float32",
-        "",
-        *report(decoding.speeds, "sentences/s"),
-        "",
-        *NOTES,
-    ]
-    publish("peers", "attnkit beside its peers", facts, body)
+    body = targets(training.speeds, decoding.speeds)
+    if training.speeds:
+        title = "## Training: target tokens per second, batches of 4096 tokens, Multi30k en-de"
+        facts["rounds"] += (
+            f"; {training.count} updates of the same batches a round for attnkit and transformers, "
+            f"{training.joey_count} for JoeyNMT"
+        )
+        body += ["", title, "", *report(training.speeds, "tokens/s"), "", *TRAINING_NOTES]
+    if decoding.speeds:
+        title = f"## Decoding: sentences per second, beam 5, {len(texts):,} test sentences, float32"
+        body += ["", title, "", *report(decoding.speeds, "sentences/s"), "", *DECODING_NOTES]
+    name = "-".join(["peers"] + [part for part in PARTS if options.parts == [part]])
+    publish(name, "attnkit beside its peers", facts, body)
 
 
-NOTES = [
+TRAINING_NOTES = [
     "Training: random weights, AdamW, label smoothing 0.1, clipping at 1, dropout 0.1. attnkit is",
     "driven through `attnkit.train.fit.fit`, the loop of `attnkit train`, logging every update.",
     "transformers gets attnkit's batches as ready tensors, the fused attention kernel, fused AdamW",
     "and one cross entropy over all positions; bf16 is autocast. JoeyNMT forms its own batches of",
     "4096 tokens (it has no buckets), and its speed is what its log says.",
-    "",
+]
+DECODING_NOTES = [
     f"Decoding: the weights are random, so every output is made {TOKENS} tokens long (the end",
     "token is forbidden; JoeyNMT is only limited, and its mean length is checked). attnkit goes",
     "from text to text with the batches of `attnkit generate`; the peers use the fastest of",
@@ -373,6 +377,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of training, each round")
     parser.add_argument("--sentences", type=int, default=1000, help="to decode, each round")
     parser.add_argument("--threads", type=int, default=cores())
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--peers", nargs="*", choices=list(PACKAGES), default=list(PACKAGES))
     options = parser.parse_args()
     if options.data_dir:
