@@ -29,6 +29,10 @@ class DataError(AttnkitError):
     code = 65
 
 
+class NotFiniteError(DataError):
+    """A model answers NaN or infinity; while it is trained that means that it diverged."""
+
+
 class MissingInputError(AttnkitError):
     """A file, corpus, run or split that was asked for is not there."""
 

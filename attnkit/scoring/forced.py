@@ -14,7 +14,7 @@ from attnkit.data.batch import collate
 from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.plan import plan
 from attnkit.data.rows import Counts, Row
-from attnkit.errors import DataError
+from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
 from attnkit.scoring.metrics import FORCED, Score
 from attnkit.tokens import EOS, PAD, Tokenizer
@@ -41,7 +41,7 @@ def forced(
         batch_tokens: rows x longest side of a batch.
 
     Raises:
-        DataError: the model answers NaN or infinity.
+        NotFiniteError: the model answers NaN or infinity.
     """
     out = np.zeros((len(encoded), 3))
     lengths = None if encoded.source is None else encoded.source.lengths
@@ -61,7 +61,9 @@ def forced(
             out[:, column] += np.bincount(place, values, minlength=len(out))
     model.train(training)
     if not np.isfinite(out).all():
-        raise DataError("the model answers NaN or infinity: its weights are damaged; train again")
+        raise NotFiniteError(
+            "the model answers NaN or infinity: its weights are damaged; train again"
+        )
     return out
 
 

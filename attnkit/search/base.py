@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnkit.attention import reorder
-from attnkit.errors import DataError
+from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Decode, Model
 
 GROWTH = 64
@@ -118,8 +118,8 @@ def normalised(logprob: float, length: int, length_penalty: float) -> float:
 
 
 def refuse_nan(lines: Sequence[int]) -> None:
-    """Raise DataError: the model answered NaN in the batch of these lines (0-based)."""
-    raise DataError(
+    """Raise NotFiniteError: the model answered NaN in the batch of these lines (0-based)."""
+    raise NotFiniteError(
         f"the model answers NaN in the batch of lines {min(lines) + 1} to {max(lines) + 1}: "
         "its weights are damaged; train again or use another checkpoint"
     )

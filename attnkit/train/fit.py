@@ -5,7 +5,6 @@ All that decides the next update is in a checkpoint, so that a stopped and resum
 for bit as an uninterrupted one (same device, same number of threads).
 """
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from attnkit import models
 from attnkit.data.batch import Batch
-from attnkit.errors import AttnkitError, DivergedError, StoppedError, out_of_memory
+from attnkit.errors import AttnkitError, DivergedError, NotFiniteError, StoppedError, out_of_memory
 from attnkit.optim import learning_rate, optimizer
 from attnkit.prepare import Prepared, train_epoch
 from attnkit.recipe import schema
@@ -221,12 +220,13 @@ class Training:
         step = self.counters.step
         self.averaging.remember(step)
         weights = self.averaging.candidate()
-        result, value = self.validator.measure(weights)
-        if not math.isfinite(value):
+        try:
+            result, value = self.validator.measure(weights)
+        except NotFiniteError as error:
             raise DivergedError(
-                f"step {step}: the validation's {self.validator.monitor} is {value}; try a lower"
-                " train.lr or a longer train.warmup"
-            )
+                f"step {step}: the validation found that the model answers NaN or infinity; try a"
+                " lower train.lr or a longer train.warmup"
+            ) from error
         best = self.counters.best
         lower = self.validator.lower_is_better
         better = best is None or (value < best if lower else value > best)

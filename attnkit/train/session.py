@@ -104,70 +104,101 @@ def train(
 
 
 def _one(session: Session, run: Run, recipe: Recipe, name: str, seed: int) -> Iterator[Event]:
-    """One variant with one seed: skipped, resumed or trained from the start."""
-    if run.exists and session.fresh:
-        run.clear()
-    if run.exists:
+    """One variant with one seed: skipped, resumed or trained from the start.
+
+    What is there stays as it is until the data is at hand and, with a changed recipe, until the
+    checkpoint has turned out to fit it.
+    """
+    known = run.exists and not session.fresh
+    changes: list[str] = []
+    if known:
         run = Run.open(run.path)
-        done = yield from _known(session, run, recipe)
-        if done:
+        changes = _changes(session, run, recipe)
+        if run.finished and not _of_training(changes):
+            yield from _accept(run, recipe, changes)
             yield Skipped("already trained")
             return
     prepared = yield from _data(session, recipe)
-    if run.exists:
+    if known:
         _same_data(run, prepared)
         yield from _same_machine(session, run)
     else:
-        precision = yield from _precision(session, prepared, recipe)
-        Run.create(
-            run.path,
-            recipe,
-            name=session.file.name,
-            variant=name,
-            seed=seed,
-            hashes={
-                "recipe": digest(recipe),
-                "data": prepared.digest,
-                "tokenizer": prepared.tokenizer.digest,
-            },
-            device=str(session.device),
-            threads=torch.get_num_threads(),
-            precision=precision,
-            baseline=session.file.baseline,
-        )
+        yield from _begin(session, run, recipe, prepared, name, seed)
         run = Run.open(run.path)
-        run.write_tokenizer(prepared.tokenizer)
-    precision = str(run.manifest["precision"])
+    precision = _arithmetic(run, recipe)
     session.precision = session.precision or precision
     job = Job(recipe, prepared, run, seed, session.device, precision, session.stop)
     for event in fit(job):
         if isinstance(event, events.Started):
-            run.update(parameters=event.parameters)
+            yield from _accept(run, recipe, changes)
+            run.update(parameters=event.parameters, precision=precision)
         yield event
 
 
-def _known(session: Session, run: Run, recipe: Recipe) -> Generator[Event, None, bool]:
-    """Compare an existing run with the recipe; whether nothing is left to train.
+def _begin(
+    session: Session, run: Run, recipe: Recipe, prepared: Prepared, name: str, seed: int
+) -> Iterator[Event]:
+    """Make a new run, in place of any that is there where that was asked for."""
+    precision = yield from _precision(session, prepared, recipe, run)
+    if session.fresh:
+        run.clear()
+    Run.create(
+        run.path,
+        recipe,
+        name=session.file.name,
+        variant=name,
+        seed=seed,
+        hashes={
+            "recipe": digest(recipe),
+            "data": prepared.digest,
+            "tokenizer": prepared.tokenizer.digest,
+        },
+        device=str(session.device),
+        threads=torch.get_num_threads(),
+        precision=precision,
+        baseline=session.file.baseline,
+    )
+    Run.open(run.path).write_tokenizer(prepared.tokenizer)
+
+
+def _changes(session: Session, run: Run, recipe: Recipe) -> list[str]:
+    """How the recipe differs from that of an existing run.
 
     Raises:
-        RecipeError: it was trained by another recipe, and that was not allowed.
+        RecipeError: so that it would train another model, and that was not allowed.
     """
-    changes = difference(run.recipe, recipe)
-    changes += plugins.changed(run.manifest)
-    training = [line for line in changes if not line.startswith(AFTERWARDS)]
+    changes = difference(run.recipe, recipe) + plugins.changed(run.manifest)
+    training = _of_training(changes)
     if training and not session.allow_change:
         raise RecipeError(
             f"{run.path}: was trained by another recipe ({'; '.join(training)}); use --fresh to"
             " start over, --allow-change to go on with it, or another --out"
         )
-    if changes:
-        run.replace_recipe(recipe)
-        if now := plugins.update(run.manifest, recipe):
-            run.update(plugins=now)
-        if training:
-            run.update(finished=None)
-        yield Note(f"{run.path}: recipe changed: {'; '.join(changes)}")
-    return run.finished and not training
+    return changes
+
+
+def _of_training(changes: Sequence[str]) -> list[str]:
+    """The changes that concern weights, not scores alone."""
+    return [line for line in changes if not line.startswith(AFTERWARDS)]
+
+
+def _accept(run: Run, recipe: Recipe, changes: Sequence[str]) -> Iterator[Event]:
+    """Store a changed recipe in its run."""
+    if not changes:
+        return
+    run.replace_recipe(recipe)
+    run.update(hashes={"recipe": digest(recipe)})
+    if now := plugins.update(run.manifest, recipe):
+        run.update(plugins=now)
+    if _of_training(changes):
+        run.update(finished=None)
+    yield Note(f"{run.path}: recipe changed: {'; '.join(changes)}")
+
+
+def _arithmetic(run: Run, recipe: Recipe) -> str:
+    """What a run computes in: what its recipe says, else what was chosen when it began."""
+    said = recipe.train.precision
+    return str(run.manifest["precision"]) if said == "auto" else said
 
 
 def _same_data(run: Run, prepared: Prepared) -> None:
@@ -190,12 +221,14 @@ def _same_machine(session: Session, run: Run) -> Iterator[Event]:
         )
 
 
-def _precision(session: Session, prepared: Prepared, recipe: Recipe) -> Generator[Event, None, str]:
-    """The arithmetic of a comparison: what the recipe says, its other runs use, or is faster."""
+def _precision(
+    session: Session, prepared: Prepared, recipe: Recipe, run: Run
+) -> Generator[Event, None, str]:
+    """The arithmetic of a new run: what the recipe says, other runs of it use, or is faster."""
     if recipe.train.precision != "auto":
         return recipe.train.precision
     if session.precision is None:
-        session.precision = _settled(session)
+        session.precision = _settled(session, run)
     if session.precision is None:
         sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
         model = models.build(recipe.model, sizes, recipe.data.max_length).to(session.device)
@@ -210,10 +243,12 @@ def _precision(session: Session, prepared: Prepared, recipe: Recipe) -> Generato
     return session.precision
 
 
-def _settled(session: Session) -> str | None:
-    """The precision that earlier runs of this recipe chose on such a device."""
+def _settled(session: Session, new: Run) -> str | None:
+    """The precision that other, earlier runs of this recipe chose on such a device."""
     root = session.out.joinpath(*session.file.name.split("/"))
     for path in sorted(root.glob("*/seed-*/manifest.json")):
+        if path.parent == new.path:
+            continue
         with suppress(AttnkitError):
             manifest = Run.open(path.parent).manifest
             same = manifest.get("device") == str(session.device)
