@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from attnkit import blocked, kernels
 from attnkit.masks import Mask as Mask
+from attnkit.masks import readable
 from attnkit.modifiers import EntropyScale, Modifiers
 
 State: TypeAlias = Any
@@ -402,6 +403,6 @@ def new_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | N
     if mask.layout == "packed":
         return None
     real = mask.valid[:, -k.shape[2] :]
-    if real.device.type == "cpu" and not torch.compiler.is_compiling() and bool(real.all()):
+    if readable(real) and bool(real.all()):
         return None
     return real.expand(k.shape[0], -1)

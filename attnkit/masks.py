@@ -5,6 +5,17 @@ from typing import Literal, NamedTuple, Self
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def readable(x: Tensor) -> bool:
+    """Whether the values of a tensor can be looked at without waiting for a device.
+
+    Not on a GPU, not while a graph is compiled, and not in a tensor that has no storage.
+    """
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return False
+    return x.device.type == "cpu"
 
 
 class Mask(NamedTuple):

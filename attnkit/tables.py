@@ -7,9 +7,8 @@ the padding, and a query at position i row i, whatever is cached.
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from attnkit.masks import Mask
+from attnkit.masks import Mask, readable
 
 
 def aligned(mask: Mask) -> bool:
@@ -21,7 +20,7 @@ def aligned(mask: Mask) -> bool:
     if mask.layout != "any":
         return True
     k_pos = mask.k_pos
-    if k_pos.device.type != "cpu" or isinstance(k_pos, FakeTensor) or torch.compiler.is_compiling():
+    if not readable(k_pos):
         return False
     keys, queries = k_pos.shape[1], mask.q_pos.shape[1]
     columns = torch.arange(keys)
