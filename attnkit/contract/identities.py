@@ -1,5 +1,8 @@
 """Contracts on one pass: finite numbers, the map, its rows, biases, and the worked number."""
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,8 +22,8 @@ from attnkit.layers import MultiHead
 from attnkit.masks import Mask
 
 LENGTHS = (1, 2, 7, 64, 65, 130)
-STEP, ROUGH = 1e-5, 1e-5
-"""How far a difference reaches for a slope, and how near it then comes."""
+STEPS, ROUGH = (1e-6, 1e-8), 1e-5
+"""How far differences reach for a slope (a kink may lie within one), and how near they come."""
 WORKED = 5e-7
 """Worked numbers are written with six decimals."""
 
@@ -50,28 +53,44 @@ def slopes(subject: Subject) -> float:
     worst = 0.0
     for length in (7, 200):
         x, valid = inputs(3, length), up_to(length, length - 3, length)
-        kept = subject.kept(subject.answer(subject.layer, x, valid), valid)
-        probe = _drawn(kept)
-
-        def total(
-            layer: MultiHead, x: Tensor, valid: Tensor = valid, probe: Tensor = probe
-        ) -> Tensor:
-            return (subject.kept(subject.answer(layer, x, valid), valid) * probe).sum()
-
-        leaves = [x.clone().requires_grad_(), *subject.layer.parameters()]
+        leaves = [x.requires_grad_(), *subject.layer.parameters()]
         ways = [_drawn(leaf) for leaf in leaves]
-        found = torch.autograd.grad(total(subject.layer, leaves[0]), leaves, allow_unused=True)
-        slope = sum((s * way).sum() for s, way in zip(found, ways, strict=True) if s is not None)
-        ends = []
-        for step in (STEP, -STEP):
-            moved = subject.copy()
-            with torch.no_grad():
-                for parameter, way in zip(moved.parameters(), ways[1:], strict=True):
-                    parameter.add_(step * way)
-                ends.append(total(moved, x + step * ways[0]))
-        difference = (ends[0] - ends[1]) / (2 * STEP)
-        worst = max(worst, close(torch.as_tensor(slope), difference, f"length {length}", ROUGH))
+        total = _total(subject, subject.layer, x, valid)
+        found = torch.autograd.grad(total, leaves, allow_unused=True)
+        slope = torch.zeros_like(total)
+        for part, way in zip(found, ways, strict=True):
+            slope += 0 if part is None else (part * way).sum()
+        error = math.inf
+        for step in STEPS:
+            difference = _difference(subject, x, ways, valid, step)
+            scale = max(1.0, difference.abs().item())
+            error = min(error, (slope - difference).abs().item() / scale)
+            if error <= ROUGH:
+                break
+        else:
+            raise Broken(f"length {length}: gradients are off by {error:.2g}", error)
+        worst = max(worst, error)
     return worst
+
+
+@torch.no_grad()
+def _difference(
+    subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tensor, step: float
+) -> Tensor:
+    """The slope of the random sum, by steps both ways."""
+    ends = []
+    for along in (step, -step):
+        moved = subject.copy()
+        for parameter, way in zip(moved.parameters(), ways[1:], strict=True):
+            parameter.add_(along * way)
+        ends.append(_total(subject, moved, x + along * ways[0], valid))
+    return (ends[0] - ends[1]) / (2 * step)
+
+
+def _total(subject: Subject, layer: MultiHead, x: Tensor, valid: Tensor) -> Tensor:
+    """A random sum of all answers that count."""
+    kept = subject.kept(subject.answer(layer, x, valid), valid)
+    return (kept * _drawn(kept)).sum()
 
 
 def _drawn(like: Tensor) -> Tensor:

@@ -5,8 +5,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from attnkit import mechanisms
 from attnkit.contract import ROLES, Role, Subject
+from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.mechanisms import facts
 from attnkit.modifiers import Modifiers
+from attnkit.positions import Rotary
 from attnkit.recipe.options import annotation
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -28,6 +30,15 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "synthesizer-dense": [{"residual_scores": True, "entropy_scale": True}],
     "synthesizer-factorized-dense": [{"factors": (50, 12), "layout": "tile"}],
     "synthesizer-factorized-random": [{"rank": 3}],
+    "linear": [{"feature_map": "exp", "features": 10}, {"feature_map": "taylor", "features": 3}],
+    "performer": [
+        {"features": 5},
+        {"features": 20, "kernel": "relu"},
+        {"features": 9, "kernel": "hyperbolic", "redraw_every": 1},
+    ],
+    "atrous": [{"rate": 3}, {"rate": 1000, "residual_scores": True}],
+    "local": [{"window": 3}, {"window": 0}, {"window": 5, "entropy_scale": True}],
+    "sparse": [{"rate": 3}, {"rate": 8, "residual_scores": "mean", "key_norm": True}],
     "mixture": [
         {"parts": ("scaled-dot", "gaussian")},
         {"parts": ("dot", "additive", "gaussian"), "combine": "sum", "key_norm": True},
@@ -52,6 +63,17 @@ def options(word: str) -> Iterator[dict[str, Any]]:
                 if name not in Modifiers._fields and value != option.default:
                     yield {name: value}
     yield from OPTIONS.get(word, [])
+
+
+def turning() -> list[Subject]:
+    """Every mechanism that takes rotary positions, with them."""
+    return [
+        named(word, role, next(options(word)) | {"rotary": Rotary(WIDTH // HEADS)})
+        for word in mechanisms.names()
+        if "rope" in facts(word).positions
+        for role in ROLES
+        if role != "cross" and (role == "encoder" or facts(word).causal)
+    ]
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

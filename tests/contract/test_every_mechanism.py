@@ -1,14 +1,14 @@
 """Every mechanism keeps every contract, with its options, in every role."""
 
 import pytest
-from interesting import subjects
+from interesting import subjects, turning
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.contract.limits import possible
 
 CASES = [
     pytest.param(subject, contract, id=f"{subject.name}-{contract.name}")
-    for subject in subjects()
+    for subject in (*subjects(), *turning())
     for contract in CONTRACTS
     if contract.name == "limits" or (possible(subject) and subject.role in contract.roles)
 ]
