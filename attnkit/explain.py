@@ -6,14 +6,15 @@ the plan of the first epoch, and time from updates that are really made.
 """
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnkit import models
 from attnkit.data.batch import collate
@@ -106,6 +107,18 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     return Parameters(total, embeddings, mixing, total - embeddings - mixing)
 
 
+class _Ones(TorchDispatchMode):
+    """A value of a tensor without storage that is looked at is 1: nothing is hidden by padding."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Called by torch for every operation."""
+        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            return True if args[0].dtype == torch.bool else 1
+        return func(*args, **(kwargs or {}))
+
+
 def memory(recipe: Recipe, sizes: tuple[int, int], shape: Shape) -> Memory:
     """Sum what training holds at the end of the forward pass of a batch of this `shape`.
 
@@ -116,7 +129,7 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: Shape) -> Memory:
     """
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
-    with FakeTensorMode():
+    with FakeTensorMode(), _Ones():
         model = models.build(recipe.model, sizes, recipe.data.max_length)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         for tensor in (*model.parameters(), *model.buffers()):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from attnkit import explain, models
+from attnkit import explain, mechanisms, models
 from attnkit.data.batch import collate
 from attnkit.loss import cross_entropy
 from attnkit.prepare import Prepared, prepare
@@ -94,6 +94,17 @@ def test_memory_of_activations_is_what_a_real_run_holds(
     folder: Path, overrides: tuple[str, ...]
 ) -> None:
     recipe = made(folder, *overrides)
+    shape = explain.Shape(6, 20, 23)
+    counted = explain.memory(recipe, (300, 300), shape).activations
+    assert counted == kept_by_a_real_run(recipe, shape)
+
+
+@pytest.mark.parametrize("word", mechanisms.names())
+def test_memory_is_known_for_every_mechanism_where_it_can_be(folder: Path, word: str) -> None:
+    facts = mechanisms.facts(word)
+    own = f"{{name: {word}, parts: [dot, additive]}}" if facts.composite else word
+    roles = {"encoder": True, "decoder": facts.causal, "cross": facts.cross}
+    recipe = made(folder, *(f"model.attention.{role}={own}" for role in roles if roles[role]))
     shape = explain.Shape(6, 20, 23)
     counted = explain.memory(recipe, (300, 300), shape).activations
     assert counted == kept_by_a_real_run(recipe, shape)

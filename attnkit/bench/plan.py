@@ -70,8 +70,19 @@ def subject(text: str) -> Subject:
     Raises UsageError for an unknown word or option, or a value of a wrong type.
     """
     word, _, rest = text.partition(":")
-    words = re.split(r",(?![^\[{]*[\]}])", rest) if rest else []
-    return Subject(text, word, from_words(mechanisms.facts(word), words))
+    return Subject(text, word, from_words(mechanisms.facts(word), _parts(rest)))
+
+
+def _parts(text: str) -> list[str]:
+    """A text parted at the commas that stand outside brackets and braces."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts if text else []
 
 
 def lanes(subjects: Sequence[Subject], lengths: Sequence[int] | None) -> list[Lane]:

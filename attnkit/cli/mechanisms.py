@@ -1,7 +1,8 @@
 """`attnkit mechanisms`: what the attention mechanisms are, and what one of them can do."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -135,20 +136,18 @@ def _list(found: Sequence["Facts"], format: str) -> None:
 def explained(facts: "Facts") -> "RenderableType":
     """Name and formula, the docstring, abilities, options and the worked number."""
     from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
     from attnkit.cli.recipe_tables import sheet
     from attnkit.modifiers import Modifiers
     from attnkit.text import safe_text
 
-    _, _, body = facts.doc.partition("\n")
-    told = [" ".join(part.split()) for part in body.strip().split("\n\n")]
-    blocks = [Text(safe_text(text) + "\n") for text in told if text]
     shared = {name for name in facts.options if name in Modifiers._fields}
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
-        *blocks,
+        *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
         sheet("abilities", ("what", ""), abilities(facts)),
     ]
     for title, names in (
@@ -159,6 +158,19 @@ def explained(facts: "Facts") -> "RenderableType":
             rows = ((name, *_option(facts, name)) for name in names)
             parts.append(sheet(title, ("option", "type", "default"), rows))
     return Group(*parts)
+
+
+def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
+    """A docstring below its first line as flowing texts with their indent and empty lines after.
+
+    Items of a list stay items.
+    """
+    _, _, body = doc.partition("\n")
+    for paragraph in body.strip().split("\n\n"):
+        items = re.split(r"\n(?=- )", paragraph)
+        for number, item in enumerate(items, 1):
+            last = number == len(items)
+            yield " ".join(item.split()), 2 if item.startswith("- ") else 0, int(last)
 
 
 def abilities(facts: "Facts") -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from attnkit.explain import Memory, Pace, Padding, Parameters
 
 NONE = "-"
-WHOLE = 24
+WHOLE = 28
 """Names in the first column of up to this many characters are never folded."""
 
 

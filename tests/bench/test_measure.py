@@ -90,8 +90,11 @@ def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
 def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
     from attnkit.bench.work import Inputs, Runner
 
+    sights = {False, mechanisms.facts(word).causal}
+    if mechanisms.facts(word).composite:
+        word = f"{word}:parts=[dot, {{name: synthesizer-random, trainable: false}}]"
     for layer in (False, True):
-        for causal in {False, mechanisms.facts(word).causal}:
+        for causal in sights:
             setting = SMALL._replace(layer=layer, causal=causal, batch=2)
             runner = Runner(subject(word), Inputs(setting, 24))
             for kind in PASSES:
