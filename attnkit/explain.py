@@ -110,9 +110,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
 class _Ones(TorchDispatchMode):
     """A value of a tensor without storage that is looked at is 1: nothing is hidden by padding."""
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch for every operation."""
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return True if args[0].dtype == torch.bool else 1
