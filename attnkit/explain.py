@@ -107,7 +107,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     return Parameters(total, embeddings, mixing, total - embeddings - mixing)
 
 
-class _Ones(TorchDispatchMode):
+class _Ones(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A value of a tensor without storage that is looked at is 1: nothing is hidden by padding."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -127,7 +127,7 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: Shape) -> Memory:
     """
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
-    with FakeTensorMode(), _Ones():
+    with FakeTensorMode(), _Ones():  # type: ignore[no-untyped-call]
         model = models.build(recipe.model, sizes, recipe.data.max_length)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         for tensor in (*model.parameters(), *model.buffers()):
