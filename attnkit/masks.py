@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple, Self
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -83,3 +83,25 @@ class Mask(NamedTuple):
             earlier = self.k_pos[:, None, None, :] <= self.q_pos[:, None, :, None]
             return earlier if self.layout == "packed" else visible & earlier
         return visible.expand(-1, -1, self.q_pos.shape[1], -1)
+
+
+def full(mask: Mask) -> bool:
+    """Whether no key is known to be a pad."""
+    return mask.layout == "packed" or (readable(mask.valid) and bool(mask.valid.all()))
+
+
+def pads_last(mask: Mask) -> Int[Tensor, "b S"] | None:
+    """Columns in an order that puts pads behind the tokens; None where they are known to be there.
+
+    In that order columns are positions, whatever the padding was.
+    """
+    if mask.layout != "any":
+        return None
+    if readable(mask.valid) and not (mask.valid[:, 1:] & ~mask.valid[:, :-1]).any():
+        return None
+    return mask.valid.int().argsort(dim=1, descending=True, stable=True)
+
+
+def take(x: Float[Tensor, "B H S D"], columns: Int[Tensor, "b S"]) -> Float[Tensor, "B H S D"]:
+    """The columns of each row in an order of its own."""
+    return x.gather(2, columns[:, None, :, None].expand(*x.shape[:2], -1, x.shape[3]))

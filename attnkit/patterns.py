@@ -16,12 +16,10 @@ from torch.nn import functional as F
 from attnkit import pattern_blocks as blocks
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.errors import UsageError
+from attnkit.masks import full, pads_last, readable, take
 
 PLAIN_UP_TO = 256 * 256
 """On a CPU the plain path beats the blocks up to about this many scores a head."""
-
-DEVICE = "cpu"
-"""Where a look at the mask is cheap; elsewhere it would wait for the device."""
 
 
 class Pattern(Scored):
@@ -97,17 +95,15 @@ class Pattern(Scored):
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
         """Whole sequences: pads go to the end of their rows, and come back."""
-        if mask.layout == "packed" or (q.device.type == DEVICE and bool(mask.valid.all())):
+        if full(mask):
             return self._blocks(q, k, v, None, mask.causal)
-        empty = ~mask.valid.any(1)[:, None, None, None]
-        if at_the_end(mask):
-            return self._blocks(q, k, v, mask.valid, mask.causal).masked_fill(empty, 0)
-        order = mask.valid.int().argsort(dim=1, descending=True, stable=True)
-        rows = order[:, None, :, None].expand_as(q)
-        q, k, v = (x.gather(2, rows) for x in (q, k, v))
-        y = self._blocks(q, k, v, mask.valid.gather(1, order), mask.causal)
-        back = order.argsort(1)[:, None, :, None].expand_as(q)
-        return y.gather(2, back).masked_fill(empty, 0)
+        order, valid = pads_last(mask), mask.valid
+        if order is not None:
+            q, k, v = (take(x, order) for x in (q, k, v))
+            valid = valid.gather(1, order)
+        y = self._blocks(q, k, v, valid, mask.causal)
+        y = y if order is None else take(y, order.argsort(1))
+        return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
 
     def _blocks(
         self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, causal: bool
@@ -130,8 +126,7 @@ class Pattern(Scored):
             column = torch.searchsorted(count, position.clamp_min(0) + 1)
             column = column.clamp_max(k.shape[2] - 1)
             allowed = (position >= 0) & mask.valid.gather(1, column)
-            chosen = column[:, None, :, None].expand(*k.shape[:2], -1, k.shape[3])
-            k, v = k.gather(2, chosen), v.gather(2, chosen)
+            k, v = take(k, column), take(v, column)
         elif self.rate is None:
             k, v = (x[:, :, -len(behind) :] for x in (k, v))
         else:
@@ -154,18 +149,9 @@ def trailing(mask: Mask) -> bool:
     """Whether the queries are known to be the last columns of the keys."""
     if mask.layout != "any":
         return True
-    if mask.q_pos.device.type != DEVICE:
+    if not readable(mask.q_pos):
         return False
     return torch.equal(mask.q_pos, mask.k_pos[:, -mask.q_pos.shape[1] :])
-
-
-def at_the_end(mask: Mask) -> bool:
-    """Whether pads are known to lie at the ends of their rows only."""
-    if mask.layout != "any":
-        return True
-    if mask.valid.device.type != DEVICE:
-        return False
-    return not bool((mask.valid[:, 1:] & ~mask.valid[:, :-1]).any())
 
 
 def at_least(word: str, option: str, value: int, least: int) -> int:

@@ -11,6 +11,11 @@ from attnkit.modifiers import Modifiers
 from attnkit.positions import Rotary
 from attnkit.recipe.options import annotation
 
+TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
+    # an inverse of many landmarks is too ill-conditioned for identities
+    ("nystrom", "exact"): {"landmarks": 4},
+}
+"""What else is set beside a choice."""
 OPTIONS: dict[str, list[dict[str, Any]]] = {
     "dot": [{"key_heads": 2}],
     "scaled-dot": [
@@ -61,7 +66,7 @@ def options(word: str) -> Iterator[dict[str, Any]]:
         for name, option in known.items():
             for value in _choices(annotation(option.annotation)):
                 if name not in Modifiers._fields and value != option.default:
-                    yield {name: value}
+                    yield {name: value} | TOGETHER.get((word, str(value)), {})
     yield from OPTIONS.get(word, [])
 
 

@@ -1,0 +1,110 @@
+"""Linformer: Y = softmax(Q (E^T K)^T / sqrt(D)) F^T V.
+
+E and F, [N, rank] for each head, project the positions of keys and values to `rank` slots; N is
+`data.max_length` + 1.  As in the source's equation 7 each head of each layer has its own (nothing
+is shared), and keys and values have different ones.  Real token p takes row p, so padding changes
+nothing: a pad adds nothing to any slot.  The softmax runs over all `rank` slots whatever the
+length, so no slot is hidden, rows of the map (softmax times F^T) do not sum to 1, and a sentence of
+few tokens uses few rows of E and F.  Both start as Gaussians of variance 1 / N, which keeps the
+variance of a key in a full sequence.
+
+Limits: bidirectional self-attention only, sequences of at most N tokens.  Time T*rank*D a head,
+memory T*rank.
+
+Source: Wang et al. 2020, "Linformer: Self-Attention with Linear Complexity", equation 7; 128 is
+what they find enough for 512 tokens.
+
+Worked number: D = 1, rank 2, keys (ln 3, 0), queries 1, E the identity and F = ((1, 2), (0, 4)):
+the slots have the weights 3/4 and 1/4, so the tokens have 3/4 + 2/4 = 5/4 and 4/4 = 1.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Attention, Mask, Out, Shape, State, numbers
+from attnkit.errors import UsageError
+from attnkit.masks import full, pads_last, take
+from attnkit.tables import check_length
+
+PLAIN_UP_TO = 256
+"""On a CPU the plain products beat the fused kernel up to about this many queries."""
+
+
+class Linformer(Attention):
+    """Attention to `rank` mixtures of keys; cost T*rank*D."""
+
+    causal: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("rope",)
+    map: ClassVar[str] = "effective"
+    cost: ClassVar[str] = "T*rank*D"
+    normalised: ClassVar[bool] = False
+    why: ClassVar[str] = "its slots mix the keys of one whole sequence, later tokens included"
+
+    def __init__(self, shape: Shape, *, rank: int = 128) -> None:
+        super().__init__(shape)
+        if rank < 1:
+            raise UsageError(f"linformer: rank must be at least 1, got {rank}")
+        self.limit = shape.max_length
+        size = (shape.heads, shape.max_length, rank)
+        self.project_k = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
+        self.project_v = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """See `Attention.forward`; whole sequences only, so there is no state."""
+        if prior is not None or bias is not None:
+            raise ValueError("linformer has no scores of pairs: prior and bias cannot be added")
+        if q is None or k is None or v is None or state is not None:
+            raise ValueError("linformer answers whole sequences: queries, keys, values, no state")
+        check_length(mask, self.project_k.shape[1], "linformer")
+        if not full(mask):
+            hidden = ~mask.valid[:, None, :, None]
+            k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
+            order = pads_last(mask)
+            if order is not None:
+                k, v = take(k, order), take(v, order)
+        reach = min(k.shape[2], self.project_k.shape[1])  # what lies beyond are pads
+        keys, values = (
+            projection[:, :reach].transpose(-1, -2) @ x[:, :, :reach]
+            for projection, x in ((self.project_k, k), (self.project_v, v))
+        )
+        return Out(self._attend(q, keys, values), None)
+
+    def _attend(
+        self,
+        q: Float[Tensor, "B H T D"],
+        keys: Float[Tensor, "B H R D"],
+        values: Float[Tensor, "B H R E"],
+    ) -> Float[Tensor, "B H T E"]:
+        """Softmax over the slots."""
+        if q.shape[3] == values.shape[3] and q.shape[2] > PLAIN_UP_TO:
+            return F.scaled_dot_product_attention(q, keys, values)
+        scores: Tensor = (q * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+        return scores.softmax(-1) @ values
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=2), rank=2).double()
+        with torch.no_grad():
+            mechanism.project_k.copy_(torch.eye(2))
+            mechanism.project_v.copy_(torch.tensor(((1, 2), (0, 4))))
+        q, k = numbers((1,), (1,)), numbers((math.log(3),), (0,))
+        mask = Mask.packed(2, q.device, causal=False)
+        return mechanism.weights(q, k, k, mask)[:, :, :1], numbers((1.25, 1))

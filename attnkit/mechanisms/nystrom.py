@@ -1,0 +1,239 @@
+"""Nystrom attention: Y = softmax(Q L_k^T) pinv(softmax(L_q L_k^T)) softmax(L_q K^T) V.
+
+L_q and L_k are `landmarks`, means of neighbouring queries and keys; all scores are divided by
+sqrt(D).  A row with n real tokens has m = min(landmarks, n) of them, and its real token p belongs
+to landmark floor(p m / n), so padding changes nothing.  A row with n <= landmarks is answered by
+exact softmax attention.  `pinv` is `iterative` (6 steps of order four, from a start that is scaled
+for each matrix alone), `exact`, or `none` for the identity: two softmaxes and no inverse.  `conv`
+adds a depthwise convolution of the values over real positions, one odd kernel a head (33 in the
+source's text models).  No T x T square is formed.
+
+Limits: bidirectional self-attention only.  Weights may be negative, and rows of the map sum to 1
+only as far as the inverse is one: not before the iteration converges, and not with `conv`.  The
+gradient of `exact` grows with the square of the inverse; landmarks that are alike make it useless.
+Time T*m*D + m^3 a head, memory T*m.
+
+Source: Xiong et al. 2021, "Nystromformer: A Nystrom-based Algorithm for Approximating
+Self-Attention", equations 13 to 15 and algorithm 1.
+
+Worked number: D = 1, Q = (0, 1, 2, 3), K = (3, 2, 1, 0), 2 landmarks, exact inverse: the last token
+has the weights (.925406, .072121, .003591, -.001118).
+"""
+
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Attention, Mask, Out, Shape, State, numbers
+from attnkit.errors import UsageError
+from attnkit.masks import full, pads_last, take
+
+STEPS = 6
+"""Steps towards the inverse."""
+PLAIN_UP_TO = 128 * 128
+"""On a CPU the plain products beat the fused kernel up to about this many scores a head."""
+
+
+class Segments(NamedTuple):
+    """Which landmark each token belongs to."""
+
+    landmarks: int
+    """Landmarks of the row that has most."""
+    member: Bool[Tensor, "b M T"] | None = None
+    """Tokens of each landmark; None: equal runs of neighbours."""
+    used: Bool[Tensor, "b M"] | None = None
+    """Landmarks that a row has; None: all."""
+    short: Bool[Tensor, "b 1 1 1"] | None = None
+    """Rows in which each token is a landmark of its own; None: no row."""
+
+    @classmethod
+    def of(cls, mask: Mask, most: int) -> "Segments":
+        """Segments of real tokens, at most `most` a row and fewer than columns."""
+        if mask.k_pos.shape[1] % most == 0 and full(mask):
+            return cls(most)
+        real = mask.valid.sum(1, keepdim=True)  # [b, 1]
+        own = real.clamp_max(most)
+        segment = (mask.k_pos * own).div(real.clamp_min(1), rounding_mode="floor")
+        slots = torch.arange(most, device=segment.device)
+        member = (segment[:, None, :] == slots[:, None]) & mask.valid[:, None, :]
+        return cls(most, member, slots < own, (real <= most)[:, :, None, None])
+
+    def means(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H M D"]:
+        """The landmarks of x."""
+        if self.member is None:
+            return torch.unflatten(x, 2, (self.landmarks, -1)).mean(3)
+        # heads side by side, so that members need no copy for each
+        sums = self.member.to(x.dtype) @ x.transpose(1, 2).flatten(2)
+        sums = torch.unflatten(sums, 2, (x.shape[1], -1)).transpose(1, 2)
+        return sums / self.member.sum(2).clamp_min(1)[:, None, :, None].to(x.dtype)
+
+
+def newton(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
+    """A pseudo-inverse by iteration; rows and columns of zeros keep zeros.
+
+    Z = Z (13 I - A Z (15 I - A Z (7 I - A Z))) / 4, from the transpose over the largest row sum
+    times the largest column sum of that matrix alone.
+    """
+    inverse = start(kernel)
+    for _ in range(STEPS):
+        inverse = step(kernel, inverse)
+    return inverse
+
+
+def start(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
+    """Where the iteration begins."""
+    sizes = kernel.sum(-1).amax(-1) * kernel.sum(-2).amax(-1)
+    return kernel.transpose(-1, -2) / sizes.masked_fill(sizes == 0, 1)[..., None, None]
+
+
+def step(
+    kernel: Float[Tensor, "*n M M"], inverse: Float[Tensor, "*n M M"]
+) -> Float[Tensor, "*n M M"]:
+    """A better inverse: I - A Z shrinks to its fourth power or so."""
+    eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+    product = kernel @ inverse
+    inner = 15 * eye - product @ (7 * eye - product)
+    return inverse @ (13 * eye - product @ inner) / 4
+
+
+def attend(
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B H S D"],
+    v: Float[Tensor, "B H S E"],
+    allowed: Bool[Tensor, "b 1 1 S"] | None,
+) -> Float[Tensor, "B H T E"]:
+    """Softmax attention to keys of which each row has one at least."""
+    if v.shape[3] == q.shape[3] and q.shape[2] * k.shape[2] > PLAIN_UP_TO:
+        y: Tensor = F.scaled_dot_product_attention(q, k, v, allowed)
+        return y
+    return weights_of(q, k, allowed) @ v
+
+
+def weights_of(
+    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"], allowed: Tensor | None
+) -> Float[Tensor, "B H T S"]:
+    """softmax(q k^T / sqrt(D))."""
+    scores: Tensor = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+    return scores.softmax(-1)
+
+
+class Nystrom(Attention):
+    """Attention through landmarks; cost T*landmarks*D."""
+
+    causal: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ("rope",)
+    map: ClassVar[str] = "effective"
+    cost: ClassVar[str] = "T*landmarks*D"
+    why: ClassVar[str] = "its landmarks are means over one whole sequence, later tokens included"
+
+    filter: nn.Parameter | None
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        landmarks: int = 64,
+        pinv: Literal["iterative", "exact", "none"] = "iterative",
+        conv: int | None = None,
+    ) -> None:
+        super().__init__(shape)
+        if landmarks < 1:
+            raise UsageError(f"nystrom: landmarks must be at least 1, got {landmarks}")
+        if conv is not None and (conv < 1 or conv % 2 == 0):
+            raise UsageError(f"nystrom: conv must be an odd number of positions, got {conv}")
+        if pinv not in ("iterative", "exact", "none"):
+            raise UsageError(f"nystrom: pinv must be iterative, exact or none, got {pinv!r}")
+        self.landmarks, self.pinv = landmarks, pinv
+        self.register_parameter("filter", None)
+        if pinv == "iterative" or conv is not None:
+            self.normalised = False  # type: ignore[misc]
+        if conv is not None:
+            self.filter = nn.Parameter(torch.empty(shape.heads, 1, conv, 1))
+            nn.init.kaiming_uniform_(self.filter, a=5**0.5)
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """See `Attention.forward`; whole sequences only, so there is no state."""
+        if prior is not None or bias is not None:
+            raise ValueError("nystrom has no scores of pairs: prior and bias cannot be added")
+        if q is None or k is None or v is None or state is not None:
+            raise ValueError("nystrom answers whole sequences: queries, keys and values, no state")
+        if q.shape[2] != k.shape[2]:
+            raise ValueError(
+                f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"
+            )
+        whole = full(mask)
+        visible = None
+        if not whole:
+            # a row of pads only sees them all, and is emptied in the end
+            visible = (mask.valid | ~mask.valid.any(1, keepdim=True))[:, None, None, :]
+        y = self._mix(q, k, v, mask, visible)
+        if self.filter is not None:
+            y = y + self._convolved(self.filter, v, mask, whole)
+        if not whole:
+            y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
+        return Out(y, None)
+
+    def _mix(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, visible: Tensor | None
+    ) -> Float[Tensor, "B H T E"]:
+        """What the landmarks carry from keys to queries."""
+        if k.shape[2] <= self.landmarks:
+            return attend(q, k, v, visible)
+        segments = Segments.of(mask, self.landmarks)
+        q_marks, k_marks, used = segments.means(q), segments.means(k), segments.used
+        values = attend(q_marks, k, v, visible)
+        present = None
+        if used is not None:
+            present = (used | ~used.any(1, keepdim=True))[:, None, None, :]
+        inverse = self._inverse(weights_of(q_marks, k_marks, present), used)
+        if segments.short is not None:
+            values = torch.where(segments.short, segments.means(v), values)
+            eye = torch.eye(self.landmarks, dtype=q.dtype, device=q.device)
+            inverse = None if inverse is None else torch.where(segments.short, eye, inverse)
+        weights = weights_of(q, k_marks, present)
+        return (weights if inverse is None else weights @ inverse) @ values
+
+    def _inverse(self, kernel: Float[Tensor, "B H M M"], used: Tensor | None) -> Tensor | None:
+        """The inverse of the map between landmarks; None for the identity."""
+        if self.pinv == "none":
+            return None
+        if used is not None:
+            kernel = kernel.masked_fill(~used[:, None, :, None], 0)
+        wide = kernel.to(torch.promote_types(kernel.dtype, torch.float32))
+        inverse: Tensor = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
+        return inverse.to(kernel.dtype)
+
+    def _convolved(
+        self, taps: Float[Tensor, "H 1 n 1"], v: Tensor, mask: Mask, whole: bool
+    ) -> Float[Tensor, "B H T E"]:
+        """Values mixed with those of the positions around them."""
+        order = None if whole else pads_last(mask)
+        if not whole:
+            v = v.masked_fill(~mask.valid[:, None, :, None], 0)
+        v = v if order is None else take(v, order)
+        y = F.conv2d(v, taps, padding=(taps.shape[2] // 2, 0), groups=v.shape[1])
+        return y if order is None else take(y, order.argsort(1))
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked`."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=4), landmarks=2, pinv="exact")
+        q, k = numbers((0,), (1,), (2,), (3,)), numbers((3,), (2,), (1,), (0,))
+        mask = Mask.packed(4, q.device, causal=False)
+        expected = numbers((0.925406, 0.072121, 0.003591, -0.001118))
+        return mechanism.weights(q, k, k, mask)[:, :, 3:], expected
