@@ -1,10 +1,12 @@
 """What the benchmarks share: commands of this attnkit, the machine in words, Markdown, results."""
 
 import argparse
+import json
 import os
 import platform
 import shlex
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
@@ -109,14 +111,75 @@ def publish(name: str, title: str, facts: Mapping[str, str], body: Sequence[str]
     facts = {**facts, "date": date.today().isoformat(), "machine": machine()}
     lines = [f"# {title}", "", *(f"- {key}: {value}" for key, value in facts.items()), "", *body]
     text = "\n".join(lines) + "\n"
-    for place in {str(ROOT), str(Path.home()), str(Path.cwd()), sys.prefix} - {"/"}:
-        if place in text:
-            raise ValueError(f"the result would hold the path {place}")
+    _refuse_paths(text)
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
     path.write_text(text, encoding="utf-8")
     print(text)
     return path
+
+
+def publish_part(
+    name: str, title: str, part: str, order: Sequence[str], facts: Mapping[str, str],
+    body: Sequence[str],
+) -> Path:  # fmt: skip
+    """Write one section of results/<name>.md (heading, facts, body), keep the others, print it.
+
+    `order` has the headings of all sections.
+
+    Raises:
+        ValueError: the text holds a path of this machine.
+    """
+    facts = {**facts, "date": date.today().isoformat(), "machine": machine()}
+    lines = [f"## {part}", "", *(f"- {key}: {value}" for key, value in facts.items()), "", *body]
+    text = "\n".join(lines) + "\n"
+    _refuse_paths(text)
+    path = RESULTS / f"{name}.md"
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    sections = {block.partition("\n")[0]: f"## {block}" for block in old.split("\n## ")[1:]}
+    sections[part] = text
+    kept = [sections[heading].rstrip("\n") for heading in order if heading in sections]
+    RESULTS.mkdir(exist_ok=True)
+    path.write_text("\n\n".join([f"# {title}", *kept]) + "\n", encoding="utf-8")
+    print(text)
+    return path
+
+
+def _refuse_paths(text: str) -> None:
+    for place in {str(ROOT), str(Path.home()), str(Path.cwd()), sys.prefix} - {"/"}:
+        if place in text:
+            raise ValueError(f"the result would hold the path {place}")
+
+
+def python_of(name: str, packages: Sequence[Sequence[str | Path]], work: Path) -> Path:
+    """The Python of an environment in `work`, which is made where it is not there yet.
+
+    `packages` are what one pip command after the other installs; torch is that of this Python.
+
+    Raises:
+        SystemExit: pip failed; its last lines are shown.
+    """
+    folder = work / "environments" / name
+    recorded = folder / "complete.json"
+    build = version("torch")
+    wanted = json.dumps([[list(map(str, some)) for some in packages], build, sys.version])
+    python = folder / "bin" / "python"
+    if recorded.exists() and recorded.read_text() == wanted:
+        return python
+    say(f"{name}: making its environment")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    same = folder / "constraints.txt"
+    same.write_text(f"torch=={build}\n")
+    for some in packages:
+        done = subprocess.run(
+            [python, "-m", "pip", "install", "-q", "-c", same, *some],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        if done.returncode:
+            words = " ".join(map(str, some))
+            raise SystemExit(f"{name}: pip install {words} failed:\n{done.stderr}")
+    recorded.write_text(wanted)
+    return python
 
 
 def load_before() -> str:

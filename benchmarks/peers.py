@@ -26,7 +26,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import ROOT, command, cores, environment, load_before, publish, say, spread, table
+from common import (
+    ROOT,
+    command,
+    cores,
+    environment,
+    load_before,
+    publish,
+    python_of,
+    say,
+    spread,
+    table,
+)  # fmt: skip
 from common import versions as installed
 
 SYSTEMS = Path(__file__).resolve().parent / "systems"
@@ -57,33 +68,6 @@ PARTS = ("training", "decoding")
 
 Speeds = dict[str, list[float]]
 """System -> one speed a round."""
-
-
-def python_of(peer: str, work: Path) -> Path:
-    """The peer's Python, in an environment that is made where it is not there yet.
-
-    Raises:
-        SystemExit: pip failed; its last lines are shown.
-    """
-    folder = work / "environments" / peer
-    recorded = folder / "complete.json"
-    wanted = json.dumps([PACKAGES[peer], torch.__version__, sys.version])
-    python = folder / "bin" / "python"
-    if recorded.exists() and recorded.read_text() == wanted:
-        return python
-    say(f"{peer}: making its environment")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    same = folder / "constraints.txt"
-    same.write_text(f"torch=={torch.__version__}\n")
-    for packages in PACKAGES[peer]:
-        done = subprocess.run(
-            [python, "-m", "pip", "install", "-q", "-c", same, *packages],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        if done.returncode:
-            raise SystemExit(f"{peer}: pip install {' '.join(packages)} failed:\n{done.stderr}")
-    recorded.write_text(wanted)
-    return python
 
 
 class Process:
@@ -167,7 +151,7 @@ def started(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Proce
         for name, module in (("attnkit", "ours"), ("transformers", "marian"), ("joeynmt", "joey")):
             if name != "attnkit" and name not in options.peers:
                 continue
-            python = sys.executable if name == "attnkit" else python_of(name, work)
+            python = sys.executable if name == "attnkit" else python_of(name, PACKAGES[name], work)
             words = [python, SYSTEMS / f"{module}.py", "--work", work]
             if name == "attnkit" and options.data_dir:
                 words += ["--data-dir", options.data_dir]

@@ -1,0 +1,392 @@
+"""Time and memory of the attention mechanisms: growth, long and short texts, peers, decoding.
+
+    python benchmarks/attention.py [--part exponents long peers short decode] [--work DIR]
+
+Every part writes its own section of results/attention.md and keeps the others.  Mixing is measured
+by `attnkit.bench`, the library of `attnkit bench attention`.  The peers performer-pytorch,
+linear-attention-transformer, nystrom-attention and local-attention run in this process where they
+are installed (`pip install '.[test]'`); otherwise in an environment of its own in --work.
+
+A smoke test: --shrink 64.
+"""
+
+import argparse
+import importlib.util
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from common import (
+    ROOT,
+    command,
+    cores,
+    environment,
+    load_before,
+    publish_part,
+    python_of,
+    say,
+    spread,
+    table,
+    versions,
+)  # fmt: skip
+
+from attnkit import mechanisms, models
+from attnkit.bench.plan import BASELINE, PASSES, Setting, Subject, lanes, subject
+from attnkit.bench.report import amount, duration, exponents
+from attnkit.bench.run import Point, measure
+from attnkit.bench.work import Inputs, Runner
+from attnkit.recipe.schema import Attention, Layers, Model, Roles
+
+TITLE = "Attention mechanisms: time and memory"
+PEERS = ("performer-pytorch", "linear-attention-transformer", "nystrom-attention",
+         "local-attention")  # fmt: skip
+FORWARD, BOTH = PASSES
+LOCAL, NYSTROM, PERFORMER = "local:window=128", "nystrom:landmarks=64", "performer:features=128"
+CAUSAL, FULL = "causal", "full"
+LINEAR = {
+    CAUSAL: ("linear", PERFORMER, LOCAL, "gated-delta"),
+    FULL: ("linear", "efficient", PERFORMER, NYSTROM, LOCAL, "linformer"),
+}
+"""Mechanisms whose exponents must be close to 1."""
+SPARSE = ("sparse:rate=8", "atrous:rate=8")
+MOST_TIME, MOST_MEMORY, RATE = 1.15, 1.1, 8
+LONG = {
+    CAUSAL: {"linear": 12, LOCAL: 6, PERFORMER: 5},
+    FULL: {PERFORMER: 8, NYSTROM: 8, "efficient": 25},
+}
+"""Times faster than the fused kernel at length 8192, forward and backward."""
+SHORT = {"additive": 3.0, "performer": 3.0, "gated-delta": 3.0, "nystrom": 3.0,
+         "synthesizer-random": 1.0}  # fmt: skip
+SHORT_REST = 1.6
+"""Times scaled-dot's time at length 32, batch 128, whole layer."""
+DECODED, STEADY = 2000, 1.1
+
+Rows = list[Sequence[object]]
+Samples = dict[str, list[float]]
+
+
+class Options(NamedTuple):
+    """What the command line sets."""
+
+    threads: int
+    repeats: int
+    shrink: int
+    batch: int = 128
+
+    def length(self, length: int) -> int:
+        """A length, shorter in a smoke test."""
+        return max(32, length // self.shrink)
+
+    def setting(self, sight: str) -> Setting:
+        """What `measure` needs to know."""
+        return Setting(
+            causal=sight == CAUSAL, repeats=self.repeats, threads=self.threads, budget=20.0
+        )
+
+
+def known(labels: Sequence[str]) -> list[Subject]:
+    """Those subjects that this attnkit has."""
+    return [subject(text) for text in labels if text.partition(":")[0] in mechanisms.names()]
+
+
+def points(labels: Sequence[str], sight: str, lengths: Sequence[int], options: Options,
+           **changes: object) -> list[Point]:  # fmt: skip
+    """Measured beside the baseline."""
+    setting = options.setting(sight)._replace(**changes)
+    return list(measure(lanes(known(labels), lengths), setting, say))
+
+
+def verdict(reached: bool) -> str:
+    """For the last column."""
+    return "yes" if reached else "no"
+
+
+def part_exponents(options: Options) -> list[str]:
+    """How time and memory grow, and sparse patterns beside the dense kernel."""
+    lengths = [options.length(length) for length in (2048, 4096, 8192, 16384)]
+    body: list[str] = []
+    for sight in (CAUSAL, FULL):
+        words = [*LINEAR[sight], *SPARSE]
+        found = points(words, sight, lengths, options._replace(repeats=min(3, options.repeats)))
+        rows: Rows = []
+        for label, fits in exponents(found).items():
+            seconds, memory = fits[BOTH], fits["memory"]
+            if seconds is None or memory is None:
+                rows.append((label, "-", "-", "-", "-"))
+                continue
+            must = label in LINEAR[sight]
+            reached = seconds.exponent <= MOST_TIME and memory.exponent <= MOST_MEMORY
+            longest = next(p for p in reversed(found) if p.label == label).passes[BOTH]
+            rows.append((
+                label, f"{seconds.exponent:.2f}", f"{memory.exponent:.2f}",
+                duration(longest.seconds or 0), amount(longest.bytes or 0),
+                verdict(reached) if must else "",
+            ))  # fmt: skip
+        head = ["mechanism", "time exponent", "memory exponent", f"time at {lengths[-1]:,}",
+                f"peak at {lengths[-1]:,}", f"at most {MOST_TIME} and {MOST_MEMORY}"]  # fmt: skip
+        body += [f"### {sight}, forward and backward, {lengths[0]:,} to {lengths[-1]:,}", ""]
+        body += [*table(head, rows), "", *sparse(found, sight), ""]
+    return body
+
+
+def sparse(found: Sequence[Point], sight: str) -> list[str]:
+    """Whether sparse patterns cost at most 1/rate of the dense kernel."""
+    rows = []
+    for point in found:
+        one = point.passes[BOTH]
+        if point.label in SPARSE and one.ratio is not None:
+            reached = verdict(one.ratio >= RATE)
+            rows.append((point.label, f"{point.length:,}", f"{one.ratio:.1f}", RATE, reached))
+    head = ["pattern", "length", f"times faster than {BASELINE}, {sight}", "at least", "reached"]
+    return table(head, rows)
+
+
+def part_long(options: Options) -> list[str]:
+    """Length 8192 beside the fused kernel."""
+    length = options.length(8192)
+    rows: Rows = []
+    for sight, wanted in LONG.items():
+        for point in points(list(wanted), sight, [length], options):
+            one = point.passes[BOTH]
+            goal = wanted.get(point.label)
+            reached = "" if goal is None else verdict((one.ratio or 0) >= goal)
+            rows.append((
+                point.label, sight, duration(one.seconds) if one.seconds else one.failure,
+                "" if one.bytes is None else amount(one.bytes), f"{one.ratio or 0:.2f}",
+                goal or "", reached,
+            ))  # fmt: skip
+    head = ["mechanism", "sight", "seconds", "peak", f"x {BASELINE}", "at least", "reached"]
+    text = f"Mixing alone, forward and backward, length {length:,}, batch 1, 8 heads of 64."
+    return [text, "", *table(head, rows, left=2)]
+
+
+def part_short(options: Options) -> list[str]:
+    """Whole layers on short sentences beside scaled-dot."""
+    changes = {"layer": True, "batch": options.batch}
+    rows: Rows = []
+    for sight in (FULL, CAUSAL):
+        words = [
+            word for word in mechanisms.names()
+            if (sight == FULL or mechanisms.facts(word).causal)
+            and not any(o.required for o in mechanisms.facts(word).options.values())
+        ]  # fmt: skip
+        found = {p.label: p.passes[BOTH] for p in points(words, sight, [32], options, **changes)}
+        base = found["scaled-dot"].samples
+        for word, one in found.items():
+            if not one.samples or word == BASELINE:
+                continue
+            ratio = statistics.median(own / b for own, b in zip(one.samples, base, strict=False))
+            goal = SHORT.get(word, SHORT_REST)
+            told = ("", "") if word == "scaled-dot" else (goal, verdict(ratio <= goal))
+            rows.append((word, sight, duration(one.seconds or 0), f"{ratio:.2f}", *told))
+    head = ["mechanism", "sight", "time", "time by scaled-dot's", "at most", "reached"]
+    text = f"Whole layer, forward and backward, length 32, batch {options.batch}, 8 heads of 64."
+    return [text, "", *table(head, rows, left=2)]
+
+
+class Contest(NamedTuple):
+    """Our call and that of a peer for the same method and inputs."""
+
+    name: str
+    theirs: Callable[[], object]
+    ours: Callable[[], object]
+
+
+def part_peers(options: Options) -> list[str]:
+    """The same methods by other packages, in the same rounds."""
+    torch.set_num_threads(options.threads)
+    length = options.length(8192)
+    rows: Rows = []
+    for contest in contests(options, length):
+        say(contest.name)
+        times: Samples = defaultdict(list)
+        sides = {"ours": contest.ours, "theirs": contest.theirs}
+        for number in range(options.repeats + 1):
+            for side, call in list(sides.items())[:: 1 if number % 2 else -1]:
+                start = time.perf_counter()
+                call()
+                if number:  # the first round warms up
+                    times[side].append(time.perf_counter() - start)
+        ratios = [b / a for a, b in zip(times["ours"], times["theirs"], strict=True)]
+        middle = {side: duration(statistics.median(times[side])) for side in sides}
+        reached = verdict(statistics.median(ratios) >= 1)
+        rows.append((contest.name, middle["theirs"], middle["ours"], *spread(ratios, 2), reached))
+    head = ["method and peer", "its time", "our time", "it : ours", "range", "at least 1"]
+    text = f"Forward and backward, length {length:,}, batch 1, 8 heads of 64, float32."
+    return [text, "", *table(head, rows), "", *NOTES]
+
+
+NOTES = [
+    "nystrom-attention is a whole layer, so ours is one too, with its convolution of 33; the rest",
+    "mixes given queries, keys and values. local-attention sees exact windows, without rotation.",
+    "linear-attention-transformer's causal form, in buckets of 64, leaves out each query's bucket;",
+    "performer-pytorch's causal form is its own one in PyTorch, without a compiled extension.",
+]
+
+
+def contests(options: Options, length: int) -> Iterator[Contest]:
+    """Each method that a peer has too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of their own imports
+        from linear_attention_transformer import linear_attention_transformer as linear
+        from local_attention import LocalAttention
+        from nystrom_attention import NystromAttention
+        from performer_pytorch import FastAttention
+    for sight in (FULL, CAUSAL):
+        inputs = Inputs(options.setting(sight), length)
+        causal = sight == CAUSAL
+        local = LocalAttention(
+            128, causal=causal, look_forward=0 if causal else 1, autopad=True,
+            exact_windowsize=True, use_rotary_pos_emb=False,
+        )  # fmt: skip
+        double = "linear:feature_map=softmax" if causal else "efficient"
+        for label, package, call in (
+            (PERFORMER, PEERS[0], FastAttention(64, nb_features=128, causal=causal)),
+            (double, PEERS[1], linear.causal_linear_attn if causal else linear.linear_attn),
+            (LOCAL, PEERS[3], local),
+        ):
+            sources = [inputs.heads(name, 8, 64) for name in "qkv"]
+            yield from contest(f"{label}, {sight}: {package}", label, inputs, call, sources)
+    inputs = Inputs(options.setting(FULL)._replace(layer=True), length)
+    label, layer = "nystrom:landmarks=64,conv=33", NystromAttention(512, num_landmarks=64).train()
+    name = f"{label}, {FULL}, whole layer: {PEERS[2]}"
+    yield from contest(name, label, inputs, layer, [inputs.x], layer.parameters())
+
+
+def contest(
+    name: str,
+    label: str,
+    inputs: Inputs,
+    call: Callable[..., torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    parameters: Iterable[torch.Tensor] = (),
+) -> Iterator[Contest]:
+    """A peer's call of some tensors beside ours; nothing where we have no such mechanism."""
+    wanted = [*sources, *parameters]
+    for one in known([label]):
+        ours = partial(Runner(one, inputs).run, BOTH)
+        yield Contest(name, lambda: differentiate(call(*sources), wanted), ours)
+
+
+def differentiate(y: torch.Tensor, wanted: Sequence[torch.Tensor]) -> None:
+    """The backward pass of a peer, as `Runner.run` does it for ours."""
+    torch.autograd.grad(y, wanted, torch.ones(()).expand_as(y), allow_unused=True)
+
+
+def part_decode(options: Options) -> list[str]:
+    """Time a token and size of the state while a language model decodes."""
+    torch.set_num_threads(options.threads)
+    count = max(240, DECODED // options.shrink)
+    rows: Rows = []
+    for word in ("linear", PERFORMER, "gated-delta", "scaled-dot"):
+        for one in known([word]):
+            say(f"decoding {count:,} tokens: {word}")
+            rows.append(decoded(one, count, options.repeats))
+    head = ["mechanism", "tokens 11 to 110", f"last 100 of {count:,}", "last : first",
+            f"at most {STEADY}", "state after 110", f"state after {count:,}"]  # fmt: skip
+    text = "A decoder of 3 layers of width 256, one row, time of a token (least of the repeats)."
+    return [text, "", *table(head, rows)]
+
+
+def decoded(one: Subject, count: int, repeats: int) -> Sequence[object]:
+    """The row of one mechanism."""
+    place = Attention(name=one.word, **one.options)
+    shape = Model(
+        shape="decoder", width=256, ff=1024, heads=4, layers=Layers(encoder=0, decoder=3),
+        attention=Roles(decoder=place),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = models.build(shape, (1000, 1000), count).eval()
+    best = [float("inf")] * count
+    sizes = {}
+    with torch.inference_mode():
+        for _ in range(repeats):
+            state = model.start(None, 1)
+            ids = torch.full((1, 1), 2)
+            for number in range(count):
+                start = time.perf_counter()
+                logits, state = model.step(ids, state, last=True)
+                ids = logits.argmax(-1)
+                best[number] = min(best[number], time.perf_counter() - start)
+                sizes[number] = bytes_of(state.moving) if number in (109, count - 1) else 0
+    first, last = statistics.mean(best[10:110]), statistics.mean(best[-100:])
+    steady = "" if one.word == "scaled-dot" else verdict(last <= STEADY * first)
+    return (
+        one.label, duration(first), duration(last), f"{last / first:.2f}", steady,
+        amount(sizes[109]), amount(sizes[count - 1]),
+    )  # fmt: skip
+
+
+def bytes_of(state: object) -> int:
+    """Bytes of all tensors in a state, room that is kept for later tokens apart."""
+    if isinstance(state, torch.Tensor):
+        return state.numel() * state.element_size()
+    return sum(map(bytes_of, state)) if isinstance(state, tuple) else 0
+
+
+PARTS = {
+    "exponents": ("Growth with the length", part_exponents),
+    "long": ("Long texts beside the fused kernel", part_long),
+    "peers": ("The same methods by other packages", part_peers),
+    "short": ("Short sentences", part_short),
+    "decode": ("Decoding", part_decode),
+}
+
+
+def with_peers(arguments: Sequence[str], work: Path) -> bool:
+    """Run the part `peers` in an environment that has them; whether there was need for it."""
+    if all(importlib.util.find_spec(name.replace("-", "_")) for name in PEERS):
+        return False
+    pinned = ROOT / "constraints.txt"
+    python = python_of("attention", [("torch", "-c", pinned, ROOT), ("-c", pinned, *PEERS)], work)
+    words = [python, Path(__file__).resolve(), *arguments, "--part", "peers"]
+    subprocess.run(words, check=True, env=environment(), cwd=ROOT)
+    return True
+
+
+def main() -> None:
+    """Read the arguments and measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--work", type=Path, help="environment of the peers; default: temporary")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=cores())
+    parser.add_argument("--shrink", type=int, default=1, help="shorter lengths, for a smoke test")
+    given = parser.parse_args()
+    shorter = 128 if given.shrink == 1 else 4
+    options = Options(given.threads, given.repeats, given.shrink, shorter)
+    os.environ["OMP_NUM_THREADS"] = str(given.threads)
+    for name in given.part:
+        heading, part = PARTS[name]
+        say(f"part {name}")
+        if name == "peers":
+            with tempfile.TemporaryDirectory() as temporary:
+                work = (given.work or Path(temporary)).resolve()
+                kept = [
+                    f"--{key}={getattr(given, key)}" for key in ("repeats", "threads", "shrink")
+                ]
+                if with_peers(kept, work):
+                    continue
+        load = load_before()
+        body = part(options)
+        facts = {
+            "command": f"`{command(given, work='WORK')}`",
+            "versions": versions("attnkit", "torch", *(PEERS if name == "peers" else ())),
+            "threads": str(given.threads),
+            "load of the machine": load,
+            "repeats": f"{given.repeats}, all in turn; medians",
+        }
+        publish_part("attention", TITLE, heading, [h for h, _ in PARTS.values()], facts, body)
+
+
+if __name__ == "__main__":
+    main()
