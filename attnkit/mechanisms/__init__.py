@@ -110,14 +110,14 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
 
 
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
-    """A mechanism for a layer of this shape, its facts being those for its options.
+    """A mechanism for a layer of this shape, with what its options change in its facts.
 
     Raises UsageError as `capable`, and for option values that the mechanism refuses.
     """
-    able = capable(word, options)
+    known, able = facts(word), capable(word, options)
     made = load(word)(shape, **options)
     for name in ("uses", "causal", "cross", "positions", "cost", "why"):
-        if getattr(made, name) != getattr(able, name):
+        if getattr(able, name) != getattr(known, name):
             setattr(made, name, getattr(able, name))
     return made
 
