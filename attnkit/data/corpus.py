@@ -100,7 +100,8 @@ class Corpus(ABC):
     def rows(self, split: str, counts: Counts | None = None) -> Iterator[Row]:
         """The rows of a split in order; what was read and repaired is added to `counts`.
 
-        Training rows end after `data.rows`; before the first one every split at hand is checked.
+        Training rows end after `data.rows`, validation rows after `data.valid_rows`; before the
+        first one every split at hand is checked.
 
         Raises:
             MissingInputError: no such split, or a file of it is not there.
@@ -110,13 +111,17 @@ class Corpus(ABC):
         self._require(split)
         self._check(split)
         tally = Counts() if counts is None else counts
-        kept = self._data.rows if split == "train" and self._data.rows else None
+        kept = self._kept(split) or None
         before = tally.rows
         for row in islice(self._read(split, tally), kept):
             tally.rows += 1
             yield Row("", row.target) if self._causal else row
         if tally.rows == before:
             raise DataError(f"{self.name}: the {split} split has no rows")
+
+    def _kept(self, split: str) -> int:
+        """How many rows of a split are kept at most; 0 is all."""
+        return {"train": self._data.rows, "valid": self._data.valid_rows}.get(split, 0)
 
     @final
     def fingerprint(self, split: str) -> str:
@@ -129,7 +134,7 @@ class Corpus(ABC):
         content = {
             "version": VERSION,
             "causal": self._causal,
-            "rows": self._data.rows if split == "train" else 0,
+            "rows": self._kept(split),
             **self._identity(split),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -52,6 +52,8 @@ class Data(Section):
     """What happens to longer training rows; counted either way.  Test rows are always truncated."""
     rows: Count = 0
     """Keep only the first N training rows; 0 keeps all."""
+    valid_rows: Count = 0
+    """Keep only the first N validation rows; 0 keeps all."""
     size: Positive | None = None
     """Embedded corpora only: how many training rows to generate."""
     seed: Count = 1

@@ -381,6 +381,10 @@ def test_rows_caps_training_only_and_counts_tell(folder: Path) -> None:
     assert len(list(corpus.rows("train", counts))) == 2
     assert len(list(corpus.rows("valid", counts))) == 3
     assert counts.lines() == ["5 rows read", "6 CRLF line ends read as LF"]
+    fewer = Data(train="train.txt", valid="valid.txt", valid_rows=1)
+    kept = Corpus.open(fewer, "language-modeling")
+    assert [len(list(kept.rows(split))) for split in ("train", "valid")] == [3, 1]
+    assert kept.fingerprint("valid") != corpus.fingerprint("valid")
 
 
 @pytest.mark.parametrize("cap", [0, 1])
