@@ -44,6 +44,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "atrous": [{"rate": 3}, {"rate": 1000, "residual_scores": True}],
     "local": [{"window": 3}, {"window": 0}, {"window": 5, "entropy_scale": True}],
     "sparse": [{"rate": 3}, {"rate": 8, "residual_scores": "mean", "key_norm": True}],
+    "nystrom": [{"landmarks": 5}, {"landmarks": 7, "conv": 3}, {"landmarks": 3, "pinv": "none"}],
+    "linformer": [{"rank": 3}],
     "mixture": [
         {"parts": ("scaled-dot", "gaussian")},
         {"parts": ("dot", "additive", "gaussian"), "combine": "sum", "key_norm": True},

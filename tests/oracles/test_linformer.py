@@ -1,0 +1,42 @@
+"""Against linformer."""
+
+from typing import Any
+
+import torch
+from peers import HEADS, WIDTH, everything, ours, peer, share, tokens
+
+from attnkit.attention import Mask
+from attnkit.layers import MultiHead
+
+RANK = 5
+
+
+def theirs(layer: MultiHead) -> Any:
+    """Their layer with our weights; one projection serves all heads there."""
+    made = peer("linformer.linformer").LinformerSelfAttention(WIDTH, 64, k=RANK, heads=HEADS)
+    made = made.double().eval()
+    share(layer, q=made.to_q, k=made.to_k, v=made.to_v, o=made.to_out)
+    with torch.no_grad():
+        for own in (layer.mechanism.project_k, layer.mechanism.project_v):
+            own.copy_(own[:1].expand_as(own))
+        made.proj_k.copy_(layer.mechanism.project_k[0])
+        made.proj_v.copy_(layer.mechanism.project_v[0])
+    return made
+
+
+def test_answers_are_equal_where_heads_share_a_projection() -> None:
+    layer, x = ours("linformer", rank=RANK), tokens(2, 30)
+    expected = theirs(layer)(x)
+    torch.testing.assert_close(layer(x, Mask.of(everything(2, 30), 30, causal=False)).y, expected)
+
+
+def test_pads_are_tokens_there() -> None:
+    """It takes no mask at all, so what stands in the pads is mixed into every slot."""
+    layer, x = ours("linformer", rank=RANK), tokens(2, 30)
+    made = theirs(layer)
+    plain = made(x)
+    longer = torch.cat((x, tokens(2, 10)), 1)
+    assert (made(longer)[:, :30] - plain).abs().max() > 0.05
+    valid = torch.arange(40).expand(2, -1) < 30
+    padded = layer(longer, Mask.of(valid, 40, causal=False)).y[:, :30]
+    torch.testing.assert_close(padded, plain)
