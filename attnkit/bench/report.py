@@ -59,9 +59,10 @@ def exponents_table(points: Sequence[Point]) -> Table:
     rows = []
     for label, found in fits.items():
         used = [one for one in found.values() if one is not None]
-        span = f"{min(one.low for one in used):,} to {max(one.high for one in used):,}"
+        ends = [end for one in used for end in (one.low, one.high)]
+        span = f"{min(ends):,} to {max(ends):,}" if ends else NONE
         texts = (f"{one.exponent:.2f}" if one else NONE for one in found.values())
-        rows.append((Cell(label), *map(Cell, texts), Cell(span if used else NONE)))
+        rows.append((Cell(label), *map(Cell, texts), Cell(span)))
     note = "value ~ length ** exponent, by least squares in log-log over 2,048 to 16,384"
     return Table("exponents", columns, tuple(rows), (f"{note}, or what was measured",))
 

@@ -231,3 +231,5 @@ def test_tables_have_a_row_for_each_point_and_mechanism() -> None:
     assert table.title == "mixing alone, full, 2 heads of 8, float32, cpu"
     row = report.exponents_table(found).rows[0]
     assert [cell.text for cell in row] == ["x", "0.00", "-", "-", "2,048 to 4,096"]
+    row = report.exponents_table(found[:1]).rows[0]
+    assert [cell.text for cell in row] == ["x", "-", "-", "-", "-"]
