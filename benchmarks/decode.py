@@ -46,8 +46,8 @@ def main() -> None:
     shape = run.recipe.model
     print(
         f"{run.path}: {shape.layers.encoder}+{shape.layers.decoder} layers, width {shape.width}, "
+        f"{len(tokenizer.target)} pieces; {len(texts)} lines, {options.threads} threads\n"
     )
-    print(f"{len(tokenizer.target)} pieces; {len(texts)} lines, {options.threads} threads\n")
     print("| search | sentences/s | tokens/s | lines that differ alone |")
     print("| --- | ---: | ---: | ---: |")
     for name, changes in SEARCHES.items():

@@ -225,7 +225,7 @@ class Search(Section):
     """Hypotheses returned for each input."""
     seed: Count = 1
     """Sampling seed; each line draws from a generator of (seed, line number)."""
-    batch_tokens: Positive = 8192
+    batch_tokens: Positive = 16384
     """Rows x beams x longest source of a decoding batch, at most."""
 
 

@@ -17,6 +17,8 @@ GROWTH = 64
 
 SHORT_LIST = 64
 """torch.topk on a CPU is quick where a row has at least this many times k elements."""
+PIECE = {"cpu": 2**22}
+"""Logits made at a time, by device; elsewhere all.  What fits in a cache is quickly read again."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
 
@@ -51,17 +53,26 @@ def steps(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
     return min(max_length, left)
 
 
-def predict(
+def advance(
     model: Model, ids: Int[Tensor, "R 1"], state: Decode
-) -> tuple[Float[Tensor, "R V"], Decode]:
-    """Log-probabilities of the next token, in a fresh tensor, and the new state."""
-    logits, state = model.step(ids, state, last=True)
-    logits = logits[:, -1]
+) -> tuple[Float[Tensor, "R W"], Decode]:
+    """What the next token is predicted from, and the new state."""
+    hidden, state = model.advance(ids, state)
+    return hidden[:, -1], state
+
+
+def predict(model: Model, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
+    """Log-probabilities of the next token, in a fresh tensor."""
+    logits = model.output(hidden)
     # sums over many tokens in half precision would lose the order of close hypotheses
-    wide = logits.float() if logits.element_size() < 4 else logits
+    wide = logits.to(score_type(logits))
     # in place on a CPU, which writes a row when it has read it: a second matrix as large costs more
-    out = wide if wide.device.type == "cpu" else None
-    return torch.log_softmax(wide, -1, out=out), state
+    return torch.log_softmax(wide, -1, out=wide if wide.device.type == "cpu" else None)
+
+
+def score_type(like: Tensor) -> torch.dtype:
+    """The type of log-probabilities of a model whose states are `like`: float32 at least."""
+    return torch.float32 if like.element_size() < 4 else like.dtype
 
 
 def select(state: Decode, rows: Int[Tensor, " R"], stay: Int[Tensor, " b"] | None) -> Decode:

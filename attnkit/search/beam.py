@@ -15,7 +15,8 @@ swap, and sentences that leave keep their column.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -149,33 +150,66 @@ class Record:
         return ids
 
 
+class Best(NamedTuple):
+    """The highest log-probabilities of each of b x W hypotheses."""
+
+    value: Float[Tensor, "R k"]
+    token: Int[Tensor, "R k"]
+    tied: Bool[Tensor, ""]
+    """Were there equal ones, whose order is the device's."""
+
+
+def continuations(
+    model: Model,
+    hidden: Float[Tensor, "R H"],
+    spec: Search,
+    produced: int,
+    prefix: Int[Tensor, "R t"] | None,
+    exact: bool,
+) -> Best:
+    """The best tokens after each hypothesis, twice as many as there are beams.
+
+    The vocabulary's scores are made for as many rows at a time as suits the device.
+    """
+    most = base.PIECE.get(hidden.device.type)
+    pieces = 1 if most is None else -(-len(hidden) * model.output.out_features // most)
+    parts, start = [], 0
+    for piece in hidden.chunk(pieces):
+        scores = base.predict(model, piece)
+        end = start + len(piece)
+        constrain(scores, spec, produced, None if prefix is None else prefix[start:end])
+        parts.append(base.top(scores, 2 * spec.beam, exact))
+        start = end
+    value, token, tied = zip(*parts, strict=True)
+    return Best(torch.cat(value), torch.cat(token), torch.stack(tied).any())
+
+
 def candidates(
-    live: Float[Tensor, "b W"], scores: Float[Tensor, "b*W V"], width: int, exact: bool
-) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Int[Tensor, "b k"], Tensor]:
-    """The k = `width` best continuations, best first: log-probability, parent, token, any ties."""
+    live: Float[Tensor, "b W"], best: Best, width: int
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """The k = `width` best continuations of each sentence: log-probability, parent, token."""
     beams = live.shape[1]
-    values, ids, tied = base.top(scores, width, exact)
+    values, ids, _ = best
     if values.shape[1] < width:  # a vocabulary smaller than the candidate list
         spare = (0, width - values.shape[1])
         values, ids = F.pad(values, spare, value=-math.inf), F.pad(ids, spare, value=EOS)
     total = (values.reshape(-1, beams, width) + live.unsqueeze(2)).flatten(1)
     logprob, order = total.sort(dim=1, descending=True, stable=True)
     logprob, order = logprob[:, :width], order[:, :width]
-    return logprob, order // width, ids.reshape(total.shape).gather(1, order), tied
+    return logprob, order // width, ids.reshape(total.shape).gather(1, order)
 
 
 def decide(
     live: Float[Tensor, "b W"],
-    scores: Float[Tensor, "b*W V"],
+    best: Best,
     finished: Finished,
     length: int,
     longest: int,
     spec: Search,
-    exact: bool = False,
 ) -> Step:
     """One step, the `length`-th token of at most `longest`; changes nothing that it is given."""
     beams = spec.beam
-    logprob, parent, token, tied = candidates(live, scores, 2 * beams, exact)
+    logprob, parent, token = candidates(live, best, 2 * beams)
     stops = token == EOS
     ends = (stops & (logprob > -math.inf))[:, :beams]
     finished = finished.add(
@@ -184,9 +218,9 @@ def decide(
     # a stable sort of the flags brings the candidates that go on to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
-    best = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
-    done = (finished.ended >= beams) | (finished.score[:, -1] >= best)
-    status = torch.cat((torch.stack((tied, live.isnan().any())), done))
+    bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
+    done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
+    status = torch.cat((torch.stack((best.tied, live.isnan().any())), done))
     return Step(live, token.gather(1, going), parent.gather(1, going), finished, status)
 
 
@@ -201,7 +235,7 @@ def beam_search(
     """The n best hypotheses of each sentence, best first.
 
     Args:
-        model: read through `step` only.
+        model: read through `advance` and `output` only.
         state: what `model.start` answered for B sentences.
         ids: the token that each output follows.
         spec: beam, n_best <= beam, length_penalty and the constraints.
@@ -210,12 +244,13 @@ def beam_search(
     """
     home = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
-    scores, state = base.predict(model, ids, state)
-    record = Record(len(ids), spec, longest, scores)
-    live, finished = scores.new_zeros((len(ids), 1)), record.finished
+    hidden, state = base.advance(model, ids, state)
+    live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
+    record = Record(len(ids), spec, longest, live)
+    finished = record.finished
     for step in range(longest):
-        constrain(scores, spec, step, prefix)
-        chosen, done = settle(live, scores, finished, step + 1, longest, spec, lines)
+        best = partial(continuations, model, hidden, spec, step, prefix)
+        chosen, done = settle(live, best, finished, step + 1, longest, spec, lines)
         record.write(step, home, chosen)
         rows = torch.arange(len(home), device=ids.device)[:, None] * live.shape[1] + chosen.parent
         live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
@@ -232,13 +267,13 @@ def beam_search(
         ids, rows = token.reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
-        scores, state = base.predict(model, ids, base.select(state, rows, stay))
+        hidden, state = base.advance(model, ids, base.select(state, rows, stay))
     return record.hypotheses()
 
 
 def settle(
     live: Float[Tensor, "b W"],
-    scores: Float[Tensor, "b*W V"],
+    best: Callable[[bool], Best],
     finished: Finished,
     length: int,
     longest: int,
@@ -251,7 +286,7 @@ def settle(
         DataError: the model answers NaN.
     """
     for exact in (False, True):
-        chosen = decide(live, scores, finished, length, longest, spec, exact)
+        chosen = decide(live, best(exact), finished, length, longest, spec)
         tied, nan, *done = chosen.status.tolist()
         if nan:
             base.refuse_nan(lines)

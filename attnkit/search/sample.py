@@ -175,7 +175,8 @@ def step_by_step(
     Arguments and errors as `beam_search`; `lines` also seed the draws.
     """
     draws, device = spec.n_best, ids.device
-    scores, state = base.predict(model, ids, state)
+    hidden, state = base.advance(model, ids, state)
+    scores = base.predict(model, hidden)
     record = Draws(len(ids), draws, longest, scores)
     home = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
@@ -204,5 +205,6 @@ def step_by_step(
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = base.select(state, rows, stay)
             home, alive, token = (x.index_select(0, stay) for x in (home, alive, token))
-        scores, state = base.predict(model, token.reshape(-1, 1), state)
+        hidden, state = base.advance(model, token.reshape(-1, 1), state)
+        scores = base.predict(model, hidden)
     return record.hypotheses(spec.length_penalty)

@@ -9,8 +9,8 @@ from plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
 
 from attnkit.errors import DataError, RecipeError, UsageError
 from attnkit.recipe.schema import Search
-from attnkit.search import search
-from attnkit.search.base import highest, predict, top
+from attnkit.search import base, search
+from attnkit.search.base import advance, highest, predict, top
 from attnkit.tokens import BOS, EOS, PAD, UNK
 
 SPECS = [
@@ -168,9 +168,29 @@ def test_log_probabilities_are_those_of_torch() -> None:
     model, source = Toy(size=200), sources(5, size=200)
     ids = torch.full((5, 1), BOS)
     with torch.inference_mode():
-        found, _ = predict(model, ids, model.start(source))
+        hidden, _ = advance(model, ids, model.start(source))
+        found = predict(model, hidden)
         expected = model(source, ids)[:, -1].log_softmax(-1)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("rest", [{}, {"no_repeat_ngram": 2, "min_length": 3}])
+def test_scores_made_in_pieces_give_the_same_answers(
+    rest: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = Toy(size=50), sources(11, size=50)
+    spec = Search(beam=3, n_best=3, max_length=9, **rest)
+    whole = search(model, source, spec, lines=range(11))
+    sizes = []
+    model.output.register_forward_hook(lambda _, __, y: sizes.append(y.shape[0]))
+    for logits in (1, 200, 350):
+        monkeypatch.setattr(base, "PIECE", {"cpu": logits})
+        sizes.clear()
+        found = search(model, source, spec, lines=range(11))
+        assert [answers(one) for one in found] == [
+            [(h.ids, h.score, h.complete) for h in one] for one in whole
+        ]
+        assert max(sizes) == max(1, logits // 50)
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
