@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit import blocked, kernels
+from attnkit import blocked, blocked_causal, kernels
 from attnkit.masks import Mask as Mask
 from attnkit.masks import readable
 from attnkit.modifiers import EntropyScale, Modifiers
@@ -337,8 +337,8 @@ class Kernel(Attention):
     """Whether phi_k answers the logarithm of the features.  They are then exponentiated under one
     shift for all features and keys, which cancels: the largest logarithm so far when causal, so
     that nothing overflows and the future has no say."""
-    chunk: int = 64
-    """Positions of a causal chunk: a square inside each, sums between them."""
+    chunk: int = 32
+    """Positions of a causal chunk: a square inside each, sums between them.  About M / 2."""
 
     @abstractmethod
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
@@ -380,7 +380,7 @@ class Kernel(Attention):
         quick = blocked.usable(q, k, v)
         if mask.causal and k.shape[2] > 1:
             if quick and state is None:
-                return Out(*blocked.causal(maps, self.chunk, q, k, v, real))
+                return Out(*blocked_causal.causal(maps, self.chunk, q, k, v, real))
             phi, values = kernels.prepare(maps, k, v, real)
             features = maps.q(q.to(kernels.widest(q.dtype)))
             y, state = kernels.plain_causal(features, phi, values, state, maps.exponent, self.chunk)

@@ -34,9 +34,12 @@ from torch.nn import functional as F
 
 from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
 from attnkit.kernels import widest
+from attnkit.scan import scan
 
 CHUNK = 64
 """Tokens of one triangular system."""
+BLOCK = 512
+"""Tokens between states that training keeps; a multiple of CHUNK."""
 RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
 """Where exp(log_rate) and softplus(step_bias) start."""
 
@@ -86,11 +89,12 @@ class GatedDelta(Attention):
         log_decay, step = self._gates(gates)
         if real is not None:
             log_decay, step = (x.masked_fill(~real[:, None], 0) for x in (log_decay, step))
-        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
         if state is None:
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
-        rule = one_step if k.shape[2] == 1 else chunked
-        y, state = rule(q, k, v, log_decay, step, state)
+        if k.shape[2] == 1:
+            y, state = one_step(q, k, v, log_decay, step, state)
+        else:
+            y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, step)
         return Out(y.to(kind), state)
 
     def _gates(self, gates: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,6 +118,7 @@ def one_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, step: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1]."""
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     state = state * log_decay.exp().unsqueeze(-1)
     news = (v - k @ state) * step.unsqueeze(-1)
     state = state + k.transpose(-1, -2) * news
@@ -128,7 +133,7 @@ def chunked(
     With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the news n_i that token i writes
     obey n_i + b_i sum_(j<i) G_ij (k_i k_j) n_j = b_i (v_i - G_i0 S k_i): one system for all.
     """
-    length = k.shape[2]
+    q, k, length = F.normalize(q, dim=-1), F.normalize(k, dim=-1), k.shape[2]
     size = min(CHUNK, length)
     spare = -length % size
     if spare:

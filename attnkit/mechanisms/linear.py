@@ -60,6 +60,7 @@ class Linear(Kernel):
         self.exponent = feature_map in ("exp", "softmax")
         self.wide_q = self.wide_k = None
         if features is not None:
+            self.chunk = 32 if features <= 64 else 64
             size = (shape.heads, shape.head_width, features)
             self.wide_q = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
             self.wide_k = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)

@@ -1,0 +1,111 @@
+"""The gated delta rule: chunks, blocks and single steps are one recurrence."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Shape
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms import gated_delta
+from attnkit.mechanisms.gated_delta import GatedDelta, chunked
+
+
+def formula(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, step: Tensor, state: Tensor) -> Tensor:
+    """S_t = a_t S (I - b_t k k^T) + b_t v k^T as the paper writes it; S is [B, H, E, D]."""
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    answers, eye = [], torch.eye(k.shape[-1], dtype=k.dtype)
+    for t in range(k.shape[2]):
+        key, value = k[:, :, t, :, None], v[:, :, t, :, None]
+        a, b = decay[:, :, t, None, None].exp(), step[:, :, t, None, None]
+        across = key.transpose(-1, -2)
+        state = a * state @ (eye - b * key @ across) + b * value @ across
+        answers.append((state @ q[:, :, t, :, None]).squeeze(-1))
+    return torch.stack(answers, 2)
+
+
+def recurrence(length: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    shapes = [(2, 3, length, 5), (2, 3, length, 5), (2, 3, length, 4)]
+    q, k, v = (torch.randn(shape, generator=generator).double() for shape in shapes)
+    decay = -torch.rand(2, 3, length, generator=generator).double() * 2
+    step = torch.rand(2, 3, length, generator=generator).double()
+    state = torch.randn(2, 3, 5, 4, generator=generator).double()
+    return [x.requires_grad_() for x in (q, k, v, decay, step, state)]
+
+
+@pytest.mark.parametrize("length", [1, 2, 64, 65, 150])
+def test_chunks_are_the_formula_forward_and_backward(length: int) -> None:
+    given = recurrence(length)
+    y, _ = chunked(*given)
+    wanted = formula(*given[:5], given[5].transpose(-1, -2))
+    torch.testing.assert_close(y, wanted)
+    found = torch.autograd.grad(y.square().sum(), given)
+    right = torch.autograd.grad(wanted.square().sum(), given)
+    for one, other in zip(found, right, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+def layer_and_input(length: int) -> tuple[MultiHead, Tensor]:
+    torch.manual_seed(2)
+    layer = MultiHead.build("gated-delta", 12, 3, 300).double()
+    return layer, torch.randn(2, length, 12).double()
+
+
+def test_blocks_of_training_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = layer_and_input(150)
+    mask, found = Mask.packed(150, x.device, causal=True), []
+    for block in (64, 10**9):
+        monkeypatch.setattr(gated_delta, "BLOCK", block)
+        layer.zero_grad()
+        out = layer(x, mask)
+        (out.y.square().sum() + out.state.square().sum()).backward()
+        found.append([out.y, out.state, *(p.grad.clone() for p in layer.parameters())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_it_reads_from_left_to_right_even_without_a_causal_mask() -> None:
+    layer, x = layer_and_input(20)
+    both = [layer(x, Mask.packed(20, x.device, causal=causal)).y for causal in (True, False)]
+    torch.testing.assert_close(*both)
+
+
+def test_pads_leave_the_state_untouched() -> None:
+    layer, x = layer_and_input(9)
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    whole = layer(x, Mask.of(valid, 9, causal=True)).state
+    longer = torch.cat((x, torch.full((2, 5, 12), torch.inf).double()), 1)
+    valid = F.pad(valid, (0, 5), value=False)
+    torch.testing.assert_close(layer(longer, Mask.of(valid, 14, causal=True)).state, whole)
+
+
+def test_a_full_step_without_decay_replaces_what_a_key_held() -> None:
+    """The delta rule against plain linear attention, which adds the second value to the first."""
+    k = torch.tensor([[1.0, 0], [0, 1], [1, 0]]).double()[None, None]
+    v = torch.tensor([[1.0], [10], [100]]).double()[None, None]
+    none, full = torch.zeros(1, 1, 3).double(), torch.ones(1, 1, 3).double()
+    _, state = chunked(k, k, v, none, full, torch.zeros(1, 1, 2, 1).double())
+    torch.testing.assert_close(state[0, 0], torch.tensor([[100.0], [10]]).double())
+
+
+def test_the_decay_starts_in_the_range_of_the_paper() -> None:
+    torch.manual_seed(0)
+    made = GatedDelta(Shape(2000, 2, 8))
+    assert 1 <= made.log_rate.exp().min() < 1.2
+    assert 15.8 < made.log_rate.exp().max() <= 16
+    steps = F.softplus(made.step_bias)
+    assert 0.00099 < steps.min() < 0.0012
+    assert 0.09 < steps.max() < 0.1001
+
+
+def test_it_is_refused_in_cross_attention_and_wants_its_gates() -> None:
+    with pytest.raises(UsageError, match="from left to right"):
+        MultiHead.build("gated-delta", 8, 2, 10, cross=True)
+    made, x = GatedDelta(Shape(2, 4, 8)), torch.randn(1, 2, 3, 4)
+    mask = Mask.packed(3, x.device, causal=True)
+    with pytest.raises(ValueError, match="needs queries, keys, values and gates"):
+        made(x, x, x, mask)
+    with pytest.raises(ValueError, match="has no scores"):
+        made(x, x, x, mask, bias=torch.zeros(1, 1, 3, 3), gates=torch.zeros(1, 2, 3, 2))

@@ -1,0 +1,88 @@
+"""Linear attention: its feature maps and their worked numbers."""
+
+import pytest
+import torch
+
+from attnkit.attention import Mask, Shape, numbers
+from attnkit.errors import UsageError
+from attnkit.kernels import quotient
+from attnkit.layers import MultiHead
+from attnkit.mechanisms.linear import Linear
+
+ROWS = numbers((1, 0), (0, 1), (1, 1))
+
+
+def weights(q: torch.Tensor, k: torch.Tensor, **options: object) -> torch.Tensor:
+    made = Linear(Shape(1, q.shape[-1], 8), **options)
+    return made.weights(q, k, k, Mask.packed(k.shape[2], k.device, causal=False))
+
+
+def test_taylor_is_one_plus_the_cosine() -> None:
+    root = 1 + 0.5**0.5
+    similarities = numbers((2, 1, root), (1, 2, root), (root, root, 2))
+    wanted = similarities / similarities.sum(-1, keepdim=True)
+    torch.testing.assert_close(weights(ROWS, ROWS, feature_map="taylor"), wanted)
+
+
+def test_a_zero_vector_is_as_similar_to_all_in_taylor() -> None:
+    maps = weights(torch.zeros_like(ROWS), ROWS, feature_map="taylor")
+    torch.testing.assert_close(maps, torch.full_like(maps, 1 / 3))
+
+
+def test_an_antipodal_key_alone_is_still_all_of_the_answer() -> None:
+    for dtype in (torch.float32, torch.float64):
+        q = torch.randn(1, 1, 5, 16, generator=torch.Generator().manual_seed(1), dtype=dtype)
+        made = Linear(Shape(1, 16, 8), feature_map="taylor")
+        y = made(q[:, :, :1], -q[:, :, :1], q[:, :, :1], Mask.packed(1, q.device, causal=True)).y
+        torch.testing.assert_close(y, q[:, :, :1], rtol=0.5, atol=0)
+
+
+def test_exp_gives_the_worked_number() -> None:
+    x = numbers((1, 0), (0, 2), (1, 1))
+    maps = weights(x, x, feature_map="exp")
+    torch.testing.assert_close(
+        maps[0, 0, 0], torch.tensor([0.293285, 0.353357, 0.353357]).double(), atol=1e-6, rtol=0
+    )
+
+
+def test_softmax_answers_what_exp_answers_and_not_the_double_softmax() -> None:
+    x = numbers((1, 0), (0, 2), (1, 1))
+    stand_in = weights(x, x, feature_map="softmax")
+    torch.testing.assert_close(stand_in, weights(x, x, feature_map="exp"))
+    assert abs(stand_in[0, 0, 0, 0].item() - 0.332953) > 0.01
+
+
+def test_the_rank_of_the_map_is_at_most_the_number_of_features() -> None:
+    x = torch.randn(1, 1, 30, 4, generator=torch.Generator().manual_seed(2)).double()
+    for features, rank in ((None, 4), (3, 3), (16, 16)):
+        torch.manual_seed(1)
+        made = Linear(Shape(1, 4, 30), feature_map="exp", features=features).double()
+        maps = made.weights(x, x, x, Mask.packed(30, x.device, causal=False))
+        assert torch.linalg.matrix_rank(maps[0, 0], rtol=1e-10) <= rank
+        assert (made.wide_q is None) == (features is None)
+
+
+def test_widening_is_learned_per_head_and_keeps_the_state_constant() -> None:
+    layer = MultiHead.build("linear", 16, 4, 50, feature_map="exp", features=16)
+    assert {name for name, _ in layer.mechanism.named_parameters()} == {"wide_q", "wide_k"}
+    x = torch.randn(2, 9, 16)
+    out = layer(x, Mask.packed(9, x.device, causal=True))
+    assert out.state[0].shape == (2, 4, 16, 5)
+    out.y.sum().backward()
+    assert layer.mechanism.wide_k.grad.abs().max() > 0
+
+
+def test_wrong_options_say_what_would_be_right() -> None:
+    with pytest.raises(UsageError, match="features must be at least 1, got 0"):
+        MultiHead.build("linear", 8, 2, 10, features=0)
+    with pytest.raises(UsageError, match="must be elu, taylor, exp or softmax, got 'relu'"):
+        MultiHead.build("linear", 8, 2, 10, feature_map="relu")
+
+
+def test_the_state_holds_sums_of_which_the_last_column_is_the_denominator() -> None:
+    made = Linear(Shape(1, 2, 8))
+    out = made(ROWS, ROWS, ROWS, Mask.packed(3, ROWS.device, causal=True))
+    sums, peak = out.state
+    assert peak is None
+    torch.testing.assert_close(sums[0, 0, :, 2], torch.tensor([5.0, 5.0]).double())
+    torch.testing.assert_close(quotient(numbers((2, 4, 2), (0, 0, 0))), numbers((1, 2), (0, 0)))
