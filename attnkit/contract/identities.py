@@ -21,7 +21,7 @@ from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.masks import Mask
 
-LENGTHS = (1, 2, 7, 64, 65, 130)
+LENGTHS = (1, 2, 7, 64, 65, 300)
 STEPS, ROUGH = (1e-6, 1e-8), 1e-5
 """How far differences reach for a slope (a kink may lie within one), and how near they come."""
 WORKED = 5e-7
@@ -51,8 +51,8 @@ def finite(subject: Subject) -> float:
 def slopes(subject: Subject) -> float:
     """The slope along a random direction of tokens and parameters, against a difference."""
     worst = 0.0
-    for length in (7, 200):
-        x, valid = inputs(3, length), up_to(length, length - 3, length)
+    for length in (7, 300):
+        x, valid = inputs(2, length), up_to(length, length - 3)
         leaves = [x.requires_grad_(), *subject.layer.parameters()]
         ways = [_drawn(leaf) for leaf in leaves]
         total = _total(subject, subject.layer, x, valid)
@@ -102,8 +102,9 @@ def multiplies(subject: Subject) -> float:
     """The layer's answer, against its map times its values."""
     worst = 0.0
     for length in LENGTHS:
-        x, mask = inputs(2, length), subject.mask(everything(2, length), length)
-        y = subject.answer(subject.layer, x, everything(2, length), mask)
+        batch = 2 if length < 100 else 1
+        x, mask = inputs(batch, length), subject.mask(everything(batch, length), length)
+        y = subject.answer(subject.layer, x, mask.valid, mask)
         maps = subject.weights(x, mask)
         worst = max(worst, close(subject.mixed(maps, x), y, f"length {length}"))
     return worst
@@ -115,8 +116,8 @@ def rows(subject: Subject) -> float:
         raise NotApplicable("it declares that its rows do not sum to 1")
     worst = 0.0
     for length in LENGTHS:
-        mask = subject.mask(everything(2, length))
-        sums = subject.weights(inputs(2, length), mask).sum(-1)
+        mask = subject.mask(everything(1, length))
+        sums = subject.weights(inputs(1, length), mask).sum(-1)
         worst = max(worst, close(sums, torch.ones_like(sums), f"length {length}"))
     return worst
 

@@ -55,7 +55,8 @@ class Gaussian(Scored):
 
         16-bit types need three channels: the square is then a sum of three short floats.
         """
-        if q.device.type == "cpu" and q.shape[2] * k.shape[2] <= dot.PLAIN_UP_TO:
+        few = q.device.type == "cpu" and q.shape[2] * k.shape[2] <= dot.PLAIN_UP_TO
+        if few or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
         rest = -half_square(wide(k))
