@@ -19,6 +19,12 @@ def weights_of(model: nn.Module) -> Weights:
     return found
 
 
+def learned(model: nn.Module) -> set[str]:
+    """Names of what is trained; of the rest (random directions, counts) no mean makes sense."""
+    state = model.state_dict(keep_vars=True)
+    return {name for name, tensor in state.items() if isinstance(tensor, nn.Parameter)}
+
+
 class Averaging:
     """The candidate weights of a training: what is validated, and saved in the end.
 
@@ -31,6 +37,7 @@ class Averaging:
         self.count = max(1, train.average)
         self.decay = train.ema
         self._live = weights_of(model)
+        self._learned = learned(model)
         self.recent: dict[int, Weights] = {}
         """Weights at the last `average` validations by step; none where nothing is averaged."""
         self.moving: Weights | None = None
@@ -43,8 +50,10 @@ class Averaging:
             return
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         for name, tensor in self._live.items():
-            if tensor.is_floating_point():
+            if name in self._learned:
                 self.moving[name].lerp_(tensor, weight)
+            else:
+                self.moving[name].copy_(tensor)
 
     @torch.no_grad()
     def candidate(self) -> Weights:
@@ -56,7 +65,7 @@ class Averaging:
         windows = [self.recent[step] for step in sorted(self.recent)]
         total = {name: tensor.clone() for name, tensor in windows[-1].items()}
         for name, tensor in total.items():
-            if tensor.is_floating_point():
+            if name in self._learned:
                 for earlier in windows[:-1]:
                     tensor += earlier[name]
                 tensor /= len(windows)

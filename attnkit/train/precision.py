@@ -26,7 +26,7 @@ class Worker:
         self.master = model
         dtype = DTYPES[precision]
         low = dtype != torch.float32
-        self.model: Model = copy.deepcopy(model).to(dtype) if low else model
+        self.model: Model = _narrow(model, dtype) if low else model
         self.model.train()
         self._pairs = None
         if low:
@@ -63,6 +63,14 @@ class Worker:
         if self._pairs is not None:
             with torch.no_grad():
                 torch._foreach_copy_(self._pairs[1], self._pairs[0])
+
+
+def _narrow(model: Model, dtype: torch.dtype) -> Model:
+    """A copy in another type whose buffers are the model's own: what a step counts is saved."""
+    narrow = copy.deepcopy(model).to(dtype)
+    for own, copied in zip(model.modules(), narrow.modules(), strict=True):
+        copied._buffers.update(own._buffers)
+    return narrow
 
 
 def choose(
