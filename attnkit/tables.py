@@ -5,24 +5,24 @@ the padding, and a query at position i row i, whatever is cached.
 """
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.masks import Mask, readable
 
 
-def aligned(mask: Mask) -> bool:
-    """Whether column j holds position j in every row, pads aside, and the queries come last.
+def aligned(mask: Mask, limit: int) -> bool:
+    """Whether columns are positions, pads aside, all below `limit`, and the queries come last.
 
     Without the caller's word the positions are read, but only where that costs no wait for a
     device; False sends the caller to the general path, which is right for any positions.
     """
+    k_pos = mask.k_pos
+    keys, queries = k_pos.shape[1], mask.q_pos.shape[1]
     if mask.layout != "any":
         return True
-    k_pos = mask.k_pos
-    if not readable(k_pos):
+    if keys > limit or not readable(k_pos):
         return False
-    keys, queries = k_pos.shape[1], mask.q_pos.shape[1]
     columns = torch.arange(keys)
     hidden = ~mask.valid
     in_place = (k_pos == columns) | hidden
@@ -42,22 +42,29 @@ def check_length(mask: Mask, limit: int, word: str) -> None:
         )
 
 
+def reach(mask: Mask, limit: int) -> int:
+    """How many positions a mask can name: no position is larger than its column."""
+    return min(mask.k_pos.shape[1], limit)
+
+
 def cells(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
     """The entries of a table at the positions of queries and keys."""
     keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
-    if aligned(mask):
+    if aligned(mask, table.shape[1]):
         return table[None, :, keys - queries : keys, :keys]
-    return table[:, mask.q_pos[:, :, None], mask.k_pos[:, None, :]].transpose(0, 1)
+    wide = reach(mask, table.shape[1])
+    index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]
+    return taken(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)
 
 
-def reach(mask: Mask, limit: int) -> int:
-    """How many columns `columns` will need: no more than there are keys, where that is known."""
-    return mask.k_pos.shape[1] if aligned(mask) else limit
+def taken(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:
+    """Entries [H, b, ...] by position, by `index_select` for its fast backward pass."""
+    return torch.unflatten(table.index_select(1, positions.flatten()), 1, positions.shape)
 
 
 def columns(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B H T S"]:
     """The columns of scores that belong to the positions of the keys."""
-    if aligned(mask):
+    if aligned(mask, scores.shape[-1]):
         return scores[..., : mask.k_pos.shape[1]]
     index = mask.k_pos[:, None, None, :].expand(*scores.shape[:3], -1)
     return scores.gather(-1, index)

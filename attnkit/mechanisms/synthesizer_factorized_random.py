@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnkit.attention import Mask, Scored, Shape, numbers
 from attnkit.errors import UsageError
 from attnkit.mechanisms.synthesizer_random import START
-from attnkit.tables import aligned, check_length
+from attnkit.tables import aligned, check_length, taken
 
 
 class SynthesizerFactorizedRandom(Scored):
@@ -49,10 +49,10 @@ class SynthesizerFactorizedRandom(Scored):
         """R1 R2^T at the positions of queries and keys."""
         check_length(mask, self.rows.shape[1], "synthesizer-factorized-random")
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
-        if aligned(mask):
+        if aligned(mask, self.rows.shape[1]):
             scores = self.rows[:, keys - queries : keys] @ self.columns[:, :keys].transpose(1, 2)
             return scores[None]
-        left, right = self.rows[:, mask.q_pos], self.columns[:, mask.k_pos]  # [H, b, T, k]
+        left, right = taken(self.rows, mask.q_pos), taken(self.columns, mask.k_pos)  # [H, b, T, k]
         return (left @ right.transpose(-1, -2)).transpose(0, 1)
 
     @classmethod

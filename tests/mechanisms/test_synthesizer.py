@@ -82,7 +82,7 @@ def test_any_positions_give_the_scores_of_aligned_ones(
     longer = torch.full((2, 11, WIDTH), 50.0).double()
     longer[valid] = x.flatten(0, 1)
     mask = Mask.of(valid, 11, causal)
-    assert not aligned(mask)
+    assert not aligned(mask, LONGEST)
     maps = layer.weights(longer, mask)
     for row in range(2):
         kept = valid[row]
@@ -92,11 +92,12 @@ def test_any_positions_give_the_scores_of_aligned_ones(
 
 def test_positions_that_are_columns_are_recognised() -> None:
     right = torch.arange(5) < torch.tensor([[5], [3]])
-    assert aligned(Mask.of(right, 5, causal=True))
-    assert aligned(Mask.of(right, 2, causal=True, start=3))
-    assert aligned(Mask.right(right))
-    assert not aligned(Mask.of(right, 2, causal=False, start=0))
-    assert not aligned(Mask.of(right.flip(1), 5, causal=True))
+    assert aligned(Mask.of(right, 5, causal=True), LONGEST)
+    assert aligned(Mask.of(right, 2, causal=True, start=3), LONGEST)
+    assert aligned(Mask.right(right), LONGEST)
+    assert not aligned(Mask.of(right, 2, causal=False, start=0), LONGEST)
+    assert not aligned(Mask.of(right.flip(1), 5, causal=True), LONGEST)
+    assert not aligned(Mask.of(right, 5, causal=True), 4)
 
 
 @pytest.mark.parametrize(("word", "options"), FORMS)
@@ -107,8 +108,12 @@ def test_a_text_longer_than_the_weights_is_refused(word: str, options: dict[str,
     for mask in (packed(13), Mask.of(every, 13, causal=True)):
         with pytest.raises(ValueError, match=reason):
             layer(torch.zeros(1, 13, WIDTH).double(), mask)
-    every[:, :3] = False  # pads need no positions
-    assert layer(torch.zeros(1, 13, WIDTH).double(), Mask.of(every, 13, causal=True)).y.shape[1]
+    x = torch.randn(1, 13, WIDTH).double()
+    for pads in (slice(0, 3), slice(10, 13)):  # pads need no positions
+        valid = torch.ones(1, 13, dtype=torch.bool)
+        valid[:, pads] = False
+        y = layer(x, Mask.of(valid, 13, causal=True)).y[valid]
+        torch.testing.assert_close(y, layer(x[valid][None], packed(10, causal=True)).y[0])
 
 
 @pytest.mark.parametrize(
