@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -22,24 +22,35 @@ if TYPE_CHECKING:
     from attnkit.explain import Memory, Pace, Padding, Parameters
 
 NONE = "-"
-WHOLE = 28
-"""Names in the first column of up to this many characters are never folded."""
+NARROWEST = 6
+"""Names in the first column are whole where every other column still has this many characters."""
 
 
 def sheet(
     title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: str = ""
 ) -> Group:
     """A table of texts that folds long cells, so that it fits any width and hides nothing."""
-    grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    rows = [*rows]
-    first = max((len(row[0]) for row in rows), default=0)
-    for number, head in enumerate(heads):
-        whole = number == 0 and first <= WHOLE
-        grid.add_column(Text(head, "bold"), overflow="fold", no_wrap=whole)
-    for row in rows:
-        grid.add_row(*(Text(safe_text(cell).replace("\n", " ")) for cell in row))
+    grid = _Sheet(heads, [*rows])
     parts: list[RenderableType] = [Text(title, "bold")] if title else []
     return Group(*parts, grid, *([Text(notes, "dim")] if notes else []), "")
+
+
+class _Sheet:
+    """The grid of a sheet, which needs to know how wide the screen is."""
+
+    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.heads, self.rows = heads, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first = max((len(row[0]) for row in self.rows), default=0)
+        rest = (NARROWEST + 1) * (len(self.heads) - 1)
+        whole = first + rest <= options.max_width
+        grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        for number, head in enumerate(self.heads):
+            grid.add_column(Text(head, "bold"), overflow="fold", no_wrap=whole and not number)
+        for row in self.rows:
+            grid.add_row(*(Text(safe_text(cell).replace("\n", " ")) for cell in row))
+        yield grid
 
 
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Group:

@@ -43,7 +43,8 @@ def resolve(recipe: str | Path) -> Path:
     bare = name.removeprefix("./").removeprefix("recipes/").removesuffix(SUFFIX)
     if bare in known:
         raise MissingInputError(f"recipe {shown} is not there; the shipped one is called {bare}")
-    close = nearest(bare, known)
+    ends = [full for full in known if full.rpartition("/")[2] == bare]
+    close = ends[0] if ends else nearest(bare, known)
     hint = f"did you mean {close}?" if close else "`attnkit recipe list` shows the shipped ones"
     raise MissingInputError(f"recipe {shown} is not there; {hint}")
 

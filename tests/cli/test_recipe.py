@@ -11,6 +11,7 @@ import pytest
 from shell import environment
 
 from attnkit.cli import main
+from attnkit.data import cards
 from attnkit.recipe import load, shipped
 from attnkit.recipe.jsonschema import json_schema
 
@@ -48,6 +49,17 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
     for name in shipped():
         first = next(iter(load(name).variants.values()))
         assert any(words[:2] == [name, first.task] for words in lines(out)), name
+
+
+@pytest.mark.parametrize("options", [(), ("--corpora",)])
+def test_names_in_a_list_are_whole_at_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    """A pipe has 80 columns: one long name had every name broken, so that grep found none."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "list", *options)
+    names = cards.names() if options else shipped()
+    assert {words[0] for words in lines(out) if words} >= {*names}
 
 
 def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,6 +267,8 @@ def test_a_recipe_is_found_by_path_or_by_shipped_name(
     assert resolve("quickstart").suffix == ".yaml"
     with pytest.raises(MissingInputError, match=r"'quickstrt' is not there; did you mean quicks"):
         load("quickstrt")
+    with pytest.raises(MissingInputError, match=r"did you mean translation/multi30k\?"):
+        load("multi30k")
     with pytest.raises(MissingInputError, match=r"the shipped one is called quickstart"):
         load("recipes/quickstart.yaml")
     with pytest.raises(MissingInputError, match=r"`attnkit recipe list` shows the shipped ones"):
