@@ -4,9 +4,9 @@
 projections of the layer.  What is mixed are scores, before one softmax, not maps.  `combine` says
 by which weights: `softmax` learns one logit a part and layer, so that they sum to 1; `sigmoid`, for
 exactly two parts, learns one number a: (1 - sigmoid(a)) B_1 + sigmoid(a) B_2; `sum` adds.  Logits
-start at 0, which weighs all parts alike.  A mixture can do what all of its parts can, and has a
-column of parameters beside theirs.  Source: Tay et al. 2021, "Synthesizer: Rethinking
-Self-Attention in Transformer Models", section 3.1.4; sigmoid and sum as in its released code.
+start at 0, which weighs all parts alike.  A mixture can do what all of its parts can.  Source: Tay
+et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", section 3.1.4; sigmoid
+and sum as in its released code.
 
 Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the weights 1/2, 1/2.
 """
