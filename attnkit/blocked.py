@@ -98,6 +98,8 @@ class Slopes:
 
     def through(self, output: Tensor, slope: Tensor, leaf: Tensor) -> Tensor:
         """The gradient of a block's input from that of its features."""
+        if not output.requires_grad:
+            return torch.zeros_like(leaf)
         inputs = (leaf, *self.parameters)
         own, *rest = torch.autograd.grad(output, inputs, slope, allow_unused=True)
         for parameter, new in zip(self.parameters, rest, strict=True):

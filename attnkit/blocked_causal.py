@@ -98,7 +98,6 @@ class _Trace(NamedTuple):
     rows: slice
     span: slice
     size: int
-    before: Tensor
     rescale: Tensor | None
     """Factor [R, 1, 1] from the unit of the sums that entered to the block's unit."""
     shift: Tensor | None
@@ -122,7 +121,7 @@ class _Causal(torch.autograd.Function):
         batch, heads, length, width = v.shape
         y = v.new_empty((batch, length, heads, width)).transpose(1, 2)
         below = v.new_empty((batch, heads, length, 1), dtype=widest(v.dtype))
-        ctx.maps, ctx.traces = maps, []
+        ctx.maps, ctx.traces, ctx.before = maps, [], []
         groups, longest = groups_of(batch, heads, length)
         ends = [
             _forward_rows(
@@ -130,7 +129,9 @@ class _Causal(torch.autograd.Function):
             )
             for rows in groups
         ]
-        ctx.save_for_backward(q, k, v, valid, y, below, *parameters)
+        # sums before each chunk, saved like the rest, so that they go when the pass has used them
+        ctx.save_for_backward(q, k, v, valid, y, below, *ctx.before, *parameters)
+        del ctx.before
         ctx.set_materialize_grads(False)
         sums = torch.cat([end[0] for end in ends])
         if not maps.exponent:
@@ -144,12 +145,14 @@ class _Causal(torch.autograd.Function):
     def backward(
         ctx: Any, dy: Tensor | None, dsums: Tensor | None, _: Tensor | None
     ) -> tuple[Any, ...]:
-        q, k, v, valid, y, below, *parameters = ctx.saved_tensors
+        q, k, v, valid, y, below, *rest = ctx.saved_tensors
+        sums, parameters = rest[: len(ctx.traces)], rest[len(ctx.traces) :]
         maps, slopes = ctx.maps, Slopes(parameters)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         dy = torch.zeros_like(y) if dy is None else dy
         heads, group, slope = y.shape[1], None, below
-        for rows, span, size, before, rescale, shift in reversed(ctx.traces):
+        for trace, before in zip(reversed(ctx.traces), reversed(sums), strict=True):
+            rows, span, size, rescale, shift = trace
             if rows is not group:
                 group, count = rows, (rows.stop - rows.start) * heads
                 slope = before.new_zeros((count, *before.shape[1:]))
@@ -222,5 +225,6 @@ def _forward_rows(
         torch.div(u[..., :-1], norm, out=y[rows, :, span])
         below[rows, :, span] = norm
         if any(ctx.needs_input_grad):
-            ctx.traces.append(_Trace(rows, span, size, before, rescale, shift))
+            ctx.traces.append(_Trace(rows, span, size, rescale, shift))
+            ctx.before.append(before)
     return state.view(-1, heads, *state.shape[1:]), peak.view(-1, heads)

@@ -6,7 +6,7 @@ from kernel_reference import answer, similarities
 from torch import Tensor
 
 from attnkit import blocked
-from attnkit.attention import Kernel, Mask
+from attnkit.attention import Kernel, Mask, Shape
 from attnkit.layers import MultiHead
 
 CASES = [
@@ -197,3 +197,24 @@ def test_a_kernel_refuses_biases_and_calls_without_keys() -> None:
         made(q, None, None, mask)
     with pytest.raises(ValueError, match="needs queries"):
         made(None, k, v, mask)
+
+
+class Uniform(Kernel):
+    """Features that depend on no input at all."""
+
+    def phi_q(self, q: Tensor) -> Tensor:
+        return torch.ones_like(q[..., :2])
+
+    def phi_k(self, k: Tensor, valid: Tensor) -> Tensor:
+        return torch.ones_like(k[..., :2])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_constant_features_average_the_values(causal: bool) -> None:
+    q, k, v = inputs(40)
+    made = Uniform(Shape(HEADS, WIDTH, 60))
+    y = made(q, k, v, Mask.packed(40, q.device, causal=causal)).y
+    torch.testing.assert_close(y[:, :, -1], v.mean(2))
+    slopes = torch.autograd.grad(y.sum(), [q, k, v])
+    assert slopes[0].abs().max() == slopes[1].abs().max() == 0
+    assert slopes[2].abs().min() > 0
