@@ -85,10 +85,6 @@ def key_map(maps: Maps, leaf: Tensor, rows: slice, span: slice, valid: Tensor | 
     )
 
 
-def _ones(values: Tensor) -> Tensor:
-    return torch.ones((), dtype=values.dtype).expand(*values.shape[:2], 1)
-
-
 class Slopes:
     """Gradients of learned parameters, collected block by block."""
 
@@ -164,7 +160,7 @@ class _KeySums(torch.autograd.Function):
                 if span.start == 0:
                     # two tensors while they grow: a product cannot be added to a part of one
                     outer = phi.new_zeros((phi.shape[0], phi.shape[2], v.shape[3]))
-                    total = phi.new_zeros((phi.shape[0], phi.shape[2], 1))
+                    total = phi.new_zeros((phi.shape[0], 1, phi.shape[2]))
                     peak = phi.new_full(
                         (phi.shape[0], 1, phi.shape[2] if channels else 1), -torch.inf
                     )
@@ -174,13 +170,12 @@ class _KeySums(torch.autograd.Function):
                     calm = False
                     end = torch.maximum(_peak(phi, channels), peak)
                     phi = (phi - finite(end)).exp_()
-                    rescale, peak = (peak - finite(end)).exp_().transpose(1, 2), end
-                    outer *= rescale
+                    rescale, peak = (peak - finite(end)).exp_(), end
+                    outer *= rescale.transpose(1, 2)
                     total *= rescale
-                phi, values = phi.transpose(1, 2), leaf_of(v, rows, span, valid).flatten(0, 1)
-                outer.baddbmm_(phi, values)
-                total.baddbmm_(phi, _ones(values))
-            states.append(torch.cat((outer, total), 2))
+                outer.baddbmm_(phi.transpose(1, 2), leaf_of(v, rows, span, valid).flatten(0, 1))
+                total.baddbmm_(phi.new_ones((phi.shape[0], 1, phi.shape[1])), phi)
+            states.append(torch.cat((outer, total.transpose(1, 2)), 2))
             peaks.append(peak)
         ctx.set_materialize_grads(False)
         sums = torch.cat(states)
@@ -216,7 +211,7 @@ class _KeySums(torch.autograd.Function):
                     shift = finite(peak[inner])
                     phi = (phi - shift).exp_() if bool(shift.any()) else phi.exp()
                 values, outer = leaf_of(v, rows, span, valid).flatten(0, 1), slope.transpose(1, 2)
-                dphi = torch.baddbmm(outer[:, -1:], values, outer[:, :-1])
+                dphi = torch.bmm(values, outer[:, :-1]).add_(outer[:, -1:])
                 if peak is not None:
                     dphi *= phi
                 dk[rows, :, span] = slopes.through(own, dphi, leaf)
