@@ -9,7 +9,7 @@ hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
 - `joint`: both, for rate = window.  One softmax over two sets that share no pair.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,9 @@ SMALLEST = 64
 
 DEVICE = "cpu"
 """Where torch's fused kernels answer a query without keys with zeros, and say their sums."""
+
+GROUP = 2**19
+"""Numbers in the windows of the keys that are treated at a time."""
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -69,7 +72,9 @@ class Band(NamedTuple):
 
     def cut(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H step D"]:
         """The blocks of all rows, one behind the other; the last one of a row padded with zeros."""
-        x = F.pad(x.transpose(1, 2), (0, 0, 0, 0, 0, -x.shape[2] % self.step))
+        x = x.transpose(1, 2)
+        spare = -x.shape[1] % self.step
+        x = F.pad(x, (0, 0, 0, 0, 0, spare)) if spare else x
         return x.reshape(-1, self.step, *x.shape[2:]).transpose(1, 2)
 
     def join(self, x: Float[Tensor, "blocks H step D"], length: int) -> Float[Tensor, "B H T D"]:
@@ -79,23 +84,31 @@ class Band(NamedTuple):
 
     def windows(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H width D"]:
         """The keys that each block sees: views of one copy; what lies beyond a row is junk."""
-        rows, heads, length, width = x.shape
-        whole = self.blocks(length) * self.step
-        flat = x.new_zeros(self.before + rows * whole + self.after, heads, width)
-        self._inner(flat, rows, length).copy_(x)
+        rows, _, length, _ = x.shape
+        flat = self.flat(x, rows, length)
+        self.inner(flat, rows, length).copy_(x)
         return self._views(flat, 0, self.width).transpose(1, 2)
 
     def gather(
         self, pieces: Float[Tensor, "blocks H width D"], rows: int, length: int
     ) -> Float[Tensor, "B H T D"]:
         """The adjoint of `windows`: what the windows hold of each key, added up."""
-        _, heads, _, width = pieces.shape
+        flat = self.flat(pieces, rows, length)
+        self.add(flat, 0, pieces)
+        return self.inner(flat, rows, length)
+
+    def flat(self, like: Float[Tensor, "n H k D"], rows: int, length: int) -> Tensor:
+        """Zeros for all keys of all rows, and what the first and last windows need beyond them."""
         whole = self.blocks(length) * self.step
-        flat = pieces.new_zeros(self.before + rows * whole + self.after, heads, width)
+        size = self.before + rows * whole + self.after
+        return like.new_zeros(size, like.shape[1], like.shape[3])
+
+    def add(self, flat: Tensor, first: int, pieces: Float[Tensor, "n H width D"]) -> None:
+        """Add the windows of the blocks from `first` on to their keys."""
+        some = flat[first * self.step :]
         for start in range(0, self.width, self.step):
             part = pieces[:, :, start : start + self.step].transpose(1, 2)
-            self._views(flat, start, part.shape[1]).add_(part)
-        return self._inner(flat, rows, length)
+            self._views(some, start, part.shape[1])[: len(part)].add_(part)
 
     def _views(self, flat: Tensor, start: int, width: int) -> Tensor:
         """Columns start .. start + width of every window [blocks, width, H, D]."""
@@ -105,7 +118,7 @@ class Band(NamedTuple):
         strides = (block * self.step, block, *inner)
         return flat.as_strided(shape, strides, flat.storage_offset() + start * block)
 
-    def _inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
+    def inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
         """The keys themselves in what `windows` allocates [B, H, T, D]."""
         whole = self.blocks(length) * self.step
         inner = flat[self.before : self.before + rows * whole]
@@ -138,7 +151,11 @@ def near(
     band = Band.of(window, length, causal=causal)
     away = band.distances(q.device)
     pattern = (away >= 0 if causal else away >= -window) & (away <= window)
-    part = _in_bands(band, band.allowed(pattern, valid, rows, length), rows, length)
+    allowed = band.allowed(pattern, valid, rows, length)
+    if q.device.type == DEVICE:
+        y: Tensor = _Near.apply(q, k, v, band, allowed)  # type: ignore[no-untyped-call]
+        return y
+    part = _in_bands(band, allowed, rows, length)
     return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
 
 
@@ -195,15 +212,18 @@ class _Part(NamedTuple):
     """Hide the later keys of each small attention as well."""
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """What makes a softmax see the allowed keys only: 0 and -inf."""
-        if self.allowed is None:
-            return None
-        zeros = torch.zeros(self.allowed.shape, dtype=dtype, device=self.allowed.device)
-        return zeros.masked_fill_(~self.allowed, -torch.inf)
+        """See `_bias`."""
+        return None if self.allowed is None else _bias(self.allowed, dtype)
 
     def blind(self) -> Bool[Tensor, "N h t 1"] | None:
         """Queries that see no key here; None where there is none."""
         return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
+
+
+def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """What makes a softmax see the allowed keys only: 0 and -inf."""
+    zeros = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return zeros.masked_fill_(~allowed, -torch.inf)
 
 
 def _in_bands(band: Band, allowed: Tensor, rows: int, length: int) -> _Part:
@@ -278,6 +298,64 @@ def _combine(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     logs = torch.logaddexp(log_one, log_two)
     logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
     return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
+
+
+class _Near(torch.autograd.Function):
+    """Attention in bands by torch's fused kernel for the CPU, a few blocks at a time.
+
+    What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> Tensor:
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+        for group in _groups(keys):
+            y[group], logs[group, ..., 0] = _forward(
+                queries[group],
+                keys[group],
+                values[group],
+                attn_mask=_bias(allowed[group], q.dtype),
+            )
+        ctx.band, ctx.logs = band, logs
+        y = band.join(y, q.shape[2])
+        ctx.save_for_backward(q, k, v, y, allowed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        band, logs = ctx.band, ctx.logs
+        q, k, v, y, allowed = ctx.saved_tensors
+        rows, _, length, _ = q.shape
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+        grads, answers = band.cut(grad), band.cut(y)
+        q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+        for group in _groups(keys):
+            q_grad[group], k_part, v_part = _backward(
+                grads[group],
+                queries[group],
+                keys[group],
+                values[group],
+                answers[group],
+                logs[group, ..., 0],
+                0.0,
+                False,
+                attn_mask=_bias(allowed[group], q.dtype),
+            )
+            band.add(k_grad, group.start, k_part)
+            band.add(v_grad, group.start, v_part)
+        k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
+        return band.join(q_grad, length), k_grad, v_grad, None, None
+
+
+def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
+    """Runs of blocks whose windows fill a part of the cache."""
+    size = max(1, GROUP // keys[0].numel())
+    for first in range(0, len(keys), size):
+        yield slice(first, first + size)
 
 
 class _Joint(torch.autograd.Function):

@@ -90,8 +90,10 @@ class Pattern(Scored):
         small = queries * keys <= PLAIN_UP_TO or queries <= blocks.SMALLEST < keys
         if small or (queries < keys and not trailing(mask)):
             return None
-        y = self._long(F.pad(q, (0, 0, keys - queries, 0)), k, v, mask)
-        return y[:, :, keys - queries :]
+        if queries == keys:
+            return self._long(q, k, v, mask)
+        earlier = keys - queries
+        return self._long(F.pad(q, (0, 0, earlier, 0)), k, v, mask)[:, :, earlier:]
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
         """Whole sequences: pads go to the end of their rows, and come back."""

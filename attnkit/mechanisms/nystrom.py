@@ -200,23 +200,23 @@ class Nystrom(Attention):
         present = None
         if used is not None:
             present = (used | ~used.any(1, keepdim=True))[:, None, None, :]
-        inverse = self._inverse(weights_of(q_marks, k_marks, present), used)
+        values = self._solve(weights_of(q_marks, k_marks, present), used, values)
         if segments.short is not None:
             values = torch.where(segments.short, segments.means(v), values)
-            eye = torch.eye(self.landmarks, dtype=q.dtype, device=q.device)
-            inverse = None if inverse is None else torch.where(segments.short, eye, inverse)
-        weights = weights_of(q, k_marks, present)
-        return (weights if inverse is None else weights @ inverse) @ values
+        # F (Z (B V)), not (F Z) (B V): the same product, but no [T, M] matrix needs to be kept
+        return attend(q, k_marks, values, present)
 
-    def _inverse(self, kernel: Float[Tensor, "B H M M"], used: Tensor | None) -> Tensor | None:
-        """The inverse of the map between landmarks; None for the identity."""
+    def _solve(
+        self, kernel: Float[Tensor, "B H M M"], used: Tensor | None, values: Tensor
+    ) -> Float[Tensor, "B H M E"]:
+        """The inverse of the map between landmarks, times their values."""
         if self.pinv == "none":
-            return None
+            return values
         if used is not None:
             kernel = kernel.masked_fill(~used[:, None, :, None], 0)
         wide = kernel.to(torch.promote_types(kernel.dtype, torch.float32))
         inverse: Tensor = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
-        return inverse.to(kernel.dtype)
+        return (inverse @ values.to(wide.dtype)).to(values.dtype)
 
     def _convolved(
         self, taps: Float[Tensor, "H 1 n 1"], v: Tensor, mask: Mask, whole: bool
