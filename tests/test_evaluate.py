@@ -254,6 +254,21 @@ def test_longer_rows_are_cut_and_counted_in_the_signature(make: Callable[..., Ru
     assert (scores["perplexity"].statistics[:, 1] <= 4).all()
 
 
+def test_word_perplexity_of_cut_rows_counts_the_words_that_are_left(
+    make: Callable[..., Run],
+) -> None:
+    """All words of a row were counted, those behind the cut too, so it came out too low."""
+    run, names = make(), ["perplexity", "word-perplexity"]
+    tokenizer = run.tokenizer()
+    scores = forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=4, stream=False)
+    nll = scores["perplexity"].statistics[:, 0].sum()
+    cut = tokenizer.target.decode([tokenizer.target.encode([row.target])[0][:3] for row in ROWS])
+    words = sum(len(text.split()) + 1 for text in cut)
+    assert words < sum(len(row.target.split()) + 1 for row in ROWS)
+    assert scores["word-perplexity"].value == pytest.approx(math.exp(nll / words))
+    forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=1, stream=False)
+
+
 def test_a_model_that_answers_nan_is_refused(make: Callable[..., Run]) -> None:
     run = make()
     model = run.model("cpu")

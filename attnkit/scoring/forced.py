@@ -88,7 +88,7 @@ def forced_scores(
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
     nll, correct, tokens = forced(model, encoded, device=device).T
-    words = sum(len(row.target.split()) + 1 for row in rows if row.target.strip() or not stream)
+    words = _words(rows, encoded, tokenizer, max_length)
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
@@ -104,6 +104,18 @@ def forced_scores(
         signature = f"nrefs:1|{unit}|{cut}|version:attnkit-{__version__}"
         out[name] = Score.of(name, np.stack([above, below], 1), signature)
     return out
+
+
+def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_length: int) -> int:
+    """Words of what the model predicts, and an end of line a row; of a cut row what is left."""
+    if encoded.source is None:
+        return sum(len(row.target.split()) + 1 for row in rows if row.target.strip())
+    texts = [row.target for row in rows]
+    cut = (encoded.target.lengths == max_length - 1).nonzero()[0].tolist()
+    kept = tokenizer.target.decode([encoded.target[row].tolist() for row in cut])
+    for row, text in zip(cut, kept, strict=True):
+        texts[row] = text
+    return sum(len(text.split()) + 1 for text in texts)
 
 
 def encode_rows(
