@@ -46,7 +46,7 @@ class Checkpoint(NamedTuple):
 def preflight(folder: Path, size: int, count: int = 3) -> None:
     """Refuse to train where `count` checkpoints of `size` bytes and a tenth more do not fit.
 
-    Three are there at the height of a save: two that stay and the one being written.
+    At the height of a save there are those that stay, at least two, and the one being written.
 
     Raises:
         OutputError: less is free.

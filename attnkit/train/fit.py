@@ -112,7 +112,11 @@ class Training:
             yield from self._load(found)
         else:
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
-            checkpoint.preflight(self.job.run.path, size * 3)
+            # weights and two averages of gradients, the moving and the best weights
+            copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
+            # what stays, averaged validations included, and the one that is being written
+            count = max(2, self.train.average) + 1
+            checkpoint.preflight(self.job.run.path, size * copies, count)
         yield Started(
             self.job.run.name,
             self.train.steps,

@@ -163,6 +163,27 @@ def test_averaged_weights_are_the_mean_of_the_last_validations(tmp_path: Path) -
         torch.testing.assert_close(tensor, mean)
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept", "largest"),
+    [({"average": 3, "valid_every": 2}, 4, 3), ({"ema": 0.5, "choose": "best"}, 3, 5)],
+)
+def test_space_is_demanded_for_all_that_a_training_keeps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+    kept: int,
+    largest: int,
+) -> None:
+    """Three checkpoints of three copies were demanded, whatever was averaged."""
+    demanded: list[int] = []
+    monkeypatch.setattr("attnkit.files.check_space", lambda _, size: demanded.append(size))
+    run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), **settings)))
+    run = Run.open(tmp_path / "run")
+    assert len(list(run.checkpoints.iterdir())) == kept - 1
+    size = sum(t.numel() * t.element_size() for t in run.weights().values())
+    assert demanded == [size * largest * kept * 11 // 10]
+
+
 def test_moving_averages_follow_their_formula(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), ema=0.5, steps=2, valid_every=1)
     made = job(tmp_path, recipe)
