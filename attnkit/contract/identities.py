@@ -1,5 +1,6 @@
 """Contracts on one pass: finite numbers, the map, its rows, biases, and the worked number."""
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -24,6 +25,8 @@ from attnkit.masks import Mask
 LENGTHS = (1, 2, 7, 64, 65, 300)
 STEPS, ROUGH = (1e-6, 1e-8), 1e-5
 """How far differences reach for a slope (a kink may lie within one), and how near they come."""
+SHORT = 1e-3
+"""How near float32 must come, relative to the largest value; most come within 1e-6."""
 WORKED = 5e-7
 """Worked numbers are written with six decimals."""
 
@@ -46,6 +49,24 @@ def finite(subject: Subject) -> float:
             if not slope.isfinite().all():
                 raise Broken(f"{dtype}: the gradient of {name} is not finite")
     return 0.0
+
+
+def precise(subject: Subject) -> float:
+    """Answers and gradients of a float32 copy, against the same weights and tokens in float64."""
+    short = subject.copy(torch.float32)
+    worst = 0.0
+    for length in (7, 300):
+        valid = up_to(length, length - 3)
+        x, found = inputs(2, length).float(), []
+        for layer, tokens in ((short, x), (copy.deepcopy(short).double(), x.double())):
+            tokens.requires_grad_()
+            y = subject.kept(subject.answer(layer, tokens, valid), valid)
+            probe = _drawn(y.double()).to(y.dtype)
+            (slope,) = torch.autograd.grad((y * probe).sum(), tokens)
+            found.append((y.double(), slope.double()))
+        for part, got, expected in zip(("forward", "gradient"), *found, strict=True):
+            worst = max(worst, close(got, expected, f"length {length}, {part}", SHORT))
+    return worst
 
 
 def slopes(subject: Subject) -> float:

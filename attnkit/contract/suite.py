@@ -24,6 +24,7 @@ class Contract(NamedTuple):
 
 CONTRACTS = (
     Contract("finite", "answers and gradients are finite in short floats too", identities.finite),
+    Contract("precise", "float32 comes near float64", identities.precise),
     Contract("slopes", "gradients are the slopes of the answers", identities.slopes),
     Contract("map", "the map times the values is the answer", identities.multiplies),
     Contract("rows", "each row of the map sums to 1, unless declared otherwise", identities.rows),

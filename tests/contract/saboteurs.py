@@ -44,6 +44,13 @@ class DeadWeight(Right):
         self.unused = nn.Parameter(torch.zeros(3))
 
 
+class Swallowed(Right):
+    """A large number on all scores: it cancels in float64, and swallows them in float32."""
+
+    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+        return super().scores(q, k, mask) - 1e5
+
+
 class Detached(Right):
     """Half of the gradient of the queries is lost."""
 
@@ -242,6 +249,7 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Right, "cross", set()),
     (NoShift, "encoder", {"finite"}),
     (DeadWeight, "encoder", {"finite"}),
+    (Swallowed, "encoder", {"precise"}),
     (Detached, "cross", {"slopes"}),
     (Curved, "encoder", {"map"}),
     (Overweight, "decoder", {"rows"}),
