@@ -1,6 +1,6 @@
 """Time and memory of the attention mechanisms: growth, long and short texts, peers, decoding.
 
-    python benchmarks/attention.py [--part exponents long peers short decode] [--work DIR]
+    python benchmarks/attention.py [--part exponents long peers short decode gpu] [--work DIR]
 
 Every part writes its own section of results/attention.md and keeps the others.  Mixing is measured
 by `attnkit.bench`, the library of `attnkit bench attention`.  The peers performer-pytorch,
@@ -17,10 +17,8 @@ import statistics
 import subprocess
 import tempfile
 import time
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,20 +36,17 @@ from common import (
     table,
     versions,
 )  # fmt: skip
+from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, contests, known
 
 from attnkit import mechanisms, models
-from attnkit.bench.plan import BASELINE, PASSES, Setting, Subject, lanes, subject
+from attnkit.bench.plan import BASELINE, PASSES, Setting, Subject, lanes
 from attnkit.bench.report import amount, duration, exponents
 from attnkit.bench.run import Point, measure
-from attnkit.bench.work import Inputs, Runner
 from attnkit.recipe.schema import Attention, Layers, Model, Roles
 
 TITLE = "Attention mechanisms: time and memory"
-PEERS = ("performer-pytorch", "linear-attention-transformer", "nystrom-attention",
-         "local-attention")  # fmt: skip
-FORWARD, BOTH = PASSES
-LOCAL, NYSTROM, PERFORMER = "local:window=128", "nystrom:landmarks=64", "performer:features=128"
-CAUSAL, FULL = "causal", "full"
+BOTH = PASSES[1]
+NYSTROM = "nystrom:landmarks=64"
 LINEAR = {
     CAUSAL: ("linear", PERFORMER, LOCAL, "gated-delta"),
     FULL: ("linear", "efficient", PERFORMER, NYSTROM, LOCAL, "linformer"),
@@ -91,11 +86,6 @@ class Options(NamedTuple):
         return Setting(
             causal=sight == CAUSAL, repeats=self.repeats, threads=self.threads, budget=20.0
         )
-
-
-def known(labels: Sequence[str]) -> list[Subject]:
-    """Those subjects that this attnkit has."""
-    return [subject(text) for text in labels if text.partition(":")[0] in mechanisms.names()]
 
 
 def points(labels: Sequence[str], sight: str, lengths: Sequence[int], options: Options,
@@ -193,20 +183,12 @@ def part_short(options: Options) -> list[str]:
     return [text, "", *table(head, rows, left=2)]
 
 
-class Contest(NamedTuple):
-    """Our call and that of a peer for the same method and inputs."""
-
-    name: str
-    theirs: Callable[[], object]
-    ours: Callable[[], object]
-
-
 def part_peers(options: Options) -> list[str]:
     """The same methods by other packages, in the same rounds."""
     torch.set_num_threads(options.threads)
     length = options.length(8192)
     rows: Rows = []
-    for contest in contests(options, length):
+    for contest in contests(options.setting(FULL), length):
         say(contest.name)
         times: Samples = defaultdict(list)
         sides = {"ours": contest.ours, "theirs": contest.theirs}
@@ -223,63 +205,6 @@ def part_peers(options: Options) -> list[str]:
     head = ["method and peer", "its time", "our time", "it : ours", "range", "at least 1"]
     text = f"Forward and backward, length {length:,}, batch 1, 8 heads of 64, float32."
     return [text, "", *table(head, rows), "", *NOTES]
-
-
-NOTES = [
-    "nystrom-attention is a whole layer, so ours is one too, with its convolution of 33; the rest",
-    "mixes given queries, keys and values. local-attention sees exact windows, without rotation.",
-    "linear-attention-transformer's causal form, in buckets of 64, leaves out each query's bucket;",
-    "performer-pytorch's causal form is its own one in PyTorch, without a compiled extension.",
-]
-
-
-def contests(options: Options, length: int) -> Iterator[Contest]:
-    """Each method that a peer has too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of their own imports
-        from linear_attention_transformer import linear_attention_transformer as linear
-        from local_attention import LocalAttention
-        from nystrom_attention import NystromAttention
-        from performer_pytorch import FastAttention
-    for sight in (FULL, CAUSAL):
-        inputs = Inputs(options.setting(sight), length)
-        causal = sight == CAUSAL
-        local = LocalAttention(
-            128, causal=causal, look_forward=0 if causal else 1, autopad=True,
-            exact_windowsize=True, use_rotary_pos_emb=False,
-        )  # fmt: skip
-        double = "linear:feature_map=softmax" if causal else "efficient"
-        for label, package, call in (
-            (PERFORMER, PEERS[0], FastAttention(64, nb_features=128, causal=causal)),
-            (double, PEERS[1], linear.causal_linear_attn if causal else linear.linear_attn),
-            (LOCAL, PEERS[3], local),
-        ):
-            sources = [inputs.heads(name, 8, 64) for name in "qkv"]
-            yield from contest(f"{label}, {sight}: {package}", label, inputs, call, sources)
-    inputs = Inputs(options.setting(FULL)._replace(layer=True), length)
-    label, layer = "nystrom:landmarks=64,conv=33", NystromAttention(512, num_landmarks=64).train()
-    name = f"{label}, {FULL}, whole layer: {PEERS[2]}"
-    yield from contest(name, label, inputs, layer, [inputs.x], layer.parameters())
-
-
-def contest(
-    name: str,
-    label: str,
-    inputs: Inputs,
-    call: Callable[..., torch.Tensor],
-    sources: Sequence[torch.Tensor],
-    parameters: Iterable[torch.Tensor] = (),
-) -> Iterator[Contest]:
-    """A peer's call of some tensors beside ours; nothing where we have no such mechanism."""
-    wanted = [*sources, *parameters]
-    for one in known([label]):
-        ours = partial(Runner(one, inputs).run, BOTH)
-        yield Contest(name, lambda: differentiate(call(*sources), wanted), ours)
-
-
-def differentiate(y: torch.Tensor, wanted: Sequence[torch.Tensor]) -> None:
-    """The backward pass of a peer, as `Runner.run` does it for ours."""
-    torch.autograd.grad(y, wanted, torch.ones(()).expand_as(y), allow_unused=True)
 
 
 def part_decode(options: Options) -> list[str]:
@@ -333,12 +258,35 @@ def bytes_of(state: object) -> int:
     return sum(map(bytes_of, state)) if isinstance(state, tuple) else 0
 
 
+def part_gpu(options: Options) -> list[str]:
+    """The same over longer texts in bfloat16 on a GPU, where fused is flash attention."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    lengths = [options.length(length) for length in (1024, 4096, 16384, 65536)]
+    body = [f"On {torch.cuda.get_device_name() if device == 'cuda' else device}, bfloat16.", ""]
+    for sight in (CAUSAL, FULL):
+        words = [*LINEAR[sight], *SPARSE, "scaled-dot"]
+        changes = {"device": device, "dtype": "bfloat16", "threads": None}
+        rows: Rows = []
+        for point in points(words, sight, lengths, options, **changes):
+            one = point.passes[BOTH]
+            rows.append((
+                point.label, f"{point.length:,}",
+                duration(one.seconds) if one.seconds else one.failure,
+                "" if one.ratio is None else f"{one.ratio:.2f}",
+                "" if one.bytes is None else amount(one.bytes),
+            ))  # fmt: skip
+        head = ["mechanism", "length", "forward and backward", f"x {BASELINE}", "peak"]
+        body += [f"### {sight}", "", *table(head, rows), ""]
+    return body
+
+
 PARTS = {
     "exponents": ("Growth with the length", part_exponents),
     "long": ("Long texts beside the fused kernel", part_long),
     "peers": ("The same methods by other packages", part_peers),
     "short": ("Short sentences", part_short),
     "decode": ("Decoding", part_decode),
+    "gpu": ("On a GPU", part_gpu),
 }
 
 
@@ -367,6 +315,9 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(given.threads)
     for name in given.part:
         heading, part = PARTS[name]
+        if name == "gpu" and not torch.cuda.is_available() and given.shrink == 1:
+            say("part gpu: left out, no GPU is here")
+            continue
         say(f"part {name}")
         if name == "peers":
             with tempfile.TemporaryDirectory() as temporary:

@@ -243,6 +243,16 @@ def test_a_recipe_cannot_bring_a_plug_in_but_the_command_line_can(
     assert "must be a number" in capsys.readouterr().err
 
 
+def test_a_fault_of_the_plug_in_is_not_called_a_bug_of_attnkit(
+    mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine.write_text(MINE.replace("q @ k.transpose(-1, -2) /", "q @ k /"))
+    assert attnkit("train", recipe, "--plugin", mine, "--device", "cpu", "--quiet") == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.splitlines()[-1].startswith(f"attnkit: error: {mine}:24: RuntimeError: ")
+
+
 @pytest.mark.filterwarnings("default:.*has changed since")
 def test_training_scoring_and_generating_need_the_plug_in_of_the_run(
     mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

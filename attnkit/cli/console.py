@@ -121,7 +121,20 @@ def outcome(error: BaseException) -> Outcome:
         return _usage(error)
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
-    return Outcome(1, (f"error: this is a bug in attnkit {__version__}: please report it",), True)
+    whose = _of_plugin(error) or f"this is a bug in attnkit {__version__}: please report it"
+    return Outcome(1, (f"error: {whose}",), True)
+
+
+def _of_plugin(error: BaseException) -> str | None:
+    """What a mechanism from outside did wrong, with file and line; None where it was not there."""
+    from attnkit import mechanisms
+
+    known = [mechanisms.facts(word) for word in mechanisms.names()]
+    files = {str(facts.path) for facts in known if facts.origin != "attnkit"}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+    return None
 
 
 def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
