@@ -110,7 +110,7 @@ def _of(subject: Subject, x: Tensor, mask: Mask, queries: Tensor) -> Tensor:
 def layouts(subject: Subject) -> float:
     """Masks of a promised layout, against the general mask of the same rows."""
     worst = 0.0
-    for length in (11, 150):
+    for length in (11, 100):
         x, valid = inputs(3, length), up_to(length, length // 3, length - 2)
         promised = Mask.packed(length, x.device, causal=subject.causal)
         masks = [(promised, everything(3, length))]
