@@ -9,11 +9,12 @@ Worked number: waists 51, 56, 58 with weights 40, 43, 48, and a waist of 57: the
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, numbers
@@ -30,6 +31,31 @@ def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
     return x.square().sum(-1, keepdim=True) / 2
 
 
+class Distances(torch.autograd.Function):
+    """-|q - k|^2 / 2 by its three terms; keeps q and k as they came, and no squares."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"]
+    ) -> Float[Tensor, "B H T S"]:
+        """The scores, in float32 at least."""
+        ctx.save_for_backward(q, k)
+        q, k = wide(q), wide(k)
+        scores = q @ k.transpose(-1, -2)
+        return scores.sub_(half_square(q)).sub_(half_square(k).transpose(-1, -2))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Float[Tensor, "B H T S"]) -> tuple[Tensor, Tensor]:
+        """The slope of a score is k - q along q, and q - k along k."""
+        q, k = ctx.saved_tensors
+        rows, columns = slope.sum(-1).unsqueeze(-1).to(q.dtype), slope.sum(-2).unsqueeze(-1)
+        slope = slope.to(q.dtype)
+        to_q = (slope @ k).addcmul_(rows, q, value=-1)
+        to_k = (slope.transpose(-1, -2) @ q).addcmul_(columns.to(q.dtype), k, value=-1)
+        return to_q, to_k
+
+
 class Gaussian(Scored):
     """softmax(-|q - k|^2 / 2) v; cost T*S*D."""
 
@@ -41,8 +67,8 @@ class Gaussian(Scored):
         """-|q - k|^2 / 2 by its three terms."""
         assert q is not None
         assert k is not None
-        q, k = wide(q), wide(k)
-        return q @ k.transpose(-1, -2) - half_square(q) - half_square(k).transpose(-1, -2)
+        scores: Tensor = Distances.apply(q, k)  # type: ignore[no-untyped-call]
+        return scores
 
     def fused(
         self,

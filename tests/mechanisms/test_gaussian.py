@@ -71,3 +71,14 @@ def test_the_fused_kernel_equals_the_plain_path(
         error = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1}[dtype]
         for fused, plain in zip(*answers, strict=True):
             torch.testing.assert_close(fused, plain, rtol=error, atol=error)
+
+
+def test_slopes_are_those_of_the_distance() -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 2, n, 3, dtype=torch.float64).requires_grad_() for n in (4, 5)]
+    mask = Mask.cross(torch.ones(2, 5, dtype=torch.bool), 4)
+    slope = torch.randn(2, 2, 4, 5, dtype=torch.float64)
+    ours = torch.autograd.grad(kernel(3).scores(*inputs, mask), inputs, slope)
+    theirs = torch.autograd.grad(direct(*inputs), inputs, slope)
+    for got, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(got, expected)
