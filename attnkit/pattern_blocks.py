@@ -10,13 +10,16 @@ hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+Heads: TypeAlias = Float[Tensor, "B H T D"]
+Real: TypeAlias = Bool[Tensor, "b T"]
 
 SMALLEST = 64
 """Queries of a block, at least: shorter ones cost more in calls than they save in work."""
@@ -138,14 +141,7 @@ class _Windows(torch.autograd.Function):
         return ctx.band.gather(grads[0], ctx.rows, ctx.length), None
 
 
-def near(
-    q: Float[Tensor, "B H T D"],
-    k: Float[Tensor, "B H T D"],
-    v: Float[Tensor, "B H T D"],
-    valid: Bool[Tensor, "b T"] | None,
-    window: int,
-    causal: bool,
-) -> Float[Tensor, "B H T D"]:
+def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: bool) -> Heads:
     """Softmax over the keys at most `window` away; cost T * window."""
     rows, _, length, _ = q.shape
     band = Band.of(window, length, causal=causal)
@@ -155,43 +151,27 @@ def near(
     if q.device.type == DEVICE:
         y: Tensor = _Near.apply(q, k, v, band, allowed)  # type: ignore[no-untyped-call]
         return y
-    part = _in_bands(band, allowed, rows, length)
+    part = _in_bands(band, allowed, length)
     return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
 
 
-def strided(
-    q: Float[Tensor, "B H T D"],
-    k: Float[Tensor, "B H T D"],
-    v: Float[Tensor, "B H T D"],
-    valid: Bool[Tensor, "b T"] | None,
-    rate: int,
-    causal: bool,
-) -> Float[Tensor, "B H T D"]:
+def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
     """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
     part = _in_strides(q, valid, rate, causal)
     return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
 
 
-def joint(
-    q: Float[Tensor, "B H T D"],
-    k: Float[Tensor, "B H T D"],
-    v: Float[Tensor, "B H T D"],
-    valid: Bool[Tensor, "b T"] | None,
-    rate: int,
-    causal: bool,
-) -> Float[Tensor, "B H T D"]:
+def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
     """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
     away = band.distances(q.device)
     pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
-    parts = (
-        _in_strides(q, valid, rate, causal),
-        _in_bands(band, band.allowed(pattern, valid, rows, length), rows, length),
-    )
+    far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
     if q.device.type == DEVICE:
-        y: Tensor = _Joint.apply(q, k, v, parts)  # type: ignore[no-untyped-call]
+        y: Tensor = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
         return y
+    parts = (far, _in_bands(band, allowed, length))
     return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
 
 
@@ -204,8 +184,6 @@ class _Part(NamedTuple):
     """[B, H, T, D] -> [N, h, s, D]"""
     answers: Callable[[Tensor], Tensor]
     """The inverse of `queries`."""
-    spread: Callable[[Tensor], Tensor]
-    """The adjoint of `keys`."""
     allowed: Bool[Tensor, "N h t s"] | None
     """None where all keys may be seen; sizes may be 1."""
     causal: bool = False
@@ -226,12 +204,11 @@ def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     return zeros.masked_fill_(~allowed, -torch.inf)
 
 
-def _in_bands(band: Band, allowed: Tensor, rows: int, length: int) -> _Part:
+def _in_bands(band: Band, allowed: Tensor, length: int) -> _Part:
     return _Part(
         band.cut,
         lambda x: _Windows.apply(x, band),  # type: ignore[no-untyped-call]
         lambda x: band.join(x, length),
-        lambda x: band.gather(x, rows, length),
         allowed,
     )
 
@@ -260,7 +237,7 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Pa
         if valid is None:
             valid = torch.ones(1, length, dtype=torch.bool, device=q.device)
         allowed = split(valid[:, None, :, None].expand(rows, heads, -1, -1)).transpose(2, 3)
-    return _Part(split, split, merge, merge, allowed, causal)
+    return _Part(split, split, merge, allowed, causal)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, part: _Part) -> Tensor:
@@ -301,54 +278,63 @@ def _combine(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 class _Near(torch.autograd.Function):
-    """Attention in bands by torch's fused kernel for the CPU, a few blocks at a time.
-
-    What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
-    """
+    """Attention in bands by torch's fused kernel for the CPU."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> Tensor:
-        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
-        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
-        logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
-        for group in _groups(keys):
-            y[group], logs[group, ..., 0] = _forward(
-                queries[group],
-                keys[group],
-                values[group],
-                attn_mask=_bias(allowed[group], q.dtype),
-            )
-        ctx.band, ctx.logs = band, logs
-        y = band.join(y, q.shape[2])
-        ctx.save_for_backward(q, k, v, y, allowed)
+        y, logs = _banded(q, k, v, band, allowed)
+        ctx.band = band
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        band, logs = ctx.band, ctx.logs
-        q, k, v, y, allowed = ctx.saved_tensors
-        rows, _, length, _ = q.shape
-        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
-        grads, answers = band.cut(grad), band.cut(y)
-        q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
-        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
-        for group in _groups(keys):
-            q_grad[group], k_part, v_part = _backward(
-                grads[group],
-                queries[group],
-                keys[group],
-                values[group],
-                answers[group],
-                logs[group, ..., 0],
-                0.0,
-                False,
-                attn_mask=_bias(allowed[group], q.dtype),
-            )
-            band.add(k_grad, group.start, k_part)
-            band.add(v_grad, group.start, v_part)
-        k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
-        return band.join(q_grad, length), k_grad, v_grad, None, None
+        *kept, allowed = ctx.saved_tensors
+        return (*_banded_back(grad, kept, ctx.band, allowed), None, None)
+
+
+def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] and logarithms of the softmax sums [B, H, T, 1], some blocks at a time.
+
+    What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
+    """
+    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+    y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+    logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+    for group in _groups(keys):
+        y[group], logs[group, ..., 0] = _forward(
+            queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
+        )
+    return band.join(y, q.shape[2]), band.join(logs, q.shape[2])
+
+
+def _banded_back(
+    grad: Tensor, kept: list[Tensor], band: Band, allowed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, from what was kept: q, k, v, and what `_banded` made of them."""
+    q, k, v, y, logs = kept
+    rows, _, length, _ = q.shape
+    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+    grads, answers, sums = (band.cut(x) for x in (grad, y, logs))
+    q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+    k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+    for group in _groups(keys):
+        q_grad[group], k_part, v_part = _backward(
+            grads[group],
+            queries[group],
+            keys[group],
+            values[group],
+            answers[group],
+            sums[group, ..., 0],
+            0.0,
+            False,
+            attn_mask=_bias(allowed[group], q.dtype),
+        )
+        band.add(k_grad, group.start, k_part)
+        band.add(v_grad, group.start, v_part)
+    k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
+    return band.join(q_grad, length), k_grad, v_grad
 
 
 def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
@@ -359,51 +345,53 @@ def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
 
 
 class _Joint(torch.autograd.Function):
-    """One softmax over two parts by torch's fused kernel for the CPU.
+    """One softmax over strides and a band by torch's fused kernel for the CPU.
 
     The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
     ones, each part yields its share of the joint gradient.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: tuple[_Part, ...]) -> Tensor:
-        found = []
-        for part in parts:
-            y, logs = _forward(
-                part.queries(q),
-                part.keys(k),
-                part.keys(v),
-                is_causal=part.causal,
-                attn_mask=part.bias(q.dtype),
-            )
-            blind = part.blind()
-            logs = logs.unsqueeze(-1)
-            logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
-            found.append((part.answers(y), part.answers(logs)))
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, far: _Part, band: Band, allowed: Tensor
+    ) -> Tensor:
+        y, sums = _forward(
+            far.queries(q),
+            far.keys(k),
+            far.keys(v),
+            is_causal=far.causal,
+            attn_mask=far.bias(q.dtype),
+        )
+        blind, sums = far.blind(), sums.unsqueeze(-1)
+        sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+        close, logs = _banded(q, k, v, band, allowed)
+        alone = band.join(
+            (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1), q.shape[2]
+        )
+        found = [(far.answers(y), far.answers(sums)), (close, logs.masked_fill(alone, -torch.inf))]
         y, logs = _combine(found)
         y = y.to(q.dtype)
-        ctx.parts = parts
-        ctx.save_for_backward(q, k, v, y, logs)
+        ctx.far, ctx.band = far, band
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, y, logs = ctx.saved_tensors
-        total: list[Tensor] = []
-        for part in ctx.parts:
-            found = _backward(
-                part.queries(grad),
-                part.queries(q),
-                part.keys(k),
-                part.keys(v),
-                part.queries(y),
-                part.queries(logs).squeeze(-1),
-                0.0,
-                part.causal,
-                attn_mask=part.bias(q.dtype),
-            )
-            back = (part.answers, part.spread, part.spread)
-            grads = [undo(one) for undo, one in zip(back, found, strict=True)]
-            total = [a.add_(b) for a, b in zip(total, grads, strict=True)] if total else grads
-        return (*total, None)
+        far = ctx.far
+        *kept, allowed = ctx.saved_tensors
+        q, k, v, y, logs = kept
+        grads = _banded_back(grad, kept, ctx.band, allowed)
+        found = _backward(
+            far.queries(grad),
+            far.queries(q),
+            far.keys(k),
+            far.keys(v),
+            far.queries(y),
+            far.queries(logs).squeeze(-1),
+            0.0,
+            far.causal,
+            attn_mask=far.bias(q.dtype),
+        )
+        total = [one.add_(far.answers(other)) for one, other in zip(grads, found, strict=True)]
+        return (*total, None, None, None)
