@@ -126,7 +126,8 @@ def _one(session: Session, run: Run, recipe: Recipe, name: str, seed: int) -> It
         yield from _begin(session, run, recipe, prepared, name, seed)
         run = Run.open(run.path)
     precision = _arithmetic(run, recipe)
-    session.precision = session.precision or precision
+    if recipe.train.precision == "auto":
+        session.precision = session.precision or precision
     job = Job(recipe, prepared, run, seed, session.device, precision, session.stop)
     for event in fit(job):
         if isinstance(event, events.Started):
@@ -252,7 +253,8 @@ def _settled(session: Session, new: Run) -> str | None:
         with suppress(AttnkitError):
             manifest = Run.open(path.parent).manifest
             same = manifest.get("device") == str(session.device)
-            if same and session.file.variants.get(str(manifest.get("variant"))) is not None:
+            recipe = session.file.variants.get(str(manifest.get("variant")))
+            if same and recipe is not None and recipe.train.precision == "auto":
                 return str(manifest["precision"])
     return None
 

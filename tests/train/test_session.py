@@ -86,6 +86,27 @@ def test_a_run_goes_on_in_the_precision_that_it_is_told(tmp_path: Path) -> None:
     assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "bf16"
 
 
+@pytest.mark.parametrize("names", [("fixed",), ("fixed", "free", "other")])
+def test_a_variant_that_names_its_precision_decides_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """What came first decided for those that say auto, without a measurement."""
+    asked = []
+    monkeypatch.setattr(
+        "attnkit.train.session.choose", lambda *_: asked.append(1) or ("fp32", "measured")
+    )
+    folder = write_corpus(tmp_path)
+    kinds = {"fixed": "bf16", "free": "auto", "other": "auto"}
+    made = {name: small_recipe(folder, steps=2, precision=kind) for name, kind in kinds.items()}
+    file = RecipeFile("small", tmp_path / "small.yaml", made, None, {})
+    for chosen in (names, tuple(kinds)):  # in one session, and in a second one
+        list(train(file, out=tmp_path / "runs", device="cpu", variants=chosen))
+    runs = {name: Run.open(tmp_path / f"runs/small/{name}/seed-1") for name in kinds}
+    found = {name: run.manifest["precision"] for name, run in runs.items()}
+    assert found == {"fixed": "bf16", "free": "fp32", "other": "fp32"}
+    assert len(asked) == 1
+
+
 def test_a_validation_that_is_not_finite_is_a_training_that_diverged(tmp_path: Path) -> None:
     """It ended with code 65, "its weights are damaged", when validation came before an update."""
     with pytest.raises(DivergedError, match=r"^step 1: the validation.*lower train\.lr"):
