@@ -55,10 +55,8 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether the machine or the device had no memory left; torch reports that in several ways."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and (
-        "can't allocate memory" in text or "out of memory" in text
-    )
+    told = ("can't allocate memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
 
 
 class OutputPathError(AttnkitError):

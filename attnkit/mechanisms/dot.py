@@ -1,7 +1,7 @@
 """Dot product: A = softmax(q k^T).
 
-Unscaled; sharp when the head width is large.  Source: the basic form of Luong et al. 2015,
-"Effective Approaches to Attention-based Neural Machine Translation", equation 8.
+Unscaled; sharp when the head width is large.  Source: Luong et al. 2015, "Effective
+Approaches to Attention-based Neural Machine Translation", equation 8, the form called dot.
 
 Worked number: q = (1, 0), keys (0, 1) and (ln 3, 0) score 0 and ln 3, so the weights are 1/4, 3/4.
 """

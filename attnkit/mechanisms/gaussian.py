@@ -2,8 +2,8 @@
 
 Computed as q k^T - |q|^2 / 2 - |k|^2 / 2, in float32 at least: the squares are larger than their
 difference, and 16 bits would lose it.  No parameters beyond the projections.  Unscaled; like `dot`
-sharp when the head width is large.  Source: the attention of Nadaraya 1964 and Watson 1964, as in
-"Dive into Deep Learning", section 11.2.
+sharp when the head width is large.  Source: Watson 1964, "Smooth Regression Analysis", and
+Nadaraya 1964, "On Estimating Regression"; as attention in "Dive into Deep Learning", section 11.2.
 
 Worked number: waists 51, 56, 58 with weights 40, 43, 48, and a waist of 57: the scores are -18,
 -1/2, -1/2, the weights 1.3e-8, .5, .5, and the answer is 45.5.

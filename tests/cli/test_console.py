@@ -97,6 +97,7 @@ def test_an_interruption_is_code_130(
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+        RuntimeError("std::bad_alloc"),
     ],
 )
 def test_no_memory_is_code_71_with_a_suggestion(
