@@ -206,3 +206,9 @@ def test_source_is_ascii_and_documented(path: Path) -> None:
     assert ast.get_docstring(ast.parse(text)), "no module docstring"
     if not name_of(path).startswith(("show/", "data/synthetic/")):
         assert text.isascii(), [c for c in text if not c.isascii()][:5]
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by name alone, and fails on the second."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(names) == len(set(names))
