@@ -47,7 +47,7 @@ def prepare(folder: Path) -> None:
     done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
     (folder / "runs" / "quickstart").mkdir()
-    for variant in ("scaled-dot", "synthesizer-random", "linear"):
+    for variant in load("quickstart").variants:
         (folder / "runs" / "quickstart" / variant).symlink_to(folder / "runs" / "recipe" / "base")
 
 
