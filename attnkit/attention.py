@@ -254,6 +254,9 @@ class Scored(Attention):
         own = self.scores(q, keys, mask)
         total = own if factor is None else own * factor
         total = total if prior is None else total + prior
+        if noisy:
+            # what depends on positions only is one matrix for all rows, but each row has its draws
+            total = total.expand(values.shape[0], -1, -1, -1)
         scores = self._perturbed(total, bias)
         weights = visible_softmax(scores, self.allowed(mask)).to(values.dtype)
         if self.training and chosen.attention_dropout > 0:

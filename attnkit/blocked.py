@@ -19,10 +19,13 @@ BLOCK = 2048
 
 
 def usable(*tensors: Tensor | None) -> bool:
-    """Whether these sums may be taken: eager code on a CPU."""
-    if torch.compiler.is_compiling():
+    """Whether these sums may be taken: eager code on a CPU, for at least one row.
+
+    Not under autocast, which would mix types in sums that are added to in place.
+    """
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return all(x is None or x.device.type == "cpu" for x in tensors)
+    return all(x is None or (x.device.type == "cpu" and len(x) > 0) for x in tensors)
 
 
 def key_sums(

@@ -138,14 +138,13 @@ class MultiHead(nn.Module):
         In cross attention `memory` may be omitted once a state exists, and x may have K rows for
         each row of memory or state (beams): queries are folded, keys are never copied.
         """
+        self._check(x, mask, memory, fresh=state is None)
         q, k, v = self._project(x, mask, memory)
         if not self.cross:
-            self._refuse(mask)
             gates = self._split(self.g, x, self.heads)
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
             return Out(self._merge(out.y), out.state, out.scores)
-        rows = mask.valid.shape[0]
-        beams = x.shape[0] // rows
+        beams = x.shape[0] // max(1, mask.valid.shape[0])
         if not torch.is_grad_enabled():
             # later steps read them again and again: better whole than strided
             k, v = (part if part is None else part.contiguous() for part in (k, v))
@@ -168,9 +167,8 @@ class MultiHead(nn.Module):
         bias: Float[Tensor, "b H T S"] | None = None,
     ) -> Float[Tensor, "B H T S"]:
         """The matrix that multiplies the values in every head, as in evaluation."""
+        self._check(x, mask, memory, fresh=True)
         q, k, v = self._project(x, mask, memory)
-        if not self.cross:
-            self._refuse(mask)
         if v is None:
             raise UsageError("weights of cross attention need the memory")
         gates = self._split(self.g, x, self.heads)
@@ -199,10 +197,22 @@ class MultiHead(nn.Module):
         merged: Tensor = self.o(y.transpose(1, 2).flatten(2))
         return merged
 
-    def _refuse(self, mask: Mask) -> None:
-        if mask.causal and not self.mechanism.causal:
+    def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, *, fresh: bool) -> None:
+        """Refuse a mask of other tokens: some mechanisms would read a part of it."""
+        if mask.causal and not self.mechanism.causal and not self.cross:
             kind = type(self.mechanism).__name__
             raise UsageError(f"{kind} cannot be causal: {self.mechanism.why}")
+        if memory is not None and not self.cross:
+            raise ValueError("memory is for layers of cross attention: build with cross=True")
+        (rows, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
+        if queries != x.shape[1]:
+            raise ValueError(f"the mask is for {queries} queries, but x has {x.shape[1]} tokens")
+        source = memory if self.cross else x if fresh else None
+        if source is not None and keys != source.shape[1]:
+            raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]}")
+        fits = x.shape[0] % max(1, rows) == 0 if self.cross else rows in (1, x.shape[0])
+        if not fits:
+            raise ValueError(f"the mask is for {rows} rows, but x has {x.shape[0]}")
 
     @staticmethod
     def _fold(x: Tensor | None, beams: int) -> Tensor | None:

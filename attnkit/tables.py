@@ -76,7 +76,7 @@ def per_head(
     """x W + b with a matrix for each head, never copied per row of the batch."""
     rows = x.transpose(0, 1).flatten(1, 2)  # [H, B T, D]
     y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
-    return torch.unflatten(y, 1, (x.shape[0], -1)).transpose(0, 1)
+    return torch.unflatten(y, 1, (x.shape[0], x.shape[2])).transpose(0, 1)
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:

@@ -105,6 +105,48 @@ def test_attention_dropout_acts_while_training_only() -> None:
     torch.testing.assert_close(made(x, mask).y, calm)
 
 
+@pytest.mark.parametrize("option", ["attention_dropout", "score_noise"])
+@pytest.mark.parametrize("word", ["fixed-pattern", "synthesizer-random", "scaled-dot"])
+def test_each_row_of_a_batch_has_its_own_dropout_and_noise(word: str, option: str) -> None:
+    made = layer(word, **{option: 0.5})
+    x = inputs(1, 16).expand(2, -1, -1)
+    first, second = made(x, Mask.packed(16, x.device, causal=False)).y
+    assert not torch.allclose(first, second)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_mask_of_other_tokens_is_refused(word: str) -> None:
+    made, x = layer(word), inputs(2, 5)
+    for rows, keys, queries, reason in (
+        (2, 7, 5, "7 keys, but there are 5"),
+        (2, 5, 3, "3 queries, but x has 5 tokens"),
+        (3, 5, 5, "3 rows, but x has 2"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            made(x, Mask.of(everything(rows, keys), queries, causal=False))
+    with pytest.raises(ValueError, match="build with cross=True"):
+        made(x, Mask.of(everything(2, 5), 5, causal=False), memory=x)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_batch_of_no_rows_has_no_answers(word: str) -> None:
+    y = layer(word)(inputs(0, 5), Mask.of(everything(0, 5), 5, causal=False)).y
+    assert y.shape == (0, 5, WIDTH)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_autocast_is_no_obstacle(word: str) -> None:
+    made, x = layer(word, torch.float32), inputs(2, 300, torch.float32)
+    mask = Mask.of(
+        everything(2, 300), 300, causal=mechanisms.capable(word, NEEDED.get(word, {})).causal
+    )
+    exact = made.eval()(x, mask).y
+    with torch.autocast("cpu", torch.bfloat16):
+        y = made(x, mask).y
+    y.float().sum().backward()
+    assert (y - exact).abs().mean() < 0.05 * exact.abs().mean()
+
+
 def test_rotary_scores_depend_on_distance_only() -> None:
     made = MultiHead.build("scaled-dot", 16, 2, 64, rotary=Rotary(8)).double()
     x = inputs(1, 1).expand(1, 12, 16)  # the same token everywhere

@@ -46,7 +46,7 @@ def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) ->
     left, right = 2 * left[:, :, None], 2 * right[:, None]
     room = max(1, (BLOCK if left.device.type == "cpu" else LARGE_BLOCK) // (keys * width))
     height = min(room, queries)
-    depth = min(rows, max(1, room // height))
+    depth = max(1, min(rows, room // height))
     buffer = left.new_empty(depth * height * keys * width)
     for row in range(0, rows, depth):
         for first in range(0, queries, height):
