@@ -47,6 +47,12 @@ def modifiers(options: Mapping[str, Any], uses: str) -> Modifiers:
         scale = _record(scale)
     elif scale is True:
         scale = EntropyScale()
+    if not isinstance(scale, bool | EntropyScale):
+        raise UsageError(f"entropy_scale must be true, false or its options, got {scale!r}")
+    if given.residual_scores not in (False, True, "mean"):
+        raise UsageError(
+            f"residual_scores must be true, false or mean, got {given.residual_scores!r}"
+        )
     if isinstance(scale, EntropyScale) and not (scale.base > 1 and scale.floor >= 0):
         raise UsageError(
             "entropy_scale needs a base above 1 and a floor of 0 or more,"

@@ -6,14 +6,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnkit.errors import UsageError
 from attnkit.masks import Mask
 
 
 class Rotary(nn.Module):
-    """Rotary positions: pairs of channels turn by position x frequency (Su et al. 2021, eq. 34)."""
+    """Rotary positions: pairs of channels turn by position x frequency (Su et al. 2021, eq. 34).
+
+    Raises UsageError for heads of an odd width.
+    """
 
     def __init__(self, head_width: int, base: float = 10000.0) -> None:
         super().__init__()
+        if head_width % 2:
+            raise UsageError(f"rotary positions need heads of an even width, got {head_width}")
         self.head_width, self.base = head_width, base
 
     def forward(

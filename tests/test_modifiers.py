@@ -270,3 +270,11 @@ def test_impossible_options_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         MultiHead.build(word, WIDTH, HEADS, 8, **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("residual_scores", "sum"), ("entropy_scale", "yes")]
+)
+def test_a_modifier_of_another_kind_is_refused(option: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} must be true, false or .* got {value!r}"):
+        layer("dot", **{option: value})

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import Mask
+from attnkit.errors import UsageError
 from attnkit.positions import Alibi, Relative, Rotary
 
 
@@ -46,3 +47,8 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
     near = rotary(q, at[1]) @ rotary(k, at[0]).transpose(-1, -2)
     far = rotary(q, at[3]) @ rotary(k, at[2]).transpose(-1, -2)
     torch.testing.assert_close(near, far)
+
+
+def test_rotary_positions_refuse_heads_of_an_odd_width() -> None:
+    with pytest.raises(UsageError, match="even width, got 3"):
+        Rotary(3)

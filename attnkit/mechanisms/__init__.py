@@ -139,8 +139,11 @@ def _part(inside: str, item: object) -> Part:
 
 def no_option(word: str, name: str, inside: str) -> str:
     """Why an option of a part is refused, and what would do."""
-    if name in facts(word).options:
-        return f"{name} belongs to the layer as a whole: set it on {inside} instead of on {word}"
+    if name in facts(word).options and name in WHOLE_LAYER:
+        reason = f"{name} belongs to the layer as a whole"
+        if name in facts(inside).options:
+            return f"{reason}: set it on {inside} instead of on {word}"
+        return f"{reason}, and {inside} does not have it"
     known = part(word, inside).options
     close = nearest(name, known)
     hint = f"did you mean {close!r}?" if close else f"it has {', '.join(known) or 'none'}"

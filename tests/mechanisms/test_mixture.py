@@ -155,7 +155,7 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
         ),
         (
             {"parts": ("gaussian", {"name": "dot", "key_heads": 1})},
-            "key_heads belongs to the layer as a whole",
+            "key_heads belongs to the layer as a whole, and mixture does not have it",
         ),
         (
             {"parts": ("dot", {"name": "gaussian", "rank": 1})},
