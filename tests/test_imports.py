@@ -42,7 +42,7 @@ LAYERS = (
     {"registry"},
     {"mechanism_file"},
     {"modifiers"},
-    {"tensors"},
+    {"tensors", "maps"},
     {"files"},
     {"text"},
     {"errors"},
