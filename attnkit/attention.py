@@ -50,6 +50,24 @@ def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
+class Buffer:
+    """Room that the caches of successive states share; a cache notes it as its `buffer`.
+
+    `claimed` counts the positions that belong to some state.  Only the cache that ends there may
+    write behind itself; every other one is copied first, so that each state stays what it was.
+    """
+
+    def __init__(self, whole: Float[Tensor, "B H room D"]) -> None:
+        self.whole, self.claimed = whole, 0
+
+    def cache(self, length: int) -> Float[Tensor, "B H length D"]:
+        """The first `length` positions, which nobody else will write from now on."""
+        self.claimed = length
+        view = self.whole[:, :, :length]
+        view.buffer = self  # type: ignore[attr-defined]
+        return view
+
+
 def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
     """Take `rows` of every tensor in a state: beams that swap, or sentences that leave.
 
@@ -61,8 +79,9 @@ def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
         if not room or state.dim() != 4 or (state.requires_grad and torch.is_grad_enabled()):
             return state.index_select(0, rows)
         heads, length, width = state.shape[1:]
-        buffer = state.new_empty((len(rows), heads, length + room, width))
-        return torch.index_select(state, 0, rows, out=buffer[:, :, :length])
+        chosen = Buffer(state.new_empty((len(rows), heads, length + room, width))).cache(length)
+        torch.index_select(state, 0, rows, out=chosen)
+        return chosen
     parts = [reorder(part, rows, room) for part in state]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
@@ -71,24 +90,24 @@ def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
     """A cache [B, H, total, D]: `old`, and `new` behind it.
 
     Without grad a long cache is a view of a buffer with room behind it, grown in blocks and written
-    in place, so a state may be used once.  `reorder` copies the view and as much room as it is
-    told: a cache that beams shuffle at every step stays as small as it can be.
+    in place.  A state that is used again, after another one has claimed that room, is copied, so
+    states are values.  `reorder` copies the view and as much room as it is told: a cache that beams
+    shuffle at every step stays as small as it can be.
     """
     if old is None:
         return new
+    length = old.shape[2]
     recorded = torch.is_grad_enabled() and (old.requires_grad or new.requires_grad)
-    room = old.stride(1) // old.stride(2)  # positions from one head to the next
-    if room < total:
-        if recorded or total <= GROWTH:
-            return torch.cat((old, new), 2)
-        shape = (*old.shape[:2], total + max(GROWTH, total // 2), old.shape[3])
-        buffer = new.new_empty(shape)[:, :, : old.shape[2]]
-        old = buffer.copy_(old)
-    elif recorded:
+    buffer: Buffer | None = getattr(old, "buffer", None)
+    tip = buffer is not None and buffer.claimed == length and buffer.whole.shape[2] >= total
+    if recorded or (not tip and total <= GROWTH):
         return torch.cat((old, new), 2)
-    whole = old.as_strided((*old.shape[:2], total, old.shape[3]), old.stride())
-    whole[:, :, old.shape[2] :] = new
-    return whole
+    if buffer is None or not tip:
+        room = total + max(GROWTH, total // 2)
+        buffer = Buffer(new.new_empty((*old.shape[:2], room, old.shape[3])))
+        buffer.whole[:, :, :length] = old
+    buffer.whole[:, :, length:total] = new
+    return buffer.cache(total)
 
 
 class Attention(nn.Module, ABC):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from attnkit.attention import Scored, State, reorder
+from attnkit.attention import Out, Scored, State, reorder
 from attnkit.contract.subject import (
     Broken,
     NotApplicable,
@@ -23,6 +23,8 @@ from attnkit.masks import Mask
 
 PIECES = (4, 1, 1, 70, 1, 3)
 """Tokens that come at a time, in the test of steps."""
+BRANCHED = (1, 63, 64, 65, 200)
+"""Cached tokens from which two continuations go on: caches grow in place from some length on."""
 
 
 def steps(subject: Subject) -> float:
@@ -55,12 +57,43 @@ def _by_steps(layer: MultiHead, x: Tensor, pieces: Sequence[int]) -> Tensor:
     """The answers when tokens come piece by piece, with the masks of decoding."""
     state, seen, start = None, [], 0
     for new in pieces:
-        end = start + new
-        mask = Mask.packed(end, x.device, causal=True, start=start)
-        out = layer(x[:, start:end], mask, state=state)
-        state, start = out.state, end
+        out = _next(layer, x, start, new, state)
+        state, start = out.state, start + new
         seen.append(out.y)
     return torch.cat(seen, 1)
+
+
+def branches(subject: Subject) -> float:
+    """Two continuations of one state, the first one going on after the second was made."""
+    layer, worst = subject.layer, 0.0
+    for length in BRANCHED:
+        texts = inputs(2, length + 2)
+        texts[1, :length] = texts[0, :length]  # they differ in the last two tokens
+        mask = Mask.packed(length + 2, texts.device, causal=True)
+        with torch.no_grad():
+            whole = layer(texts, mask).y[:, length:]
+            state: State = None
+            for start, new in ((0, length - 1), (length - 1, 1)):
+                if new:
+                    state = _next(layer, texts[:1], start, new, state).state
+            forks = [_next(layer, text[None], length, 1, state) for text in texts]
+            ends = [
+                _next(layer, text[None], length + 1, 1, fork.state)
+                for text, fork in zip(texts, forks, strict=True)
+            ]
+        for number, pair in enumerate((forks, ends)):
+            where = f"continuations of {length} cached tokens, token {number + 1}"
+            worst = max(
+                worst, close(torch.cat([out.y for out in pair])[:, 0], whole[:, number], where)
+            )
+    return worst
+
+
+def _next(layer: MultiHead, x: Tensor, start: int, new: int, state: State) -> Out:
+    """The answer to `new` tokens from column `start` on, with the masks of decoding."""
+    mask = Mask.packed(start + new, x.device, causal=True, start=start)
+    out: Out = layer(x[:, start : start + new], mask, state=state)
+    return out
 
 
 def cached(subject: Subject) -> float:

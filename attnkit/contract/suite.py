@@ -37,6 +37,12 @@ CONTRACTS = (
     Contract(
         "steps", "prefill, steps and reordered rows answer like one pass", caching.steps, DECODER
     ),
+    Contract(
+        "branches",
+        "a state may be used twice: neither continuation changes it or the other",
+        caching.branches,
+        DECODER,
+    ),
     Contract("cached", "cross attention from its state answers like anew", caching.cached, CROSS),
     Contract("beams", "beams folded into queries answer like repeated keys", caching.beams, CROSS),
     Contract("lengths", "queries may be more or fewer than keys", identities.lengths, CROSS),

@@ -124,9 +124,22 @@ class Forgetful(Right):
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, state: State = None, *rest: Any) -> Out:
         if state is not None:
             hidden = mask.valid.clone()
-            hidden[:, 3] = False
+            hidden[:, 3:4] = False
             mask = mask._replace(valid=hidden)
         return super().forward(q, k, v, mask, state, *rest)
+
+
+class Overwriting(Right):
+    """Steps write behind the keys of the state, as if no other step could."""
+
+    def _remember(self, k: Any, v: Any, state: State, total: int) -> Any:
+        if state is None:
+            room = [x.new_zeros((*x.shape[:2], 600, x.shape[3])) for x in (k, v)]
+        else:
+            room = list(state)
+        for whole, new in zip(room, (k, v), strict=True):
+            whole[:, :, total - new.shape[2] : total] = new
+        return room[0][:, :, :total], room[1][:, :, :total], tuple(room)
 
 
 class Rounded(Right):
@@ -258,7 +271,8 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (ValuesOnly, "encoder", {"padding"}),
     (Coupled, "encoder", {"batch"}),
     (Trusting, "encoder", {"layouts"}),
-    (Forgetful, "decoder", {"steps"}),
+    (Forgetful, "decoder", {"branches", "steps"}),
+    (Overwriting, "decoder", {"branches"}),
     (Rounded, "cross", {"cached"}),
     (Numbering, "cross", {"beams", "lengths"}),
     (Square, "cross", {"lengths"}),
