@@ -271,7 +271,7 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (ValuesOnly, "encoder", {"padding"}),
     (Coupled, "encoder", {"batch"}),
     (Trusting, "encoder", {"layouts"}),
-    (Forgetful, "decoder", {"branches", "steps"}),
+    (Forgetful, "decoder", {"steps"}),
     (Overwriting, "decoder", {"branches"}),
     (Rounded, "cross", {"cached"}),
     (Numbering, "cross", {"beams", "lengths"}),
