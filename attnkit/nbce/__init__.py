@@ -1,0 +1,8 @@
+"""More context than a model was trained for: many contexts read side by side, merged at each token.
+
+`merge` is the rule for one token; what runs it over a model is beside it.
+"""
+
+from attnkit.nbce.merge import POOLS as POOLS
+from attnkit.nbce.merge import Rule as Rule
+from attnkit.nbce.merge import merge as merge

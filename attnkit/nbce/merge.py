@@ -1,0 +1,214 @@
+"""One next-token distribution from those of several contexts: naive-Bayes context extension.
+
+log p(T | S1 ... Sn) = (1 + beta) P[log p(T | S)] - beta log p(T) + constant, where P pools the
+contexts.  Every row is first cut to its likeliest tokens, since the tails of a language model are
+unreliable and -beta log p(T) would amplify them.
+
+Source: Su 2023, "Naive Bayes-based context extension" and its supplement (kexue.fm 9617, 9632);
+Su et al. 2024, NAACL.  With one context and no cut it is context-aware decoding (Shi et al. 2024);
+with pool "mean" and beta = n - 1 exact naive Bayes; with beta = -1 it is log p(T) again.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnkit.errors import UsageError
+from attnkit.search import base
+from attnkit.text import nearest
+
+Pool = Literal["entropy", "mean", "max", "weighted"]
+POOLS: tuple[str, ...] = get_args(Pool)
+RANKED = 64
+"""Tokens ranked at first to find the likeliest; rows whose mass needs more are ranked again."""
+
+
+class Merged(NamedTuple):
+    """What the contexts of R hypotheses say about their next tokens."""
+
+    logprobs: Float[Tensor, "R V"]
+    """Normalised; -inf for tokens that were cut."""
+    chosen: Int[Tensor, " R"]
+    """The context that spoke, from 0; -1 where the pool mixes them."""
+    entropies: Float[Tensor, "R n"]
+    """Of each context after the cut, in nats, not renormalised."""
+    apart: Bool[Tensor, " R"]
+    """The kept sets did not meet, and the merge is over their union instead."""
+
+
+class Rule(NamedTuple):
+    """How contexts are merged; see `merge`."""
+
+    pool: Pool = "entropy"
+    beta: float = 0.25
+    eta: float = 0.1
+    top_p: float = 0.95
+    top_k: int = 0
+    weights: tuple[float, ...] | None = None
+
+    def check(self, contexts: int) -> "Rule":
+        """The rule itself.
+
+        Raises:
+            UsageError: a value is out of range, or weights do not fit the contexts.
+        """
+        if self.pool not in POOLS:
+            close = nearest(self.pool, POOLS)
+            hint = f"; did you mean {close!r}?" if close else f": choose from {', '.join(POOLS)}"
+            raise UsageError(f"pool {self.pool!r} is not known{hint}")
+        if contexts < 1:
+            raise UsageError("there is no context: at least one row beside the empty one is needed")
+        for name, value, least, most in (
+            ("beta", self.beta, -1.0, math.inf),
+            ("eta", self.eta, 0.0, math.inf),
+            ("top_p", self.top_p, 0.0, 1.0),
+            ("top_k", self.top_k, 0, math.inf),
+        ):
+            if not least <= value <= most or math.isinf(value):
+                above = f"at least {least:g}" + ("" if math.isinf(most) else f", at most {most:g}")
+                raise UsageError(f"{name} must be {above}, got {value:g}")
+        if self.weights is not None:
+            self._check_weights(contexts)
+        return self
+
+    def _check_weights(self, contexts: int) -> None:
+        weights = self.weights or ()
+        if self.pool != "weighted":
+            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}")
+        if len(weights) != contexts:
+            raise UsageError(f"{len(weights)} weights for {contexts} contexts")
+        if not all(weight >= 0 for weight in weights) or abs(sum(weights) - 1) > 1e-4:
+            raise UsageError("weights must be at least 0 and sum to 1")
+
+
+def merge(
+    logits: Float[Tensor, "rows V"],
+    pool: Pool = "entropy",
+    beta: float = 0.25,
+    eta: float = 0.1,
+    top_p: float = 0.95,
+    previous: int | None = None,
+    weights: Sequence[float] | Tensor | None = None,
+    *,
+    top_k: int = 0,
+) -> tuple[Float[Tensor, " V"], int | None]:
+    """Merge the next-token logits of n contexts; row 0 is the prompt without any context.
+
+    Args:
+        logits: [n + 1, V]; each row up to a constant.
+        pool: how contexts are pooled: "entropy" takes the row of least entropy whole, "mean" and
+            "weighted" average log-probabilities, "max" takes each token's highest.
+        beta: how much the distribution without context is divided out; -1 gives it back.
+        eta: entropy that the context of the step before is let off, so that it speaks on.
+        top_p: mass of the smallest set of likeliest tokens that every row keeps; 1 keeps all.
+        previous: the context that spoke in the step before, from 0.
+        weights: [n], for pool "weighted"; sums to 1; default softmax of minus the entropies.
+        top_k: most tokens that every row keeps; 0 is no limit.
+
+    Returns:
+        Normalised log-probabilities [V] in float32 at least, and the context that spoke (from 0),
+        or None where the pool mixes them.
+
+    Raises:
+        UsageError: a value is out of range, there is no context, or a row has no token.
+    """
+    if logits.dim() != 2:
+        raise UsageError(f"logits must be [contexts + 1, vocabulary], got {list(logits.shape)}")
+    given = None if weights is None else tuple(float(weight) for weight in weights)
+    rule = Rule(pool, beta, eta, top_p, top_k, given).check(len(logits) - 1)
+    if previous is not None and not 0 <= previous < len(logits) - 1:
+        raise UsageError(f"previous must be a context from 0 to {len(logits) - 2}, got {previous}")
+    before = torch.tensor([-1 if previous is None else previous], device=logits.device)
+    merged = merge_rows(logits[None], rule, before)
+    if bool(merged.logprobs.isnan().any()):
+        raise UsageError("a row of logits holds NaN, or no token that is possible")
+    chosen = int(merged.chosen)
+    return merged.logprobs[0], None if chosen < 0 else chosen
+
+
+def merge_rows(
+    logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tensor, " R"]
+) -> Merged:
+    """`merge` for R hypotheses at once; `previous` is -1 where no context has spoken.
+
+    NaN in, NaN out, for the caller to notice.
+    """
+    whole = torch.log_softmax(logits.to(base.score_type(logits)), -1)
+    kept = keep(whole.flatten(0, 1), rule.top_p, rule.top_k).view_as(whole)
+    cut = whole if bool(kept.all()) else whole.masked_fill(~kept, -math.inf)
+    alone, rows = cut[:, 0], cut[:, 1:]
+    entropies = -(rows.exp() * rows.clamp_min(-100)).sum(-1)  # 0 log 0 = 0
+    chosen = torch.full_like(previous, -1)
+    apart = torch.zeros_like(previous, dtype=torch.bool)
+    if rule.pool == "entropy":
+        held = torch.arange(rows.shape[1], device=rows.device) == previous[:, None]
+        chosen = (entropies - rule.eta * held).argmin(1)
+        pooled = rows[torch.arange(len(rows), device=rows.device), chosen]
+    elif rule.pool == "max":
+        pooled = rows.amax(1)
+    else:
+        weights = _weights(rule, entropies)
+        pooled = mixture(rows, weights)
+        merged = combine(pooled, alone, rule.beta)
+        apart = (merged == -math.inf).all(-1)
+        if bool(apart.any()):
+            union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
+            again = combine(mixture(whole[:, 1:], weights), whole[:, 0], rule.beta)
+            merged = torch.where(apart[:, None], again.masked_fill(~union, -math.inf), merged)
+        return Merged(merged.log_softmax(-1), chosen, entropies, apart)
+    return Merged(combine(pooled, alone, rule.beta).log_softmax(-1), chosen, entropies, apart)
+
+
+def combine(
+    pooled: Float[Tensor, "R V"], alone: Float[Tensor, "R V"], beta: float
+) -> Float[Tensor, "R V"]:
+    """(1 + beta) P - beta log p(T); P alone where p(T) was cut."""
+    if beta == -1:
+        return alone
+    return torch.where(alone == -math.inf, pooled, (1 + beta) * pooled - beta * alone)
+
+
+def mixture(rows: Float[Tensor, "R n V"], weights: Float[Tensor, "R n"]) -> Float[Tensor, "R V"]:
+    """Weighted mean of log-probabilities; a row without weight has no say, not even by -inf."""
+    shares = weights[:, :, None]
+    return torch.where(shares == 0, torch.zeros_like(rows), shares * rows).sum(1)
+
+
+def keep(logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0) -> Bool[Tensor, "R V"]:
+    """Which tokens of each row are in the smallest set of mass `top_p`, and among the `top_k`.
+
+    At least one; among equal ones those of lower id.  What has no probability is never kept.
+    """
+    size = logprobs.shape[1]
+    kept = logprobs != -math.inf  # NaN stays, to be noticed
+    most = min(top_k, size) if top_k else size
+    if top_p >= 1 and most == size:
+        return kept
+    count = most if top_p >= 1 else min(RANKED, most)
+    rows = torch.arange(len(logprobs), device=logprobs.device)
+    first, kept = True, torch.zeros_like(kept)
+    while len(rows):
+        values, ids, _ = base.top(logprobs if first else logprobs[rows], count, exact=True)
+        mass = values.exp()
+        reached = mass.cumsum(1)
+        inside = values != -math.inf
+        if top_p < 1:
+            inside[:, 1:] &= (reached - mass)[:, 1:] < top_p
+        kept[rows[:, None], ids] = inside
+        short = (reached[:, -1] < top_p) & (count < most)
+        rows, first = rows[short], False
+        count = min(most, count * 16)
+    return kept
+
+
+def _weights(rule: Rule, entropies: Float[Tensor, "R n"]) -> Float[Tensor, "R n"]:
+    """The share of each context."""
+    if rule.pool == "mean":
+        return torch.full_like(entropies, 1 / entropies.shape[1])
+    if rule.weights is None:
+        return torch.softmax(-entropies, 1)
+    return entropies.new_tensor(rule.weights).expand_as(entropies)
