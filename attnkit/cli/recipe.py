@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnkit.cli import complete, console, plugin
+from attnkit.cli.attempt import attempt
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import nearest, quoted, safe_text
 
@@ -120,7 +121,7 @@ def explain(
     from attnkit.cli import recipe_tables
     from attnkit.recipe import load
 
-    file = load(recipe, overrides or ())
+    file = load(recipe, overrides or (), attempt=attempt)
     names = _chosen(file, variant)
     _print(recipe_tables.values(file, names))
     _print(recipe_tables.mechanisms(file, names))

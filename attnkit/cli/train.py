@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from attnkit.cli import complete, console, plugin
+from attnkit.cli.attempt import attempt
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
 from attnkit.text import nearest, quoted
 
@@ -96,7 +97,7 @@ def train(
     from attnkit.recipe import load
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
-    file = load(recipe, settings)
+    file = load(recipe, settings, attempt=attempt)
     jobs = list(_jobs(file, variant, seed, out))
     if dry_run:
         _announce(file, jobs, as_json)

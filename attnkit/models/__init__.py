@@ -1,10 +1,17 @@
 """Models: one family a file; `build` makes the one that a recipe describes."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
 from attnkit.models.transformer import Transformer
 from attnkit.recipe import schema
 
-__all__ = ["Decode", "Model", "Transformer", "build"]
+__all__ = ["Decode", "Model", "Transformer", "attempt", "build"]
 
 
 def build(model: schema.Model, sizes: tuple[int, int], max_length: int) -> Model:
@@ -14,5 +21,28 @@ def build(model: schema.Model, sizes: tuple[int, int], max_length: int) -> Model
     data section allows.  One more position is for the begin token; a decoder that reads a source
     before its target has room for both.
     """
-    places = 2 * (max_length + 1) if model.shape == "decoder" else max_length + 1
-    return Transformer(model, sizes, places)
+    return Transformer(model, sizes, _places(model, max_length))
+
+
+def attempt(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:
+    """Build the attention of a place (encoder, decoder, cross) with these options, without memory.
+
+    Raises UsageError where the mechanism refuses them.  Any other failure is left to `build`: a
+    mechanism from outside may not know tensors without storage.
+    """
+    model = recipe.model
+    word = getattr(model.attention, role).name
+    length = _places(model, recipe.data.max_length)
+    cross, causal = role == "cross", role == "decoder"
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        try:
+            MultiHead.build(word, model.width, model.heads, length, cross, causal=causal, **options)
+        except UsageError:
+            raise
+        except Exception:
+            return
+
+
+def _places(model: schema.Model, max_length: int) -> int:
+    """Positions that the model must have."""
+    return 2 * (max_length + 1) if model.shape == "decoder" else max_length + 1

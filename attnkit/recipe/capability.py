@@ -1,7 +1,7 @@
 """Whether the attention mechanisms can do what the recipe asks of each place in the model."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from attnkit import mechanisms
 from attnkit.errors import UsageError
@@ -16,55 +16,98 @@ ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
 
 
-def check_attention(built: Built, problems: Problems, start: Place) -> None:
-    """Note every place whose mechanism cannot serve it; `start` is the place of defaults."""
+class Objection(NamedTuple):
+    """Why a mechanism cannot serve, and the option to blame where it is one."""
+
+    text: str
+    option: str = ""
+
+
+Attempt = Callable[[Recipe, str, Mapping[str, Any]], None]
+"""Builds the attention layer of a role with these options; raises UsageError where it is refused.
+
+It comes from above, because it needs torch.
+"""
+
+
+def check_attention(
+    built: Built, problems: Problems, start: Place, attempt: Attempt | None = None
+) -> None:
+    """Note every place whose mechanism cannot serve it; `start` is the place of defaults.
+
+    Values that only the mechanism itself can judge are tried by `attempt`, where it is given.
+    """
     model = built.recipe.model
     for role in USED[model.shape]:
-        key: Key = (*ATTENTION, role)
         chosen = getattr(model.attention, role)
-        setting = built.given.get(key)
+        options = chosen.options()
         try:
-            facts = mechanisms.capable(chosen.name, chosen.options())
+            facts = mechanisms.capable(chosen.name, options)
         except UsageError as error:
-            composite = (*key, mechanisms.facts(chosen.name).composite)
-            key, setting = (composite, s) if (s := built.given.get(composite)) else (key, setting)
-            objections = iter([str(error)])
+            composite = mechanisms.facts(chosen.name).composite
+            objections = [Objection(str(error), composite)]
         else:
-            objections = _objections(facts, role, built.recipe)
-        place = setting.node.place if setting else start
-        for text in objections:
+            objections = list(_objections(facts, role, built.recipe))
+            if options and attempt and not objections:
+                objections += _refused(facts, role, built.recipe, attempt)
+        for text, option in objections:
+            keys: list[Key] = [(*ATTENTION, role, option), (*ATTENTION, role)]
+            key = next((key for key in keys if key in built.given), keys[1])
+            setting = built.given.get(key)
+            place = setting.node.place if setting else start
             problems.add(place, told_key(key, setting) if setting else key, text)
 
 
-def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[str]:
+def _refused(facts: Facts, role: str, recipe: Recipe, attempt: Attempt) -> Iterator[Objection]:
+    """What the mechanism says against its options, with the one that is to blame.
+
+    That is the one without which the others are taken, else the parts of a composite.
+    """
+    options = getattr(recipe.model.attention, role).options()
+
+    def refusal(given: Mapping[str, Any]) -> str:
+        try:
+            attempt(recipe, role, given)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    if text := refusal(options):
+        others = ({name: options[name] for name in options if name != o} for o in options)
+        blamed = (o for o, rest in zip(options, others, strict=True) if not refusal(rest))
+        yield Objection(text, next(blamed, facts.composite))
+
+
+def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
     """Why a mechanism cannot serve a place, and what would work."""
     model = recipe.model
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
-        yield f"{facts.word} cannot be cross attention{why}; use {_instead(facts, model)}"
+        yield Objection(
+            f"{facts.word} cannot be cross attention{why}; use {_instead(facts, model)}"
+        )
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
-        yield f"{text}; causal are {_able('causal')}"
+        yield Objection(f"{text}; causal are {_able('causal')}")
     scheme = model.positions
     if role != "cross" and scheme in ROTATING and scheme not in facts.positions:
         fits = [name for name in mechanisms.names() if scheme in mechanisms.facts(name).positions]
         able = f"; {scheme} works with {', '.join(fits)}" if fits else ""
         text = f"{facts.word} does not work with `model.positions: {scheme}`{why}"
-        yield f"{text}; use sinusoidal or learned positions{able}"
+        yield Objection(f"{text}; use sinusoidal or learned positions{able}")
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
-        yield f"{text}; `data.max_length` can be {facts.limit - 1} at most"
-    try:
-        modifiers(
-            {name: options[name] for name in Modifiers._fields if name in options}, facts.uses
-        )
-    except UsageError as error:
-        yield f"{facts.word}: {error}"
+        yield Objection(f"{text}; `data.max_length` can be {facts.limit - 1} at most")
+    for name in Modifiers._fields:
+        try:
+            modifiers({name: options[name]} if name in options else {}, facts.uses)
+        except UsageError as error:
+            yield Objection(f"{facts.word}: {error}", name)
     missing = [name for name, o in facts.options.items() if o.required and name not in options]
     if missing:
         example = f"{{name: {facts.word}, {missing[0]}: ...}}"
-        yield f"{facts.word} needs {', '.join(missing)}; write {example}"
+        yield Objection(f"{facts.word} needs {', '.join(missing)}; write {example}")
 
 
 def _instead(facts: Facts, model: Model) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from attnkit.errors import MissingInputError
 from attnkit.recipe.build import Built, build
-from attnkit.recipe.capability import check_attention
+from attnkit.recipe.capability import Attempt, check_attention
 from attnkit.recipe.check import check
 from attnkit.recipe.find import is_name, name_of, resolve
 from attnkit.recipe.nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
@@ -57,12 +57,16 @@ class Document(NamedTuple):
     baseline: Node | None
 
 
-def load(recipe: str | Path, overrides: Sequence[str] = ()) -> RecipeFile:
+def load(
+    recipe: str | Path, overrides: Sequence[str] = (), *, attempt: Attempt | None = None
+) -> RecipeFile:
     """Read and check a recipe with all its variants.
 
     Args:
         recipe: a path, or the name of a shipped recipe.
         overrides: KEY=VALUE texts that win over the file and its variants.
+        attempt: builds attention layers with options, for the values that only the mechanism can
+            judge (`models.attempt`, which needs torch); they are not judged when it is None.
 
     Raises RecipeError with one line a problem, MissingInputError when a file is not there.
     """
@@ -82,7 +86,7 @@ def load(recipe: str | Path, overrides: Sequence[str] = ()) -> RecipeFile:
         for change in [c for c in common if c.key != ("baseline",)] + own.get(variant, []):
             settings.put(*change)
         tables[variant] = settings
-    built = _build(tables, problems, document.settings.place)
+    built = _build(tables, problems, document.settings.place, attempt)
     baseline = _baseline([document.baseline, *chosen][-1], list(variants), problems)
     problems.stop(len(variants))
     return RecipeFile(
@@ -218,7 +222,9 @@ def _by_variant(
     return common, own
 
 
-def _build(tables: Table[str, Settings], problems: Problems, start: Place) -> dict[str, Built]:
+def _build(
+    tables: Table[str, Settings], problems: Problems, start: Place, attempt: Attempt | None
+) -> dict[str, Built]:
     """Build every variant; ask what fits together once all values are right alone."""
     built = {}
     for problems.variant, settings in tables.items():
@@ -228,7 +234,7 @@ def _build(tables: Table[str, Settings], problems: Problems, start: Place) -> di
     if not problems:
         for problems.variant, result in built.items():
             check(result, problems, start)
-            check_attention(result, problems, start)
+            check_attention(result, problems, start, attempt)
     problems.variant = None
     return built
 
