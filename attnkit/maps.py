@@ -39,8 +39,10 @@ class Layer(NamedTuple):
     static: bool = False
     """The same for every text of this length: it reads neither queries nor keys."""
     distance: tuple[float, ...] | None = None
-    """For each head of `Maps.heads` the mean total variation (0 to 1) between its rows and exact
-    softmax attention on the same queries and keys; None where that says nothing."""
+    """For each head of `Maps.heads` how far its rows are from exact softmax attention on the same
+    queries and keys: half the sum of absolute differences, meant over the queries.  That is the
+    total variation (0 to 1) where rows are distributions, and may exceed 1 where they are not.
+    None where the matrix is exact, and where there are no queries or keys."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Maps:
             UsageError: one is not there.
         """
         numbers = [layer.number for layer in self.layers]
-        rows = _places("layer", numbers, layers, f"{self.kind} attention")
-        columns = _places("head", self.heads, heads, f"{self.kind} attention")
+        rows = places("layer", numbers, layers, f"{self.kind} attention")
+        columns = places("head", self.heads, heads, f"{self.kind} attention")
         kept = tuple(self.layers[row] for row in rows)
         if len(columns) < len(self.heads):
             kept = tuple(
@@ -118,15 +120,30 @@ class Capture:
     """Recipe, variant and seed of the run, or the name of another library's model."""
     maps: dict[Kind, Maps]
     facts: dict[str, str] = field(default_factory=dict)
-    """For the footer: SHA-256 of weights, recipe and tokenizer, versions."""
+    """For the footer: SHA-256 of weights, recipe and tokenizer, versions; `note` is a warning."""
+    reference: "Capture | None" = None
+    """Where asked for: what exact softmax attention makes of the same queries and keys, for the
+    layers that have both."""
 
 
-def _places(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
+def places(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
+    """Where the wanted ones are among the numbers of all layers or heads; none wanted: all.
+
+    Raises:
+        UsageError: one is not there.
+    """
     for number in wanted:
         if number not in numbers:
-            there = ", ".join(map(str, numbers))
-            raise UsageError(f"--{what} {number}: {where} has {what}s {there}")
-    return [numbers.index(number) for number in wanted] or list(range(len(numbers)))
+            raise UsageError(f"--{what} {number}: {where} has {what}s {_spans(numbers)}")
+    return [numbers.index(number) for number in dict.fromkeys(wanted)] or [*range(len(numbers))]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """0 to 5, or 0, 2, 5."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+        return f"{first} to {last}"
+    return ", ".join(map(str, numbers))
 
 
 def _words(tokens: Sequence[Token]) -> tuple[Float[NDArray[np.float32], "W T"], tuple[Token, ...]]:

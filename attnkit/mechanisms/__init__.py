@@ -249,6 +249,16 @@ def load(word: str) -> "type[Attention]":
     return found
 
 
+def word_of(mechanism: "type[Attention]") -> str:
+    """The recipe word of a class; the name of one that is no recipe's, as it is."""
+    module = mechanism.__module__
+    for word in (*_shipped(), *_plugged):
+        if module in (f"{__name__}.{word.replace('-', '_')}", _module_name(word)):
+            return word
+    found = (word for word, entry in _installed().items() if entry.module == module)
+    return next(found, mechanism.__name__)
+
+
 _read = cache(mechanism_file.read)
 
 

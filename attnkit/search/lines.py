@@ -69,14 +69,22 @@ def translate(
     """
     check(spec)
     tally = Tally() if tally is None else tally
-    if model.limit is not None and model.shape == "decoder":
-        # the same limit for every line, whatever the longest one in its batch
-        most = max(1, min(spec.max_length, model.limit - max_source))
-        spec = spec.model_copy(update={"max_length": most})
+    spec = bounded(model, spec, max_source)
     job = _Job(model, tokenizer, spec, max_source, torch.device(device), prompts, tally)
     rest = iter(texts)
     while texts_now := list(islice(rest, block)):
         yield from job.block(texts_now)
+
+
+def bounded(model: Model, spec: Search, max_source: int) -> Search:
+    """A search for outputs that leave a decoder room for the longest source.
+
+    The limit is the same for every line, whatever the longest one in its batch.
+    """
+    if model.limit is None or model.shape != "decoder":
+        return spec
+    most = max(1, min(spec.max_length, model.limit - max_source))
+    return spec.model_copy(update={"max_length": most})
 
 
 @dataclass

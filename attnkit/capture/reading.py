@@ -1,0 +1,192 @@
+"""Texts as the ids that a run's model reads: encoded, answered by search, checked, batched."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attnkit.attention import Attention
+from attnkit.capture.record import stacks
+from attnkit.errors import DataError, UsageError
+from attnkit.models.base import Model
+from attnkit.recipe.schema import Search
+from attnkit.search import Hypothesis, search
+from attnkit.search.batching import batches
+from attnkit.search.lines import bounded
+from attnkit.tokens import BOS, EOS, PAD, Tokenizer
+
+SCORES = 2**24
+"""Weights of a batch in one kind of attention, at most: 64 MB."""
+TOKENS = 8192
+"""Rows x longest side of a batch, at most."""
+
+
+class Reading(NamedTuple):
+    """What the model reads of one text, and where its output comes from."""
+
+    source: list[int]
+    """With EOS; empty where the model has no source."""
+    ids: list[int]
+    """What the decoder reads: BOS, and the output (of a language model behind its prompt)."""
+    output: list[int]
+    """The output alone, without BOS and EOS."""
+    complete: bool = True
+    """Whether the output came to its end."""
+
+
+def how(spec: Search) -> str:
+    """A search in words: greedy, beam 5, sampled, seed 1."""
+    if spec.method == "beam" and spec.beam > 1:
+        return f"beam {spec.beam}"
+    return f"sampled, seed {spec.seed}" if spec.method == "sample" else "greedy"
+
+
+class Reader:
+    """Makes readings of texts for one model."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, *, prompts: bool, longest: int) -> None:
+        """`prompts`: the model continues texts; `longest`: the data.max_length of its training."""
+        self.model, self.tokenizer = model, tokenizer
+        self.prompts, self.longest = prompts, longest
+        self.shape = str(model.shape)
+        self.device = model.output.weight.device
+        self.limits = {"source": source_limit(model), "target": model.limit}
+
+    def encode(self, text: str, name: str = "the text") -> list[int]:
+        """Source ids with EOS, or a prompt with BOS.
+
+        Raises:
+            UsageError: there is no text.
+            DataError: it is longer than the model reads.
+        """
+        side = self.tokenizer.target if self.prompts else self.tokenizer.source
+        ids = side.encode([text])[0]
+        if not ids:
+            raise UsageError(f"{name} is empty: give at least one word")
+        ids = [BOS, *ids] if self.prompts else [*ids, EOS]
+        if self.shape != "decoder":
+            self._fits(len(ids), "source", name)
+        else:
+            self._fits(len(ids) + (not self.prompts), "target", name)
+        return ids
+
+    def forced(self, source: list[int], target: str | Sequence[int], name: str) -> Reading:
+        """A reading with a given output, as text or as ids without BOS and EOS.
+
+        Raises:
+            UsageError: the target is empty, or the model has no decoder.
+            DataError: it is longer than the model reads.
+        """
+        if self.shape == "encoder":
+            raise UsageError("a model of shape encoder writes nothing: leave the target out")
+        side = self.tokenizer.target
+        output = side.encode([target])[0] if isinstance(target, str) else [int(i) for i in target]
+        if not output:
+            raise UsageError(f"the target of {name} is empty: give at least one word")
+        if outside := [i for i in output if not 0 <= i < len(side)]:
+            raise UsageError(f"the target of {name}: id {outside[0]} is not below {len(side)}")
+        reading = self._reading(source, output, True)
+        before = len(source) if self.shape == "decoder" and not self.prompts else 0
+        self._fits(before + len(reading.ids), "target", f"{name} with its target")
+        return reading
+
+    def answered(
+        self, sources: Sequence[list[int]], spec: Search, lines: Sequence[int]
+    ) -> list[Reading]:
+        """Readings with the best output that the search finds for each source.
+
+        Raises:
+            UsageError: a search ends without an output.
+            DataError: the model answers NaN, or has no position left for an output.
+        """
+        spec = bounded(self.model, spec.model_copy(update={"n_best": 1}), self.longest)
+        readings: list[Reading | None] = [None] * len(sources)
+        beams = spec.beam if spec.method == "beam" else 1
+        lengths = [len(ids) for ids in sources]
+        for rows in batches(lengths, beams=beams, budget=spec.batch_tokens):
+            batch = [sources[row] for row in rows]
+            found = self._search(batch, spec, [lines[row] for row in rows])
+            for row, hypotheses in zip(rows, found, strict=True):
+                if not hypotheses:
+                    raise UsageError("the search found no output: loosen its constraints")
+                best = hypotheses[0]
+                readings[row] = self._reading(sources[row], best.ids, best.complete)
+        return [reading for reading in readings if reading is not None]
+
+    def _search(
+        self, batch: Sequence[list[int]], spec: Search, lines: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        if not self.prompts:
+            return search(self.model, self.pad(batch), spec, lines=lines)
+        before = self.pad([ids[:-1] for ids in batch])
+        last = self.pad([ids[-1:] for ids in batch])
+        return search(self.model, before, spec, lines=lines, first=last)
+
+    def _reading(self, source: list[int], output: list[int], complete: bool) -> Reading:
+        """An output behind what the model reads before it."""
+        if self.prompts:
+            reading = Reading([], [*source, *output], output, complete)
+        else:
+            reading = Reading(source, [BOS, *output], output, complete)
+        before = len(source) if self.shape == "decoder" and not self.prompts else 0
+        limit = self.limits["target"]
+        if not complete and limit is not None:
+            # the last token that a model has room to write is one that it never reads
+            return reading._replace(ids=reading.ids[: limit - before])
+        return reading
+
+    def pad(self, rows: Sequence[Sequence[int]]) -> Int[Tensor, "B n"]:
+        """Rows of ids as one tensor, padded on the right."""
+        longest = max(len(row) for row in rows)
+        padded = [[*row, *[PAD] * (longest - len(row))] for row in rows]
+        return torch.tensor(padded, device=self.device)
+
+    def note(self, reading: Reading) -> str:
+        """What to say of a reading: longer than in training, or cut."""
+        longest = max(len(reading.source), len(reading.ids) - 1)
+        notes = []
+        if longest > self.longest:
+            notes.append(
+                f"a side has {longest} tokens, and training had at most {self.longest}"
+                " (data.max_length)"
+            )
+        if not reading.complete:
+            notes.append(f"the output was cut at {len(reading.output)} tokens")
+        return "; ".join(notes)
+
+    def _fits(self, tokens: int, side: str, name: str) -> None:
+        limit = self.limits[side]
+        if limit is not None and tokens > limit:
+            raise DataError(
+                f"{name}: {tokens} tokens, special ones included, but the model reads at most "
+                f"{limit}: shorten it, or train with a longer data.max_length"
+            )
+
+
+def source_limit(model: Model) -> int | None:
+    """Most tokens that an encoder reads, where weights are tied to positions."""
+    found = []
+    for layer in stacks(model).get("encoder", []):
+        limits = (part.limit for part in layer.modules() if isinstance(part, Attention))
+        found += [limit for limit in limits if isinstance(limit, int)]
+    table = getattr(getattr(model, "embed_source", None), "table", None)
+    if table is not None:
+        found.append(table.num_embeddings)
+    return min(found, default=None)
+
+
+def groups(readings: Sequence[Reading], weights: int) -> Iterator[list[int]]:
+    """Indices of readings of similar length that are read together, longest first.
+
+    `weights` is how many weights each pair of tokens has: layers x heads.
+    """
+    sizes = [max(len(r.source) + len(r.ids) * (not r.source), len(r.ids)) for r in readings]
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    start = 0
+    while start < len(order):
+        longest = max(1, sizes[order[start]])
+        rows = min(TOKENS // longest, SCORES // (longest * longest * max(1, weights)))
+        yield order[start : start + max(1, rows)]
+        start += max(1, rows)

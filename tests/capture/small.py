@@ -1,0 +1,110 @@
+"""Small models and runs whose attention maps are recorded."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from trained import LENGTH, ROWS, tokenizer
+
+from attnkit import mechanisms, models
+from attnkit.attention import Attention
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.models import Model
+from attnkit.recipe import Recipe, schema
+from attnkit.runs import Run
+
+MIXTURE = {"parts": ("scaled-dot", "synthesizer-random")}
+SHAPES = {"encoder": "encoder", "decoder": "decoder", "cross": "encoder-decoder"}
+
+
+class Heard(NamedTuple):
+    """What a mechanism was given and answered."""
+
+    v: Tensor
+    y: Tensor
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Every mechanism in every role that it can have: (word, role)."""
+    for word in mechanisms.names():
+        known = mechanisms.capable(word, MIXTURE if word == "mixture" else {})
+        yield word, "encoder"
+        if known.causal:
+            yield word, "decoder"
+        if known.cross:
+            yield word, "cross"
+
+
+def chosen(word: str, options: Mapping[str, Any] | None = None) -> schema.Attention:
+    """A mechanism as a recipe names it."""
+    given = dict(MIXTURE if word == "mixture" else {}) | dict(options or {})
+    return schema.Attention(name=word, **given)
+
+
+def sections(
+    word: str = "scaled-dot",
+    role: str = "cross",
+    options: Mapping[str, Any] | None = None,
+    shape: str | None = None,
+    **more: Any,
+) -> schema.Model:
+    """The model section with a mechanism in one role and scaled dot in the others."""
+    layers = schema.Layers(encoder=2, decoder=2)
+    roles = schema.Roles(**{role: chosen(word, options)})
+    sizes: dict[str, Any] = {"width": 16, "heads": 4, "ff": 16, "layers": layers}
+    return schema.Model(shape=shape or SHAPES[role], attention=roles, **sizes | more)
+
+
+def build(section: schema.Model, seed: int = 1, length: int = LENGTH) -> Model:
+    """A model with weights that are not symmetric, in evaluation mode."""
+    sizes = (len(tokenizer().source), len(tokenizer().target))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = models.build(section, sizes, length)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.add_(torch.randn_like(weight) * 0.2)
+    return model.eval()
+
+
+def run_of(folder: Path, section: schema.Model, seed: int = 1, **more: Any) -> Run:
+    """A finished run of such a model, in a folder of its own."""
+    model = build(section, seed)
+    causal = section.shape == "decoder" and more.pop("task", None) is None
+    recipe = Recipe(
+        task="language-modeling" if causal else "translation",
+        data=schema.Data(test="none.jsonl", max_length=LENGTH),
+        model=section,
+        train=schema.Train(objective="causal" if causal else "seq2seq"),
+        search=schema.Search(beam=3, max_length=8),
+    )
+    run = Run.create(folder / "run", recipe, name="toy", variant="base", seed=seed)
+    run.write_tokenizer(tokenizer())
+    run.finish(model.state_dict(), step=7, seconds=1.0, reason="steps", **more)
+    return run
+
+
+def heard(model: nn.Module) -> dict[str, list[Heard]]:
+    """Listens to every mechanism from now on; values and answers by the name of the layer."""
+    found: dict[str, list[Heard]] = {}
+
+    def listen(name: str, mechanism: Attention) -> None:
+        plain = mechanism.forward
+
+        def forward(q: Any, k: Any, v: Any, *rest: Any, **named: Any) -> Any:
+            out = plain(q, k, v, *rest, **named)
+            found.setdefault(name, []).append(Heard(v, out.y))
+            return out
+
+        mechanism.forward = forward  # type: ignore[method-assign]
+
+    for name, part in model.named_modules():
+        if isinstance(part, MultiHead):
+            listen(name, part.mechanism)
+    return found
+
+
+__all__ = ["LENGTH", "ROWS", "UsageError", "build", "cases", "heard", "run_of", "sections"]
