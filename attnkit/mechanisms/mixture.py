@@ -57,7 +57,9 @@ class Mixture(Scored):
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
     ) -> Float[Tensor, "b H T S"]:
         """The weighted sum of the parts' scores."""
-        each = [part.scores(q, k, mask) for part in self._scored()]
+        each = [
+            part.scores(q, None if k is None else part.kept(k), mask) for part in self._scored()
+        ]
         weights = self.mixing()
         if weights is not None:
             each = [weight * scores for weight, scores in zip(weights, each, strict=True)]

@@ -39,13 +39,46 @@ def test_blocks_of_any_size_equal_the_formula_forward_and_backward(
         torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.parametrize("largest", [39.0, 41.0, 300.0])
+def test_products_of_exponentials_and_sigmoids_equal_the_formula(largest: float) -> None:
+    """Beyond a reach the exponentials would overflow, so the sigmoids take over."""
+    torch.manual_seed(0)
+    left, right = (torch.randn(1, 2, size, 3) for size in (5, 4))
+    left[0, 0, 0], right[0, 0, 0] = largest, 0.5 - largest  # they nearly cancel
+    weight = torch.randn(1, 3)
+    inputs = [x.requires_grad_() for x in (left, right, weight)]
+    got, wanted = additive.TanhScores.apply(*inputs), plain(*inputs)
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=3e-5)  # float32 near 300
+    slope = torch.randn_like(wanted)
+    ours, theirs = (torch.autograd.grad(y, inputs, slope) for y in (got, wanted))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=3e-5)
+
+
+def test_a_step_projects_its_own_key_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = MultiHead.build("additive", 8, 2, 10, hidden=5)
+    x, lengths, project = torch.randn(1, 7, 8), [], additive.per_head
+
+    def counted(x: Tensor, *rest: Tensor | None) -> Tensor:
+        lengths.append(x.shape[2])
+        return project(x, *rest)
+
+    with torch.no_grad():
+        state = layer(x[:, :6], Mask.packed(6, x.device, causal=True)).state
+        monkeypatch.setattr(additive, "per_head", counted)
+        state = layer(x[:, 6:], Mask.packed(7, x.device, causal=True, start=6), state=state).state
+    assert lengths == [1, 1]
+    assert state[0].shape == (1, 2, 7, 5)
+
+
 @pytest.mark.parametrize("options", [{}, {"hidden": 5}])
 def test_scores_are_those_of_the_formula_with_matrices_of_each_head(
     options: dict[str, int],
 ) -> None:
     mechanism = MultiHead.build("additive", 8, 2, 10, **options).double().mechanism
     q, k = torch.randn(3, 2, 6, 4).double(), torch.randn(3, 2, 7, 4).double()
-    scores = mechanism.scores(q, k, Mask.cross(torch.ones(3, 7, dtype=torch.bool), 6))
+    mask = Mask.cross(torch.ones(3, 7, dtype=torch.bool), 6)
+    scores = mechanism.scores(q, mechanism.kept(k), mask)
     for head in range(2):
         left, right = q[:, head] @ mechanism.query[head], k[:, head] @ mechanism.key[head]
         units = (left[:, :, None] + right[:, None]).tanh()
@@ -87,9 +120,10 @@ def test_short_floats_are_scored_in_float32(dtype: torch.dtype) -> None:
     mechanism = MultiHead.build("additive", 8, 2, 10).to(dtype).mechanism
     q = torch.randn(1, 2, 3, 4).to(dtype)
     mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 3)
-    scores = mechanism.scores(q, q, mask)
+    scores = mechanism.scores(q, mechanism.kept(q), mask)
     assert scores.dtype == torch.float32
-    exact = mechanism.double().scores(q.double(), q.double(), mask)
+    mechanism, q = mechanism.double(), q.double()
+    exact = mechanism.scores(q, mechanism.kept(q), mask)
     torch.testing.assert_close(scores.double(), exact, rtol=0, atol=0.05)
 
 
