@@ -3,10 +3,10 @@
 from abc import ABC, abstractmethod
 from typing import NamedTuple, final
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnkit.attention import State
+from attnkit.attention import State, reorder
 
 PAD = 0
 """Id of padding in source rows; the tokenizer keeps it."""
@@ -19,6 +19,14 @@ class Decode(NamedTuple):
     """One row a hypothesis, sentence by sentence; reordered with the beams."""
     fixed: State
     """One row a sentence, never copied for each beam."""
+
+    def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Decode":
+        """Hypotheses take the places of `rows`; only the sentences in `stay` remain (None: all).
+
+        Memory has one row a sentence whatever the beam, so it moves only when a sentence leaves.
+        """
+        fixed = self.fixed if stay is None else reorder(self.fixed, stay)
+        return Decode(reorder(self.moving, rows, room=1), fixed)
 
 
 class Model(nn.Module, ABC):
@@ -39,9 +47,12 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
-        """Read further tokens; the last hidden states.  R is a multiple of the sentences."""
+        """Read further tokens; the last hidden states.  R is a multiple of the sentences.
+
+        `real` is False on pads, which only a model without a source may be given; None: no pads.
+        """
 
     @abstractmethod
     def hidden(

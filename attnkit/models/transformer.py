@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State
@@ -119,11 +119,14 @@ class Transformer(Model):
         return state
 
     def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
         """See `Model.advance`."""
         if self.encoder is None:
-            return self._advance_decoder(ids, torch.ones_like(ids, dtype=torch.bool), state)
+            fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+            return self._advance_decoder(ids, fresh, state)
+        if real is not None:
+            raise ValueError("targets of a model with a source are not padded")
         assert self.decoder is not None
         assert self.embed_target is not None
         states, seen = state.moving

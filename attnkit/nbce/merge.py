@@ -146,7 +146,7 @@ def merge_rows(
     apart = torch.zeros_like(previous, dtype=torch.bool)
     if rule.pool == "entropy":
         held = torch.arange(rows.shape[1], device=rows.device) == previous[:, None]
-        chosen = (entropies - rule.eta * held).argmin(1)
+        chosen = (entropies - rule.eta * held.to(entropies.dtype)).argmin(1)
         pooled = rows[torch.arange(len(rows), device=rows.device), chosen]
     elif rule.pool == "max":
         pooled = rows.amax(1)

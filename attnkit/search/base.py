@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnkit.attention import reorder
 from attnkit.errors import DataError, NotFiniteError
-from attnkit.models.base import Decode, Model
+from attnkit.models.base import Model
 
 GROWTH = 64
 """Steps for which a search makes room at first; more room comes when it is needed."""
@@ -21,6 +20,26 @@ PIECE = {"cpu": 2**22}
 """Logits made at a time, by device; elsewhere all.  What fits in a cache is quickly read again."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
+
+
+class Projection(Protocol):
+    """From hidden states to scores of the vocabulary, as torch.nn.Linear does."""
+
+    out_features: int
+
+    def __call__(self, hidden: Tensor, /) -> Tensor:
+        """[R, W] to [R, V]."""
+
+
+class Predictor(Protocol):
+    """What a search reads of a model, or of several that answer as one."""
+
+    @property
+    def output(self) -> Projection:
+        """Applied to what `advance` answers."""
+
+    def advance(self, ids: Int[Tensor, "R t"], state: Any, /) -> tuple[Tensor, Any]:
+        """See `Model.advance`; the state has `select`, as `Decode` has."""
 
 
 class Hypothesis(NamedTuple):
@@ -54,14 +73,14 @@ def steps(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
 
 
 def advance(
-    model: Model, ids: Int[Tensor, "R 1"], state: Decode
-) -> tuple[Float[Tensor, "R W"], Decode]:
+    model: Predictor, ids: Int[Tensor, "R 1"], state: Any
+) -> tuple[Float[Tensor, "R W"], Any]:
     """What the next token is predicted from, and the new state."""
     hidden, state = model.advance(ids, state)
     return hidden[:, -1], state
 
 
-def predict(model: Model, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
+def predict(model: Predictor, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
     """Log-probabilities of the next token, in a fresh tensor."""
     logits = model.output(hidden)
     # sums over many tokens in half precision would lose the order of close hypotheses
@@ -73,15 +92,6 @@ def predict(model: Model, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
 def score_type(like: Tensor) -> torch.dtype:
     """The type of log-probabilities of a model whose states are `like`: float32 at least."""
     return torch.float32 if like.element_size() < 4 else like.dtype
-
-
-def select(state: Decode, rows: Int[Tensor, " R"], stay: Int[Tensor, " b"] | None) -> Decode:
-    """Hypotheses take the places of `rows`; only the sentences in `stay` remain (None: all).
-
-    Memory has one row a sentence whatever the beam, so it moves only when a sentence leaves.
-    """
-    fixed = state.fixed if stay is None else reorder(state.fixed, stay)
-    return Decode(reorder(state.moving, rows, room=1), fixed)
 
 
 def top(

@@ -17,7 +17,7 @@ swap, and sentences that leave keep their column.
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.models.base import Decode, Model
 from attnkit.recipe.schema import Search
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
@@ -160,7 +159,7 @@ class Best(NamedTuple):
 
 
 def continuations(
-    model: Model,
+    model: base.Predictor,
     hidden: Float[Tensor, "R H"],
     spec: Search,
     produced: int,
@@ -225,8 +224,8 @@ def decide(
 
 
 def beam_search(
-    model: Model,
-    state: Decode,
+    model: base.Predictor,
+    state: Any,
     ids: Int[Tensor, "B 1"],
     spec: Search,
     longest: int,
@@ -267,7 +266,7 @@ def beam_search(
         ids, rows = token.reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
-        hidden, state = base.advance(model, ids, base.select(state, rows, stay))
+        hidden, state = base.advance(model, ids, state.select(rows, stay))
     return record.hypotheses()
 
 

@@ -7,13 +7,13 @@ batch, or the other lines.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnkit.models.base import Decode, Model
 from attnkit.recipe.schema import Search
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
@@ -163,8 +163,8 @@ class Draws:
 
 
 def step_by_step(
-    model: Model,
-    state: Decode,
+    model: base.Predictor,
+    state: Any,
     ids: Int[Tensor, "B 1"],
     spec: Search,
     longest: int,
@@ -184,7 +184,7 @@ def step_by_step(
     clocks = Clocks(spec.seed, lines, draws, device) if sampling else None
     if draws > 1:
         rows = home.repeat_interleave(draws)
-        scores, state = scores.index_select(0, rows), base.select(state, rows, None)
+        scores, state = scores.index_select(0, rows), state.select(rows, None)
     for step in range(longest):
         prefix = record.ids[home, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         constrain(scores, spec, step, prefix)
@@ -203,7 +203,7 @@ def step_by_step(
         if not all(live):
             stay = torch.tensor([i for i, lives in enumerate(live) if lives], device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
-            state = base.select(state, rows, stay)
+            state = state.select(rows, stay)
             home, alive, token = (x.index_select(0, stay) for x in (home, alive, token))
         hidden, state = base.advance(model, token.reshape(-1, 1), state)
         scores = base.predict(model, hidden)

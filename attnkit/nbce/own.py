@@ -1,0 +1,156 @@
+"""attnkit's own runs as readers: language models, and encoder-decoders whose sources differ."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnkit.attention import State
+from attnkit.errors import UsageError
+from attnkit.models.base import Decode, Model
+from attnkit.nbce.reader import BATCH_TOKENS, Causal, Kept, Reader, Row
+from attnkit.tokens import BOS, EOS, PAD, Tokenizer
+
+if TYPE_CHECKING:
+    from attnkit.runs import Run
+
+NEWLINE = " "
+"""Between context and prompt: white space is one space to the tokenizer."""
+
+
+def open_run(run: "Run", device: str = "cpu") -> Reader:
+    """The reader of a finished run.
+
+    Raises:
+        UsageError: the model has no decoder.
+    """
+    model, tokenizer = run.model(device), run.tokenizer()
+    if model.shape == "encoder":
+        raise UsageError(f"{run.path}: a model of shape encoder cannot generate")
+    name = str(run.path)
+    if model.shape == "decoder":
+        return Decoder(model, tokenizer, name)
+    return Sources(model, tokenizer, name, run.recipe.data.max_length)
+
+
+class Decoder(Causal):
+    """A language model trained by attnkit."""
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, name: str) -> None:
+        self.model, self.vocabulary, self.name = model.eval(), tokenizer.target, name
+        self.size, self.ends, self.limit = len(tokenizer.target), frozenset({EOS}), model.limit
+
+    @property
+    def device(self) -> torch.device:
+        """See `Reader.device`."""
+        return self.model.output.weight.device
+
+    def encode(self, text: str) -> list[int]:
+        """See `Reader.encode`."""
+        return self.vocabulary.encode([text])[0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Reader.decode`."""
+        return self.vocabulary.decode([ids])[0]
+
+    def row(self, context: str, prompt: str) -> Row:
+        """See `Reader.row`; context and prompt are encoded apart, so heads can be shared."""
+        return Row((BOS, *self.encode(context)), tuple(self.encode(prompt)))
+
+    def empty(self, rows: int) -> Decode:
+        """See `Causal.empty`."""
+        return self.model.start(None, rows)
+
+    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], kept: Decode) -> Decode:
+        """See `Causal.read`."""
+        return self.model.advance(ids, kept, real)[1]
+
+    def step(self, ids: Int[Tensor, "R 1"], kept: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
+        """See `Reader.step`."""
+        logits, kept = self.model.step(ids, kept, last=True)
+        return logits[:, -1], kept
+
+    def select(
+        self, kept: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> Decode:
+        """See `Reader.select`."""
+        return kept.select(rows, None)
+
+    def join(self, parts: Sequence[Kept]) -> Decode:
+        """See `Causal.join`."""
+        return Decode(_joined([part.moving for part in parts]), ())
+
+
+class Sources(Reader):
+    """An encoder-decoder trained by attnkit: a row is a source, and all outputs begin alike."""
+
+    windows = "an encoder-decoder reads each context in a source of its own"
+
+    def __init__(self, model: Model, tokenizer: Tokenizer, name: str, longest: int) -> None:
+        self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
+        self.size, self.ends = len(tokenizer.target), frozenset({EOS})
+        self.limit, self.longest = None, longest
+
+    @property
+    def device(self) -> torch.device:
+        """See `Reader.device`."""
+        return self.model.output.weight.device
+
+    def encode(self, text: str) -> list[int]:
+        """See `Reader.encode`."""
+        return self.tokenizer.source.encode([text])[0]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Reader.decode`."""
+        return self.tokenizer.target.decode([ids])[0]
+
+    def row(self, context: str, prompt: str) -> Row:
+        """See `Reader.row`: the source is the context and the prompt behind it."""
+        return Row((*self.encode(f"{context}{NEWLINE}{prompt}"), EOS), (BOS,))
+
+    def check(self, rows: Sequence[Row], longest: int) -> None:
+        """See `Reader.check`; the encoder's sources are bounded by the recipe."""
+        for row in rows:
+            if len(row.head) == 1:
+                raise UsageError("the prompt is empty: say what the model should answer")
+            if len(row.head) > self.longest:
+                raise UsageError(
+                    f"a context and its prompt have {len(row.head):,} tokens, and {self.name} was "
+                    f"trained for {self.longest:,}: split the context (--window)"
+                )
+
+    def begin(self, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> Decode:
+        """See `Reader.begin`; equal sources are read once."""
+        heads = list(dict.fromkeys(row.head for row in rows))
+        longest = max(len(head) for head in heads)
+        padded = torch.tensor([[*head, *[PAD] * (longest - len(head))] for head in heads])
+        many = max(1, budget // longest)
+        parts = [self.model.start(part.to(self.device)) for part in torch.split(padded, many)]
+        index = {head: place for place, head in enumerate(heads)}
+        places = torch.tensor([index[row.head] for row in rows], device=self.device)
+        joined = Decode(*(_joined(list(part)) for part in zip(*parts, strict=True)))
+        return joined.select(places, places)
+
+    def step(self, ids: Int[Tensor, "R 1"], kept: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
+        """See `Reader.step`."""
+        logits, kept = self.model.step(ids, kept, last=True)
+        return logits[:, -1], kept
+
+    def select(
+        self, kept: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> Decode:
+        """See `Reader.select`."""
+        return kept.select(rows, begun)
+
+
+def _joined(parts: Sequence[State]) -> State:
+    """Nested tuples of batch-first tensors, one behind the other."""
+    first = parts[0]
+    if len(parts) == 1 or first is None:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    inner = [_joined(list(some)) for some in zip(*parts, strict=True)]
+    return type(first)(*inner) if hasattr(first, "_fields") else tuple(inner)
