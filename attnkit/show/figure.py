@@ -1,0 +1,195 @@
+"""What every picture needs: matplotlib on demand, plain settings, fonts, and repeatable bytes."""
+
+import io
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attnkit.errors import UnavailableError, UsageError
+from attnkit.text import nearest, safe_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+RESOLUTION = 300
+"""Pixels an inch of a PNG, and of the maps inside an SVG or PDF."""
+BASE = "DejaVu Sans"
+"""Comes with matplotlib, so pictures in Latin, Greek and Cyrillic look alike everywhere."""
+PREFERRED = (
+    "Noto Sans CJK", "Source Han Sans", "Noto Sans", "PingFang", "Hiragino Sans", "Microsoft YaHei",
+    "Yu Gothic", "Malgun Gothic", "WenQuanYi", "IPAGothic", "Arial Unicode", "FreeSans", "Unifont",
+)  # fmt: skip
+"""Families tried first for what the base font lacks, best first."""
+PACKAGES = {
+    "CJK": "fonts-noto-cjk",
+    "HIRAGANA": "fonts-noto-cjk",
+    "KATAKANA": "fonts-noto-cjk",
+    "HANGUL": "fonts-noto-cjk",
+    "BOPOMOFO": "fonts-noto-cjk",
+    "IDEOGRAPHIC": "fonts-noto-cjk",
+    "FULLWIDTH": "fonts-noto-cjk",
+}
+"""First word of a character's Unicode name -> Debian package; else `OTHERS`."""
+OTHERS = "fonts-noto-core"
+UNREADABLE = (OSError, RuntimeError, ValueError)
+"""Fonts are files from anywhere: one that cannot be read is passed over."""
+SETTINGS: dict[str, Any] = {
+    "text.parse_math": False,  # a token such as $x$ is no formula
+    "svg.fonttype": "none",
+    "svg.hashsalt": "attnkit",
+    "pdf.fonttype": 42,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5,
+}
+
+
+class Picture(NamedTuple):
+    """A finished picture, and what its reader should know."""
+
+    data: bytes
+    warnings: tuple[str, ...] = ()
+    """A line each, such as which font package to install."""
+
+
+def require(format: str, option: str = "--save") -> None:
+    """Say before the work whether such a picture can be made.
+
+    Raises:
+        UsageError: there is no such format.
+        UnavailableError: matplotlib is not installed.
+    """
+    if format not in FORMATS:
+        near = nearest(format, FORMATS)
+        hint = f"did you mean {near}? " if near else ""
+        raise UsageError(f"picture format {format!r}: {hint}choose from {', '.join(FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise UnavailableError(
+            f"{option} needs matplotlib for {format}: pip install 'attnkit[plot]'"
+        )
+
+
+@contextmanager
+def plain(texts: Iterable[str]) -> Iterator[list[str]]:
+    """matplotlib as it is without the user's settings, with fonts that have these texts' glyphs.
+
+    Gives a list of warnings about glyphs that no font has.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # a missing glyph is told once, with its remedy, below
+        warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from")
+        warnings.filterwarnings("ignore", message=r"(?s).*Matplotlib currently does not support")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)  # type: ignore[arg-type]
+        families, missing = fonts(texts)
+        matplotlib.rcParams["font.family"] = families
+        yield [_hint(missing)] if missing else []
+
+
+def rendered(figure: "Figure", format: str, title: str) -> bytes:
+    """The figure as a file, trimmed to what is drawn; the same figure gives the same bytes."""
+    metadata: dict[str, str | None] = {"Title": safe_text(title)}
+    metadata |= {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[
+        format
+    ]
+    data = io.BytesIO()
+    figure.savefig(
+        data,
+        format=format,
+        dpi=RESOLUTION,
+        bbox_inches="tight",
+        pad_inches=0.06,
+        facecolor="white",
+        metadata=metadata,
+    )
+    return data.getvalue()
+
+
+def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Font families that together have the glyphs of the texts, and the characters none has."""
+    wanted = {
+        c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))
+    }
+    from matplotlib import font_manager
+
+    families = [BASE]
+    path = font_manager.findfont(BASE)
+    wanted -= _having(path, wanted)
+    if wanted:
+        for family, file in _candidates(_region(wanted)):
+            if found := _having(file, wanted):
+                families.append(family)
+                wanted -= found
+            if not wanted:
+                break
+    return families, sorted(wanted)
+
+
+def _region(characters: Iterable[str]) -> str:
+    """How a font is called that draws Chinese characters as these texts' readers expect."""
+    names = " ".join(unicodedata.name(c, "") for c in characters)
+    return " JP" if "HIRAGANA" in names or "KATAKANA" in names else (
+        " KR" if "HANGUL" in names else " SC"
+    )  # fmt: skip
+
+
+def _candidates(region: str) -> list[tuple[str, str]]:
+    """Upright installed fonts as (family, file), the most fitting first.
+
+    matplotlib keeps a list of fonts from an earlier day; what was installed since is added.
+    """
+    from matplotlib import font_manager
+
+    manager = font_manager.fontManager
+    known = {entry.fname for entry in manager.ttflist}
+    for file in font_manager.findSystemFonts():
+        if file not in known:
+            with suppress(*UNREADABLE):
+                manager.addfont(file)
+    upright = [
+        entry for entry in manager.ttflist
+        if entry.style == "normal" and entry.name != BASE and "LastResort" not in entry.fname
+    ]  # fmt: skip
+
+    def order(entry: "font_manager.FontEntry") -> tuple[int, bool, bool, int, str, str]:
+        places = [i for i, name in enumerate(PREFERRED) if entry.name.startswith(name)]
+        weight = entry.weight if isinstance(entry.weight, int) else 400
+        serif = "Serif" in entry.name or "Mono" in entry.name
+        foreign = not entry.name.endswith(region)
+        return (min(places, default=99), serif, foreign, abs(weight - 400), entry.name, entry.fname)
+
+    return list(dict.fromkeys((e.name, e.fname) for e in sorted(upright, key=order)))
+
+
+def _having(file: str, wanted: set[str]) -> set[str]:
+    """Which of the wanted characters a font has; none of a font that cannot be read."""
+    from matplotlib import font_manager
+
+    with suppress(*UNREADABLE):
+        known = font_manager.get_font(file).get_charmap()
+        return {c for c in wanted if ord(c) in known}
+    return set()
+
+
+def _hint(missing: Sequence[str]) -> str:
+    """One line about characters without a glyph."""
+    shown = ", ".join(f"U+{ord(c):04X}" for c in missing[:3])
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    scripts = [unicodedata.name(c, "?").replace("-", " ").split()[0] for c in missing]
+    packages = sorted({PACKAGES.get(script, OTHERS) for script in scripts})
+    return (
+        f"no installed font has {shown}{more}, drawn as boxes: install a font, such as Debian's "
+        f"{' and '.join(packages)}, or see notofonts.github.io"
+    )
+
+
+def suffix(path: Path) -> str:
+    """The format that a file's name asks for, in lower case, without the dot."""
+    return path.suffix[1:].lower()

@@ -1,0 +1,333 @@
+"""Drawing maps with matplotlib: where panels, labels and colour bars go, in inches."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from attnkit.show.figure import RESOLUTION
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+Scale = Literal["linear", "log", "row"]
+Matrix = Float[NDArray[np.float32], "T S"]
+
+TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
+"""Sizes of type in points; labels that would be smaller than the last are left out."""
+LINE = TYPE * 1.35 / 72
+"""Inches of a line of text."""
+PAGE = 7.0
+"""Inches: a map in full is at most so wide and high."""
+SHEET = 11.0
+"""Inches: small multiples side by side are at most about so wide."""
+CELL = (0.24, 0.5)
+"""Inches of a cell: at most the first, in a map of few cells the second."""
+PANEL = (0.8, 2.2)
+"""Least and largest inches of the longer side of a small multiple."""
+SLIVER = 0.12
+"""Inches: no map is thinner, however few rows it has."""
+GAP, PAD = 0.3, 0.08
+"""Inches between blocks, and between a thing and its label."""
+BAR = (0.11, 2.6)
+"""Width, and largest height, of a colour bar in inches."""
+DECADES = 4
+"""How far below the largest weight a logarithmic scale reaches, in powers of ten."""
+SEQUENTIAL, DIVERGING, ABSENT = "cividis", "RdBu_r", "0.8"
+MEANING: dict[Scale, str] = {
+    "linear": "attention weight",
+    "log": "attention weight, logarithmic",
+    "row": "share of the row's largest weight",
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One map to draw."""
+
+    values: Matrix
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The maps of one run, or a difference, as rows of panels with the same axes."""
+
+    title: str
+    rows: list[list[Panel]]
+    queries: list[str]
+    keys: list[str]
+    names: tuple[str, str]
+    """What queries and keys are."""
+    row_names: tuple[str, ...] = ()
+    column_names: tuple[str, ...] = ()
+    signed: bool = False
+    """A difference: the colours diverge from zero."""
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one map in full."""
+        return len(self.rows) == len(self.rows[0]) == 1
+
+    def texts(self) -> Iterator[str]:
+        """All that is written in it."""
+        yield from (self.title, *self.queries, *self.keys, *self.row_names, *self.column_names)
+        yield from (panel.title for row in self.rows for panel in row)
+
+
+class Place(NamedTuple):
+    """Sizes in a block, in inches; type in points."""
+
+    width: float
+    height: float
+    type: float
+    """Of the tokens' labels; 0: none."""
+    stride: int
+    """Each how many tokens have a label."""
+    left: float
+    """What the labels of the queries take."""
+    top: float
+    """What the labels of the keys take."""
+    slant: int
+    """Angle of the labels of the keys in degrees."""
+
+
+class Sheet:
+    """Blocks on one figure, with one colour scale for weights and one for differences.
+
+    The figure measures one inch by one inch, so that its coordinates are inches; what is drawn
+    reaches beyond it, to the right and downwards, and saving trims to what is there.
+    """
+
+    def __init__(self, blocks: Sequence[Block], scale: Scale) -> None:
+        self.blocks, self.scale = blocks, scale
+        self.warnings: list[str] = []
+        self.across = all(block.single for block in blocks)
+
+    def figure(self) -> "Figure":
+        """Draw everything."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(1, 1), dpi=RESOLUTION)
+        places = [self._place(block) for block in self.blocks]
+        lines = [1 + block.title.count("\n") for block in self.blocks]
+        if self.across:
+            # maps that stand side by side begin at one height
+            places = [place._replace(top=max(p.top for p in places)) for place in places]
+            lines = [max(lines)] * len(lines)
+        self.blocks = [
+            self._reduced(b, place) for b, place in zip(self.blocks, places, strict=True)
+        ]
+        x, y = 0.0, 0.0
+        for number, (block, place) in enumerate(zip(self.blocks, places, strict=True)):
+            self._text(figure, x, y, block.title, va="top", linespacing=1.3)
+            right, top, bottom = self._block(figure, block, place, x, y - lines[number] * LINE)
+            after = self.blocks[number + 1 : number + 2]
+            if not self.across or not after or after[0].signed:
+                self._bar(figure, block.signed, right + 2 * PAD, top, top - bottom)
+                right += 2 * PAD + BAR[0] + 4 * LINE
+            title = x + max(self._width(line) for line in block.title.split("\n"))
+            below = bottom - GAP - LINE * (not block.single)
+            x, y = (max(right, title) + GAP, y) if self.across else (x, below)
+        return figure
+
+    def _block(
+        self, figure: "Figure", block: Block, place: Place, x: float, y: float
+    ) -> tuple[float, float, float]:
+        """Draw the panels of a block below and right of a corner; right, upper and lower edge."""
+        margin = max((self._width(n) for name in block.row_names for n in name.split("\n")),
+                     default=-PAD) + PAD  # fmt: skip
+        head = 0.0 if block.single else LINE + PAD / 2
+        left, top = x + margin + place.left, y - head - place.top - PAD
+        upper = top
+        for number, row in enumerate(block.rows):
+            for column, panel in enumerate(row):
+                start = left + column * (place.width + PAD)
+                where = (start, upper - place.height, place.width, place.height)
+                self._panel(figure, block, panel, place, where, (column == 0, number == 0))
+                names = block.column_names if number == 0 else ()
+                lift = PAD / 2 + place.top * (number == 0)
+                title = panel.title or (names[column] if names else "")
+                self._text(figure, start + place.width / 2, upper + lift, title, ha="center")
+            if block.row_names:
+                self._text(figure, x + margin - PAD, upper - place.height / 2,
+                           block.row_names[number], ha="right", va="center")  # fmt: skip
+            upper -= place.height + PAD + head * bool(row[0].title)
+        bottom = upper + PAD + head * bool(block.rows[0][0].title)
+        if not block.single:
+            note = f"each map: {block.names[0]} downwards, {block.names[1]} to the right"
+            self._text(figure, left, bottom - PAD, note, va="top", fontsize=SMALL)
+        return left + len(block.rows[0]) * (place.width + PAD) - PAD, top, bottom
+
+    def _place(self, block: Block) -> Place:
+        """How large the panels of a block are, and what their labels need."""
+        most = max(len(block.queries), len(block.keys), 1)
+        if block.single:
+            cell = min(max(CELL[0], min(CELL[1], 1.2 / most)), PAGE / most)
+        else:
+            columns = len(block.rows[0])
+            cell = min(max(SHEET / columns - PAD, PANEL[0]), PANEL[1]) / most
+        width, height = (
+            max(cell * max(len(side), 1), SLIVER) for side in (block.keys, block.queries)
+        )
+        fits = cell * 72 * 0.8
+        size, stride = min(TYPE, fits), 1
+        if fits < SMALLEST:
+            if not block.single:
+                return Place(width, height, 0.0, 1, 0.0, 0.0, 0)
+            size, stride = SMALLEST, math.ceil(SMALLEST / fits)
+        longest = [max((self._width(t, size) for t in side[::stride]), default=0.0)
+                   for side in (block.queries, block.keys)]  # fmt: skip
+        room = cell * stride
+        slant = 0 if longest[1] < 0.95 * room else 45 if room * 72 > 1.7 * size else 90
+        rise = max(math.sin(math.radians(slant)) * longest[1], size / 72)
+        named = LINE * block.single
+        return Place(width, height, size, stride, longest[0] + PAD + named,
+                     rise + PAD + named, slant)  # fmt: skip
+
+    def _reduced(self, block: Block, place: Place) -> Block:
+        """Maps of more cells than their picture has pixels become means of neighbours."""
+        sides = ((len(block.queries), place.height), (len(block.keys), place.width))
+        steps = [max(1, math.ceil(count / (inches * RESOLUTION))) for count, inches in sides]
+        if steps == [1, 1]:
+            return block
+        told = (
+            f"maps of {len(block.queries)} x {len(block.keys)} tokens have more cells than their "
+            f"pictures have pixels: means of {steps[0]} x {steps[1]} weights are drawn"
+        )
+        if told not in self.warnings:
+            self.warnings.append(told)
+        rows = [[replace(p, values=_means(p.values, steps)) for p in row] for row in block.rows]
+        return replace(block, rows=rows)
+
+    def _panel(
+        self,
+        figure: "Figure",
+        block: Block,
+        panel: Panel,
+        place: Place,
+        where: tuple[float, float, float, float],
+        outer: tuple[bool, bool],
+    ) -> None:
+        """One map; `outer` says whether it is the first of its row and of its column."""
+        axes = figure.add_axes(where)
+        norm, colours = self._colours(block.signed)
+        values = np.ma.masked_invalid(self._scaled(panel.values, block.signed))
+        # the extent counts tokens, whatever was merged
+        extent = (-0.5, len(block.keys) - 0.5, len(block.queries) - 0.5, -0.5)
+        axes.imshow(values, cmap=colours, norm=norm, aspect="auto", extent=extent,
+                    interpolation="nearest")  # fmt: skip
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.tick_params(length=2 if place.stride > 1 else 0, pad=2)
+        for axis, labels, shown in (
+            (axes.yaxis, block.queries, outer[0]),
+            (axes.xaxis, block.keys, outer[1]),
+        ):
+            ticks = list(range(0, len(labels), place.stride)) if shown and place.type else []
+            axis.set_ticks(ticks, [labels[tick] for tick in ticks], fontsize=place.type or TYPE)
+        for label in axes.get_xticklabels():
+            label.set(rotation=place.slant, rotation_mode="anchor", va="bottom",
+                      ha="center" if place.slant == 0 else "left")  # fmt: skip
+            if place.slant == 90:
+                label.set(va="center")
+        if block.single:
+            axes.set_ylabel(block.names[0], fontsize=SMALL, color="0.35")
+            axes.set_xlabel(block.names[1], fontsize=SMALL, color="0.35")
+
+    def _bar(self, figure: "Figure", signed: bool, x: float, top: float, height: float) -> None:
+        """The colour bar beside a block."""
+        from matplotlib.cm import ScalarMappable
+
+        height = min(max(height, 6 * LINE), BAR[1])
+        axes = figure.add_axes((x, top - height, BAR[0], height))
+        bar = figure.colorbar(ScalarMappable(*self._colours(signed)), cax=axes, format=_number)
+        label = "difference of weights" if signed else MEANING[self.scale]
+        bar.set_label(label, fontsize=SMALL)
+        bar.ax.tick_params(labelsize=SMALL, length=2)
+        bar.ax.minorticks_off()
+        bar.outline.set_linewidth(0.5)
+
+    def _scaled(self, values: Matrix, signed: bool) -> Matrix:
+        """The values that the colours stand for."""
+        if signed or self.scale != "row":
+            return values
+        most = np.abs(values).max(1, keepdims=True, initial=0)
+        with np.errstate(invalid="ignore"):  # infinity by infinity is no number, and drawn so
+            out: Matrix = np.divide(values, most, out=np.zeros_like(values), where=most > 0)
+        return out
+
+    def _colours(self, signed: bool) -> "tuple[Normalize, Any]":
+        """Limits shared by all panels, and the colour map."""
+        return self._signed if signed else self._plain
+
+    @cached_property
+    def _signed(self) -> "tuple[Normalize, Any]":
+        from matplotlib import colormaps
+        from matplotlib.colors import Normalize
+
+        most = float(np.abs(self._finite(True)).max(initial=0)) or 1.0
+        return Normalize(-most, most), colormaps[DIVERGING].with_extremes(bad=ABSENT)
+
+    @cached_property
+    def _plain(self) -> "tuple[Normalize, Any]":
+        from matplotlib import colormaps
+        from matplotlib.colors import LogNorm, Normalize
+
+        values = self._finite(False)
+        colours = colormaps[SEQUENTIAL].with_extremes(bad=ABSENT)
+        positive = values[values > 0]
+        if self.scale == "log" and positive.size:
+            high = float(positive.max())
+            low = max(float(positive.min()), high * 10.0**-DECADES)
+            return LogNorm(low if low < high else high / 10, high, clip=True), colours
+        low, high = float(values.min(initial=0)), float(values.max(initial=0))
+        return Normalize(low, high if high > low else low + 1), colours
+
+    def _finite(self, signed: bool) -> NDArray[np.float32]:
+        """All values of one colour scale that are numbers."""
+        found = [
+            self._scaled(panel.values, signed).ravel()
+            for block in self.blocks if block.signed == signed
+            for row in block.rows for panel in row
+        ]  # fmt: skip
+        values = np.concatenate(found)
+        return values[np.isfinite(values)]
+
+    def _text(self, figure: "Figure", x: float, y: float, text: str, **style: Any) -> None:
+        kept: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style
+        figure.text(x, y, text, **kept)
+
+    @cached_property
+    def _pen(self) -> Any:
+        from matplotlib.backends.backend_agg import RendererAgg
+
+        return RendererAgg(8, 8, 72)  # type: ignore[no-untyped-call]
+
+    def _width(self, text: str, size: float = TYPE) -> float:
+        """Inches of a line of text."""
+        from matplotlib.font_manager import FontProperties
+
+        width = self._pen.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
+        return float(width) / 72
+
+
+def _means(values: Matrix, steps: Sequence[int]) -> Matrix:
+    """Means of blocks of steps[0] x steps[1] cells; the last ones may be smaller."""
+    for axis, step in enumerate(steps):
+        starts = np.arange(0, values.shape[axis], step)
+        counts = np.diff(starts, append=values.shape[axis]).astype(np.float32)
+        sums: Matrix = np.add.reduceat(values, starts, axis)
+        values = sums / (counts[:, None] if axis == 0 else counts)
+    return values
+
+
+def _number(value: float, _: object = None) -> str:
+    """A tick of a colour bar; plain text, since nothing is set as a formula."""
+    return f"{value:g}".replace("-", "\u2212")
