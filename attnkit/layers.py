@@ -139,7 +139,7 @@ class MultiHead(nn.Module):
         each row of memory or state (beams): queries are folded, keys are never copied.
         """
         self._check(x, mask, memory, fresh=state is None)
-        q, k, v = self.project(x, mask, memory)
+        q, k, v = self._project(x, mask, memory)
         if not self.cross:
             gates = self._split(self.g, x, self.heads)
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
@@ -168,20 +168,16 @@ class MultiHead(nn.Module):
     ) -> Float[Tensor, "B H T S"]:
         """The matrix that multiplies the values in every head, as in evaluation."""
         self._check(x, mask, memory, fresh=True)
-        q, k, v = self.project(x, mask, memory)
+        q, k, v = self._project(x, mask, memory)
         if v is None:
             raise UsageError("weights of cross attention need the memory")
         gates = self._split(self.g, x, self.heads)
         return self.mechanism.weights(q, k, v, mask, prior, bias, gates)
 
-    def project(
+    def _project(
         self, x: Tensor, mask: Mask, memory: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Queries of x; keys and values of x or of the memory (None: only the state has them).
-
-        Each is [B, heads, length, head width], rotated where positions are, or None where the
-        mechanism has no such projection.
-        """
+        """Queries of x; keys and values of x or of the memory (None: only the state has them)."""
         source = memory if self.cross else x
         q = self._split(self.q, x, self.heads)
         k = self._split(self.k, source, self.key_heads)

@@ -4,26 +4,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.attention import dot_scores, visible_softmax
-from attnkit.layers import MultiHead
 from attnkit.masks import Mask
 
 
 def reference(
-    layer: MultiHead,
-    x: Float[Tensor, "B T W"],
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B G S D"],
     mask: Mask,
-    memory: Float[Tensor, "B S W"] | None = None,
     bias: Float[Tensor, "b H T S"] | None = None,
-) -> Float[Tensor, "B H T S"] | None:
-    """softmax(q k^T / sqrt(D) + bias) on a layer's own queries and keys, whatever its mechanism.
+) -> Float[Tensor, "B H T S"]:
+    """softmax(q k^T / sqrt(D) + bias), with all that the mask allows in sight.
 
-    They are projected and rotated as the layer does it, and each query sees what the mask allows:
-    all earlier tokens or the whole sequence, also where the mechanism is sparse.  `bias` is that of
-    the model's positions.  None where the mechanism has no queries or no keys.
+    That is all earlier tokens, or the whole sequence, also where a mechanism is sparse.  H / G
+    neighbouring heads share one of keys; `bias` is that of the model's positions.
     """
-    q, k, _ = layer.project(x, mask, memory)
-    if q is None or k is None:
-        return None
     scores = dot_scores(q * q.shape[-1] ** -0.5, k)
     if bias is not None:
         scores = scores + bias

@@ -1,4 +1,4 @@
-"""Recording the attention maps of a model while it reads, by hooks before every layer."""
+"""Recording the attention maps of a model while it reads, by hooks before every mechanism."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import mechanisms
+from attnkit.attention import Attention
 from attnkit.capture.distance import distance, reference
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
@@ -44,14 +45,16 @@ class Stack:
 
 
 class Call(NamedTuple):
-    """The arguments of `MultiHead.forward`."""
+    """The arguments of `Attention.forward`."""
 
-    x: Float[Tensor, "B T W"]
+    q: Float[Tensor, "B H T D"] | None
+    k: Float[Tensor, "B H S D"] | None
+    v: Float[Tensor, "B H S E"] | None
     mask: Mask
-    memory: Float[Tensor, "B S W"] | None = None
     state: Any = None
     prior: Float[Tensor, "B H T S"] | None = None
     bias: Float[Tensor, "b H T S"] | None = None
+    gates: Float[Tensor, "B H T n"] | None = None
 
 
 REFERENCE = "scaled-dot"
@@ -107,8 +110,8 @@ def record(
         for kind, stack in recorded.items():
             for layer in stack.layers:
                 hook = _hook(stack, layer)
-                part = there[kind][layer.number]
-                handles.append(part.register_forward_pre_hook(hook, with_kwargs=True))
+                mechanism = there[kind][layer.number].mechanism
+                handles.append(mechanism.register_forward_pre_hook(hook, with_kwargs=True))
         yield recorded
     finally:
         for handle in handles:
@@ -154,21 +157,20 @@ def _described(number: int, part: MultiHead) -> Layer:
 
 
 def _hook(stack: Stack, layer: Layer) -> Hook:
-    """What runs before a layer does."""
+    """What runs before a mechanism does."""
 
     @torch.no_grad()
-    def hear(part: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
-        assert isinstance(part, MultiHead)
+    def hear(mechanism: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        assert isinstance(mechanism, Attention)
         call = Call(*args, **named)
-        if call.state is not None:
+        if call.state is not None or call.v is None:
             raise ValueError("maps are recorded while whole rows are read, not step by step")
-        maps = part.weights(call.x, call.mask, call.memory, call.prior, call.bias)
+        q, k = call.q, call.k
+        maps = mechanism.weights(q, k, call.v, call.mask, call.prior, call.bias, call.gates)
         stack.put(layer.number, maps)
-        if layer.exact and stack.reference is None:
+        if q is None or k is None or (layer.exact and stack.reference is None):
             return
-        exact = reference(part, call.x, call.mask, call.memory, call.bias)
-        if exact is None:
-            return
+        exact = reference(q, k, call.mask, call.bias)
         if not layer.exact:
             far = distance(maps, exact)[:, list(stack.heads)]
             stack.distances[layer.number] = array(far)
