@@ -45,9 +45,13 @@ class Alibi(nn.Module):
         self.heads = heads
 
     def forward(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b H T S"]:
-        """-slope x |query position - key position|."""
-        steps = torch.arange(1, self.heads + 1, device=mask.q_pos.device)
-        slopes = (2.0 ** (-8.0 * steps / self.heads)).to(dtype)
+        """-slope x |query position - key position|, in float32 at least.
+
+        The sum with scores of 16 bits is then float32 too: 8 bits would merge far positions.
+        """
+        dtype = torch.promote_types(dtype, torch.float32)
+        steps = torch.arange(1, self.heads + 1, device=mask.q_pos.device, dtype=dtype)
+        slopes = 2.0 ** (-8.0 * steps / self.heads)
         distance = (mask.q_pos[:, None, :, None] - mask.k_pos[:, None, None, :]).abs()
         return -slopes[:, None, None] * distance.to(dtype)
 

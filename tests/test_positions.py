@@ -6,6 +6,7 @@ from torch import Tensor
 
 from attnkit.attention import Mask
 from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
 from attnkit.positions import Alibi, Relative, Rotary
 
 
@@ -20,6 +21,27 @@ def test_alibi_slopes_halve_by_head_and_grow_with_distance() -> None:
     assert bias.shape == (1, 8, 4, 4)
     assert bias[0, 0, 3].tolist() == [-1.5, -1.0, -0.5, 0.0]
     assert bias[0, 7, 3, 0].item() == -3 / 256
+
+
+@pytest.mark.parametrize("word", ["scaled-dot", "additive", "synthesizer-random", "local"])
+def test_alibi_in_bfloat16_is_as_fine_as_its_weights_after_a_thousand_tokens(word: str) -> None:
+    """The bias was rounded to 8 bits, so weights far behind were off by several percent."""
+    length = 1000
+    options = {"window": length} if word == "local" else {}
+    layer = MultiHead.build(word, 16, 8, length, **options)
+    x = torch.randn(1, length, 16, generator=torch.Generator().manual_seed(1))
+    mask = Mask.packed(length, x.device, causal=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():  # small scores: what is left is the bias
+            parameter.mul_(0.05)
+        layer, x = layer.bfloat16(), x.bfloat16()
+        coarse = layer.weights(x, mask, bias=Alibi(8)(mask, x.dtype)).double()
+        layer, x = layer.double(), x.double()
+        exact = layer.weights(x, mask, bias=Alibi(8)(mask, x.dtype))
+    seen = exact > 1e-9
+    assert seen[:, :, -1].sum() > 2000
+    # a weight is rounded to 8 bits, and so are its own scores of at most 1
+    assert ((coarse - exact).abs() / exact)[seen].max() < 2**-7
 
 
 @pytest.mark.parametrize("kind", [Alibi(4), Relative(4, True), Relative(4, False)])
