@@ -18,7 +18,7 @@ class Decode(NamedTuple):
     moving: State
     """One row a hypothesis, sentence by sentence; reordered with the beams."""
     fixed: State
-    """One row a sentence, never copied for each beam."""
+    """One row a sentence, never copied for each beam; None where no source was read."""
 
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Decode":
         """Hypotheses take the places of `rows`; only the sentences in `stay` remain (None: all).

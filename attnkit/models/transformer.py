@@ -114,7 +114,7 @@ class Transformer(Model):
             return Decode(((), valid.new_ones((source.shape[0], 0))), (valid, memory, ()))
         if source is None:
             empty = self.output.weight.new_ones((rows or 1, 0), dtype=torch.bool)
-            return Decode(((), empty), ())
+            return Decode(((), empty), None)  # no source, so no pads between the tokens
         _, state = self._advance_decoder(source, source != PAD, Decode(((), None), ()))
         return state
 
@@ -172,15 +172,22 @@ class Transformer(Model):
     def _advance_decoder(
         self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode
     ) -> tuple[Tensor, Decode]:
-        """Read tokens without an encoder; `fresh` says which are no pads."""
+        """Read tokens without an encoder; `fresh` says which are no pads.
+
+        Without a source (state.fixed is None) rows have pads at their ends at most, which no real
+        token looks back at; mechanisms then need not look for pads.
+        """
         if self.decoder is None or self.embed_target is None:
             raise ValueError(f"a model of shape {self.shape} cannot decode")
         states, seen = state.moving
         start = 0 if seen is None else seen.shape[1]
         valid = fresh if seen is None else torch.cat((seen, fresh), 1)
-        mask = Mask.of(valid, ids.shape[1], True, start)
+        if state.fixed is None:
+            mask = Mask.packed(valid.shape[1], ids.device, causal=True, start=start)
+        else:
+            mask = Mask.of(valid, ids.shape[1], True, start)
         x, states, _ = self.decoder(self.embed_target(ids, mask.q_pos), mask, states)
-        return x, Decode((states, valid), ())
+        return x, Decode((states, valid), state.fixed)
 
     def _limit(self) -> int | None:
         tables = self.embed_target is not None and self.embed_target.table is not None

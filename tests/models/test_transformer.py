@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from attnkit.attention import reorder
+from attnkit import mechanisms
+from attnkit.attention import Mask, reorder
 from attnkit.layers import Dropout
 from attnkit.models import Decode, Model, build
 from attnkit.recipe import schema
@@ -147,6 +148,45 @@ def test_a_language_model_starts_from_nothing() -> None:
     whole = model(None, target)
     first, _ = model.step(target[:, :1], model.start(None, rows=2))
     torch.testing.assert_close(first, whole[:, :1])
+
+
+CAUSAL = [
+    word for word in mechanisms.names()
+    if mechanisms.facts(word).causal
+    and not any(o.required for o in mechanisms.facts(word).options.values())
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("word", CAUSAL)
+def test_a_language_model_promises_that_nothing_is_padded_and_answers_the_same(
+    word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows end with pads at most, which no real token sees, so block paths may be taken."""
+    model = make("decoder", attention={"decoder": {"name": word}}, positions="learned")
+    target = ids(3, 40)
+    target[1, 25:] = 0
+    general = Mask.of(torch.ones_like(target, dtype=torch.bool), 40, True)
+    layouts, packed = [], Mask.packed
+
+    def noted(*given: object, **named: object) -> Mask:
+        layouts.append("packed")
+        return packed(*given, **named)
+
+    monkeypatch.setattr(Mask, "packed", noted)
+    with torch.no_grad():
+        expected = model.decoder(model.embed_target(target, general.q_pos), general)[0]
+        whole = model.hidden(None, target)
+        alone = model.hidden(None, target[1:2, :25])
+        state, steps = model.start(None, rows=3), []
+        for start, end in ((0, 30), (30, 31), (31, 40)):
+            part, state = model.advance(target[:, start:end], state)
+            state = reorder(state.moving, torch.arange(3)), reorder(state.fixed, torch.arange(3))
+            state = Decode(*state)
+            steps.append(part)
+    assert layouts == ["packed"] * 5
+    torch.testing.assert_close(whole, expected)
+    torch.testing.assert_close(torch.cat(steps, 1), expected)
+    torch.testing.assert_close(whole[1:2, :25], alone)
 
 
 def test_dropout_keeps_the_expected_share_and_mean() -> None:
