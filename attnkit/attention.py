@@ -361,15 +361,17 @@ class Kernel(Attention):
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     exponent: bool = False
-    """Whether phi_k answers the logarithm of the features.  They are then exponentiated under one
-    shift for all features and keys, which cancels: the largest logarithm so far when causal, so
-    that nothing overflows and the future has no say."""
+    """Whether phi_q and phi_k answer logarithms of the features.  They are then exponentiated under
+    shifts that cancel, so that nothing overflows or vanishes; those of keys come from the keys that
+    a query may see."""
     chunk: int = 32
     """Positions of a causal chunk: a square inside each, sums between them.  About M / 2."""
 
     @abstractmethod
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
-        """Features of the queries; a factor that all features of a query share has no effect."""
+        """Features of the queries, or their logarithms; a factor that all features of a query share
+        has no effect.
+        """
 
     @abstractmethod
     def phi_k(
@@ -393,7 +395,7 @@ class Kernel(Attention):
         bias: Float[Tensor, "b H T S"] | None = None,
         gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
-        """See `Attention.forward`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peak."""
+        """See `Attention.forward`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peaks."""
         if prior is not None or bias is not None:
             raise ValueError("a kernel mechanism has no scores: prior and bias cannot be added")
         if q is None:
@@ -421,8 +423,8 @@ class Kernel(Attention):
 
     def _answer(self, maps: kernels.Maps, q: Tensor, sums: kernels.Sums) -> Tensor:
         if q.shape[2] > 1 and blocked.usable(q):
-            return blocked.answers(maps, q, sums[0])
-        return kernels.answer(maps.q(q.to(kernels.widest(q.dtype))), sums).to(q.dtype)
+            return blocked.answers(maps, q, sums)
+        return kernels.answer(maps, q, sums).to(q.dtype)
 
 
 def new_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from attnkit.kernels import Maps, finite, widest
+from attnkit.kernels import Maps, Sums, finite, shifted_exp, widest
+from attnkit.once import once_differentiable
 
 SPREAD = 30.0
 """Keys of one block share a shift as long as the running maximum rises by at most this in it."""
@@ -19,26 +19,24 @@ BLOCK = 2048
 
 
 def usable(*tensors: Tensor | None) -> bool:
-    """Whether these sums may be taken: eager code on a CPU, for at least one row.
+    """Whether these sums may be taken: eager code on a CPU, for at least one row and position.
 
     Not under autocast, which would mix types in sums that are added to in place.
     """
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
-    return all(x is None or (x.device.type == "cpu" and len(x) > 0) for x in tensors)
+    return all(x is None or (x.device.type == "cpu" and x.numel() > 0) for x in tensors)
 
 
-def key_sums(
-    maps: Maps, k: Tensor, v: Tensor, valid: Tensor | None, *, channels: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """Sums over all keys; `channels`: a peak for each feature, [B, H, M], rather than for all."""
-    found = _KeySums.apply(maps, channels, k, v, valid, *maps.parameters)  # type: ignore[no-untyped-call]
+def key_sums(maps: Maps, k: Tensor, v: Tensor, valid: Tensor | None) -> Sums:
+    """Sums over all keys."""
+    found = _KeySums.apply(maps, k, v, valid, *maps.parameters)  # type: ignore[no-untyped-call]
     return found[0], found[1]
 
 
-def answers(maps: Maps, q: Tensor, sums: Tensor, *, divide: bool = True) -> Tensor:
+def answers(maps: Maps, q: Tensor, sums: Sums, *, divide: bool = True) -> Tensor:
     """phi(q) S [B, H, T, E]: divided by its last column, or (divide=False) as it is."""
-    y: Tensor = _Answers.apply(maps, divide, q, sums, *maps.parameters)  # type: ignore[no-untyped-call]
+    y: Tensor = _Answers.apply(maps, divide, q, *sums, *maps.parameters)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -77,15 +75,13 @@ def values_of(v: Tensor, rows: slice, span: slice, valid: Tensor | None) -> Tens
 
 
 def key_map(maps: Maps, leaf: Tensor, rows: slice, span: slice, valid: Tensor | None) -> Tensor:
-    """Features of a block of keys, or their logarithms: [R, L, M]; 0 or -inf on pads."""
+    """Features of a block of keys, or their logarithms: [r, H, L, M]; 0 or -inf on pads."""
     if valid is None:
         seen = torch.ones((), dtype=torch.bool).expand(leaf.shape[0], leaf.shape[2])
-        return maps.k(leaf, seen).flatten(0, 1)
+        return maps.k(leaf, seen)
     seen = valid[rows, span]
-    phi = maps.k(leaf, seen)
-    return phi.masked_fill(~seen[:, None, :, None], -torch.inf if maps.exponent else 0).flatten(
-        0, 1
-    )
+    pads = ~seen[:, None, :, None]
+    return maps.k(leaf, seen).masked_fill(pads, -torch.inf if maps.exponent else 0)
 
 
 class Slopes:
@@ -96,7 +92,10 @@ class Slopes:
         self.learned: dict[int, Tensor] = {}
 
     def through(self, output: Tensor, slope: Tensor, leaf: Tensor) -> Tensor:
-        """The gradient of a block's input from that of its features."""
+        """The gradient of a block's input from that of what a map made of it."""
+        slope = slope.view_as(output)
+        if output is leaf:
+            return slope
         if not output.requires_grad:
             return torch.zeros_like(leaf)
         inputs = (leaf, *self.parameters)
@@ -112,16 +111,19 @@ class Slopes:
         return [self.learned.get(id(x)) for x in parameters]
 
 
+def exponentials(logarithms: Tensor, peak: Tensor | None) -> Tensor:
+    """Features of queries [R, L, M] for sums in units of e^peak [R, 1, M] (None: of 1)."""
+    return shifted_exp(logarithms if peak is None else logarithms + peak)
+
+
 def moderate(logarithms: Tensor) -> bool:
     """Whether exponentials need no shift; the common case, and far cheaper to find out."""
     low, high = logarithms.aminmax()
     return float(low) > -SPREAD and float(high) < SPREAD
 
 
-def _peak(logarithms: Tensor, channels: bool) -> Tensor:
-    """The maximum of [R, L, M] over positions, [R, 1, M], or over features as well, [R, 1, 1]."""
-    if not channels:
-        return logarithms.amax((1, 2), keepdim=True)
+def highest(logarithms: Tensor) -> Tensor:
+    """The maximum of [R, L, M] over positions, [R, 1, M]."""
     while logarithms.shape[1] > 8:  # halves against halves: far faster than amax along columns
         half = -(-logarithms.shape[1] // 2)
         logarithms = torch.maximum(logarithms[:, :half], logarithms[:, -half:])
@@ -145,14 +147,13 @@ class _KeySums(torch.autograd.Function):
     def forward(
         ctx: Any,
         maps: Maps,
-        channels: bool,
         k: Tensor,
         v: Tensor,
         valid: Tensor | None,
         *parameters: Tensor,
     ) -> tuple[Tensor, Tensor | None]:
         batch, heads, length = k.shape[:3]
-        ctx.maps, ctx.channels = maps, channels
+        ctx.maps = maps
         groups, longest = groups_of(batch, heads, length)
         states, peaks = list[Any](), list[Any]()
         for rows in groups:
@@ -160,18 +161,17 @@ class _KeySums(torch.autograd.Function):
             calm = maps.exponent and valid is None
             for span in spans_of(length, longest, 1):
                 phi = key_map(maps, leaf_of(k, rows, span, valid), rows, span, valid)
+                phi = phi.flatten(0, 1)
                 if span.start == 0:
                     # two tensors while they grow: a product cannot be added to a part of one
                     outer = phi.new_zeros((phi.shape[0], phi.shape[2], v.shape[3]))
                     total = phi.new_zeros((phi.shape[0], 1, phi.shape[2]))
-                    peak = phi.new_full(
-                        (phi.shape[0], 1, phi.shape[2] if channels else 1), -torch.inf
-                    )
+                    peak = torch.full_like(total, -torch.inf)
                 if calm and moderate(phi):
                     peak, phi = torch.zeros_like(peak), phi.exp()
                 elif maps.exponent:
                     calm = False
-                    end = torch.maximum(_peak(phi, channels), peak)
+                    end = torch.maximum(highest(phi), peak)
                     phi = (phi - finite(end)).exp_()
                     rescale, peak = (peak - finite(end)).exp_(), end
                     outer *= rescale.transpose(1, 2)
@@ -188,7 +188,7 @@ class _KeySums(torch.autograd.Function):
             return sums, None
         peak = torch.cat(peaks)
         ctx.save_for_backward(k, v, valid, peak, *parameters)
-        peak = peak.view(batch, heads, -1) if channels else peak.view(batch, heads)
+        peak = peak.view(batch, heads, -1)
         ctx.mark_non_differentiable(peak)
         return sums, peak
 
@@ -197,7 +197,7 @@ class _KeySums(torch.autograd.Function):
     def backward(ctx: Any, dsums: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
         k, v, valid, peak, *parameters = ctx.saved_tensors
         if dsums is None:
-            return (None,) * (5 + len(parameters))
+            return (None,) * (4 + len(parameters))
         maps, slopes = ctx.maps, Slopes(parameters)
         dk, dv = torch.empty_like(k), torch.empty_like(v)
         (batch, heads, length), slope_of = k.shape[:3], dsums.flatten(0, 1)
@@ -209,7 +209,7 @@ class _KeySums(torch.autograd.Function):
                 with torch.enable_grad():
                     leaf = leaf_of(k, rows, span, valid)
                     own = key_map(maps, leaf, rows, span, valid)
-                phi = own.detach()
+                phi = own.detach().flatten(0, 1)
                 if peak is not None:
                     shift = finite(peak[inner])
                     phi = (phi - shift).exp_() if bool(shift.any()) else phi.exp()
@@ -219,7 +219,7 @@ class _KeySums(torch.autograd.Function):
                     dphi *= phi
                 dk[rows, :, span] = slopes.through(own, dphi, leaf)
                 dv[rows, :, span] = torch.bmm(phi, slope[..., :-1]).view(*leaf.shape[:3], -1)
-        return None, None, dk, dv, None, *slopes.of(parameters)
+        return None, dk, dv, None, *slopes.of(parameters)
 
 
 class _Answers(torch.autograd.Function):
@@ -227,17 +227,27 @@ class _Answers(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, maps: Maps, divide: bool, q: Tensor, sums: Tensor, *parameters: Tensor
+        ctx: Any,
+        maps: Maps,
+        divide: bool,
+        q: Tensor,
+        sums: Tensor,
+        peak: Tensor | None,
+        *parameters: Tensor,
     ) -> Tensor:
         batch, heads, length = q.shape[:3]
         width = sums.shape[3] - int(divide)
         y = q.new_empty((batch, length, heads, width)).transpose(1, 2)
         below = q.new_empty((batch, heads, length, 1), dtype=sums.dtype) if divide else None
         groups, longest = groups_of(batch, heads, length)
+        shift = None if peak is None else finite(peak).unsqueeze(2)
         for rows in groups:
             state = sums[rows].flatten(0, 1)
             for span in spans_of(length, longest, 1):
-                u = torch.bmm(maps.q(leaf_of(q, rows, span)).flatten(0, 1), state)
+                features = maps.q(leaf_of(q, rows, span))
+                if shift is not None:
+                    features = exponentials(features, shift[rows])
+                u = torch.bmm(features.flatten(0, 1), state)
                 u = u.view(-1, heads, u.shape[1], u.shape[2])
                 if below is not None:
                     norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
@@ -245,13 +255,13 @@ class _Answers(torch.autograd.Function):
                     u = torch.div(u[..., :-1], norm, out=u[..., :-1])
                 y[rows, :, span] = u
         ctx.maps = maps
-        ctx.save_for_backward(q, sums, y if divide else None, below, *parameters)
+        ctx.save_for_backward(q, sums, shift, y if divide else None, below, *parameters)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        q, sums, y, below, *parameters = ctx.saved_tensors
+        q, sums, shift, y, below, *parameters = ctx.saved_tensors
         maps, slopes = ctx.maps, Slopes(parameters)
         dq, dsums = torch.empty_like(q), torch.zeros_like(sums)
         groups, longest = groups_of(*q.shape[:3])
@@ -260,12 +270,18 @@ class _Answers(torch.autograd.Function):
             for span in spans_of(q.shape[2], longest, 1):
                 with torch.enable_grad():
                     leaf = leaf_of(q, rows, span)
-                    features = maps.q(leaf).flatten(0, 1)
+                    own = maps.q(leaf)
+                features = own.detach()
+                if shift is not None:
+                    features = exponentials(features, shift[rows])
+                features = features.flatten(0, 1)
                 if below is None:
                     du = dy[rows, :, span].to(sums.dtype).reshape(*features.shape[:2], -1)
                 else:
                     du = upstream(dy, y, below, rows, span)
-                slope.baddbmm_(features.detach().transpose(1, 2), du)
+                slope.baddbmm_(features.transpose(1, 2), du)
                 df = torch.bmm(du, state.transpose(1, 2))
-                dq[rows, :, span] = slopes.through(features, df, leaf)
-        return None, None, dq, dsums, *slopes.of(parameters)
+                if shift is not None:
+                    df *= features
+                dq[rows, :, span] = slopes.through(own, df, leaf)
+        return None, None, dq, dsums, None, *slopes.of(parameters)

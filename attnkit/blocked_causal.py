@@ -4,12 +4,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attnkit.blocked import (
     SPREAD,
     Slopes,
+    exponentials,
     groups_of,
+    highest,
     key_map,
     leaf_of,
     moderate,
@@ -17,12 +18,13 @@ from attnkit.blocked import (
     upstream,
     values_of,
 )
-from attnkit.kernels import Maps, finite, widest
+from attnkit.kernels import Maps, Sums, finite, widest
+from attnkit.once import once_differentiable
 
 
 def causal(
     maps: Maps, chunk: int, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None
-) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
+) -> tuple[Tensor, Sums]:
     """Answers [B, H, T, E] of causal self-attention, and the sums after it.
 
     q, k [B, H, T, D], v [B, H, T, E], valid [B, T] or None where no key is a pad.
@@ -31,11 +33,17 @@ def causal(
     return found[0], (found[1], found[2])
 
 
-def _rise(own: Tensor, peak: Tensor) -> tuple[float, Tensor]:
-    """How much the running maximum of [R, L] rises after its first real key, and its end [R]."""
-    running = torch.maximum(own.cummax(-1).values, peak[:, None])
-    end = running[:, -1]
-    lowest = torch.where(running == -torch.inf, end[:, None], running).amin(-1)
+def _rise(phi: Tensor, peak: Tensor) -> tuple[float, Tensor]:
+    """How much a running maximum of [R, L, M], from `peak` [R, 1, M] on, rises after its first
+    real key; and all maxima at the end.
+    """
+    end = torch.maximum(highest(phi), peak)
+    first = (phi[..., :1] > -torch.inf).byte().argmax(1, keepdim=True)
+    lowest = torch.where(
+        peak == -torch.inf,
+        phi.gather(1, first.expand(-1, -1, phi.shape[2])),
+        torch.maximum(peak, phi[:, :1]),
+    )
     return float((end - lowest).nan_to_num_(0).amax()), end
 
 
@@ -99,9 +107,9 @@ class _Trace(NamedTuple):
     span: slice
     size: int
     rescale: Tensor | None
-    """Factor [R, 1, 1] from the unit of the sums that entered to the block's unit."""
+    """Factors [R, M, 1] from the units of the sums that entered to the block's units."""
     shift: Tensor | None
-    """Peak [R, 1, 1] that was subtracted from the block's logarithms."""
+    """Peaks [R, 1, M] that were subtracted from the block's logarithms."""
 
 
 class _Causal(torch.autograd.Function):
@@ -160,22 +168,22 @@ class _Causal(torch.autograd.Function):
                     slope += dsums[rows].flatten(0, 1)
             with torch.enable_grad():
                 leaf_q, leaf_k = leaf_of(q, rows, span), leaf_of(k, rows, span, valid)
-                features = maps.q(leaf_q).flatten(0, 1)
+                mapped = maps.q(leaf_q)
                 own = key_map(maps, leaf_k, rows, span, valid)
-            phi = own.detach()
+            features, phi = mapped.detach().flatten(0, 1), own.detach().flatten(0, 1)
             if maps.exponent:
+                features = exponentials(features, shift)
                 phi = phi.exp() if shift is None else (phi - shift).exp_()
             du = upstream(dy, y, below, rows, span)
             values = values_of(v, rows, span, valid)
-            df, dphi, dvalues = _backward_block(
-                features.detach(), phi, values, before, du, slope, size
-            )
+            df, dphi, dvalues = _backward_block(features, phi, values, before, du, slope, size)
             if rescale is not None:
                 slope *= rescale
             if maps.exponent:
-                dphi = dphi.view_as(phi).mul_(phi)
-            dq[rows, :, span] = slopes.through(features, df.view_as(features), leaf_q)
-            dk[rows, :, span] = slopes.through(own, dphi.view_as(own), leaf_k)
+                df.view_as(features).mul_(features)
+                dphi.view_as(phi).mul_(phi)
+            dq[rows, :, span] = slopes.through(mapped, df, leaf_q)
+            dk[rows, :, span] = slopes.through(own, dphi, leaf_k)
             dv[rows, :, span] = dvalues.view(*leaf_k.shape[:3], -1)[..., :-1]
         return None, None, dq, dk, dv, None, *slopes.of(parameters)
 
@@ -198,27 +206,28 @@ def _forward_rows(
     todo, calm = spans[::-1], True
     while todo:
         span = todo.pop()
-        phi = key_map(maps, leaf_of(k, rows, span, valid), rows, span, valid)
+        phi = key_map(maps, leaf_of(k, rows, span, valid), rows, span, valid).flatten(0, 1)
         count, long, features = phi.shape
         size = min(chunk, long)
         if span.start == 0 and state.numel() == 0:
             state = phi.new_zeros((count, features, v.shape[3] + 1))
-            peak = phi.new_full((count,), -torch.inf)
+            peak = phi.new_full((count, 1, features), -torch.inf)
         rescale = shift = None
         if maps.exponent and calm and valid is None and moderate(phi):
-            peak, phi = torch.zeros_like(phi[:, 0, 0]), phi.exp()
+            peak, phi = torch.zeros_like(peak), phi.exp()
         elif maps.exponent:
             calm = False
-            rise, end = _rise(phi.amax(-1), peak)
+            rise, end = _rise(phi, peak)
             if rise > SPREAD and long > 1:  # two shorter blocks, each with its own shift
                 cut = span.start + (size * (long // size // 2) if long > size else long // 2)
                 todo += [slice(cut, span.stop), slice(span.start, cut)]
                 continue
-            shift = finite(end)[:, None, None]
-            rescale = (peak[:, None, None] - shift).exp_()
+            shift = finite(end)
+            rescale = (peak - shift).exp_().transpose(1, 2)
             peak, phi = end, (phi - shift).exp_()
             state *= rescale
         psi = maps.q(leaf_of(q, rows, span)).flatten(0, 1)
+        psi = exponentials(psi, shift) if maps.exponent else psi
         u, before = _forward_block(psi, phi, values_of(v, rows, span, valid), state, size)
         u = u.view(-1, heads, long, u.shape[-1])
         norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
@@ -227,4 +236,4 @@ def _forward_rows(
         if any(ctx.needs_input_grad):
             ctx.traces.append(_Trace(rows, span, size, rescale, shift))
             ctx.before.append(before)
-    return state.view(-1, heads, *state.shape[1:]), peak.view(-1, heads)
+    return state.view(-1, heads, *state.shape[1:]), peak.view(-1, heads, peak.shape[2])

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attnkit.once import once_differentiable
+
 CHUNK = 2**21
 """Logits held at once (about 8 MB in float32): small enough for a processor's cache."""
 
@@ -66,6 +68,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return total, nll, correct
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """The stored gradients times the slope of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors

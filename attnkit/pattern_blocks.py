@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from attnkit.once import once_differentiable
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
@@ -137,6 +138,7 @@ class _Windows(torch.autograd.Function):
         return band.windows(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.band.gather(grads[0], ctx.rows, ctx.length), None
 

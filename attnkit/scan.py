@@ -5,7 +5,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from attnkit.once import once_differentiable
 
 Rule: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """(*sequences [B, H, L, ...], state) -> (answers [B, H, L, E], the state after them)."""

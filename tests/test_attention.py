@@ -200,3 +200,56 @@ def test_facts_read_without_importing_equal_the_class(word: str) -> None:
     for name in ("uses", "causal", "cross", "limit", "positions", "map", "cost", "why"):
         assert getattr(read, name) == getattr(made, name)
     assert read.doc
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("options", [{}, {"feature_map": "exp"}, {"feature_map": "taylor"}])
+@pytest.mark.parametrize("word", [word for word in WORDS if facts(word).cross])
+def test_cross_attention_to_an_empty_memory_answers_zero(
+    word: str, options: dict[str, object], grad: bool
+) -> None:
+    if options and not options.keys() <= facts(word).options.keys():
+        options = {}
+    made = layer(word, cross=True, **options)
+    mixing, x = made.mechanism, inputs(3, 4)
+    mask = Mask.cross(everything(3, 0), 4)
+    width = WIDTH // HEADS
+    q = torch.randn(3, HEADS, 4, width, dtype=x.dtype).requires_grad_(grad)
+    k = torch.zeros(3, mixing.key_heads, 0, width, dtype=x.dtype).requires_grad_(grad)
+    with torch.set_grad_enabled(grad):
+        first = mixing(q, k, k, mask)
+        later = mixing(q, None, None, mask, state=first.state)
+        assert first.y.shape == later.y.shape == q.shape
+        assert first.y.count_nonzero() == later.y.count_nonzero() == 0
+        whole = made(x, mask, memory=torch.zeros(3, 0, WIDTH, dtype=x.dtype)).y
+        torch.testing.assert_close(whole, made.o.bias.expand_as(whole))
+    if grad and (first.y + later.y).requires_grad:
+        wanted = [q, k, *mixing.parameters()]
+        slopes = torch.autograd.grad((first.y + later.y).sum(), wanted, allow_unused=True)
+        assert all(slope is None or slope.count_nonzero() == 0 for slope in slopes)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("word", WORDS)
+def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> None:
+    if causal and not facts(word).causal:
+        pytest.skip("cannot be causal")
+    made, x = layer(word), inputs(1, 5).requires_grad_()
+    mask = Mask.of(everything(1, 5), 5, causal=causal)
+    cubes = x**3  # another way to x, beside which a missing share would not be noticed
+
+    def total(x: Tensor) -> Tensor:
+        return made(x, mask).y.square().sum()
+
+    along = torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view_as(x)
+    try:
+        (slope,) = torch.autograd.grad(total(x) + cubes.sum(), [x], create_graph=True)
+        (found,) = torch.autograd.grad((slope * along).sum(), [x])
+    except RuntimeError as error:
+        assert "differentiable once" in str(error)  # noqa: PT017
+        return
+    step, ends = 1e-5, []
+    for sign in (1, -1):
+        near = (x + sign * step * along).detach().requires_grad_()
+        ends.append(torch.autograd.grad(total(near) + (near**3).sum(), [near])[0])
+    torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * step), rtol=1e-4, atol=1e-6)

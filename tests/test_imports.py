@@ -42,7 +42,7 @@ LAYERS = (
     {"registry"},
     {"mechanism_file"},
     {"modifiers"},
-    {"tensors", "maps"},
+    {"tensors", "maps", "once"},
     {"files"},
     {"text"},
     {"errors"},

@@ -96,7 +96,7 @@ def test_learned_maps_get_the_gradients_of_the_plain_form(
         out = made(*given, Mask.packed(70, torch.device("cpu"), causal=causal))
         sums, peak = out.state
         # sums count in units of e^peak, which may differ
-        sums = sums if peak is None else sums * peak.exp()[..., None, None]
+        sums = sums if peak is None else sums * peak.exp().unsqueeze(-1)
         total = out.y.square().sum() + sums.square().sum()
         found.append([*torch.autograd.grad(total, [*given, *made.parameters()])])
     assert_equal(*found, tolerance=1e-8)
@@ -218,3 +218,48 @@ def test_constant_features_average_the_values(causal: bool) -> None:
     slopes = torch.autograd.grad(y.sum(), [q, k, v])
     assert slopes[0].abs().max() == slopes[1].abs().max() == 0
     assert slopes[2].abs().min() > 0
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("word", "options", "name"), CASES[1:])
+def test_large_inputs_lose_no_more_than_their_rounding(
+    word: str,
+    options: dict[str, object],
+    name: str,
+    causal: bool,
+    blocks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under one shift for all features the one that mattered to a query could be 0 in float32."""
+    use_blocks(monkeypatch, blocks, block=256)
+    made = mechanism(word, options)
+    valid = some_pads(90)
+    mask = Mask.of(valid, 90, causal=causal)
+    for scale in (1, 10, 40):
+        q, k, v = (x.detach().float() for x in inputs(90))
+        found = []
+        for kind in (torch.float32, torch.float64):
+            given = [x.to(kind).requires_grad_() for x in (q * scale, k * scale, v)]
+            y = made.to(kind)(*given, mask).y * valid[:, None, :, None]
+            slopes = torch.autograd.grad(y.square().sum(), given)
+            found.append([x.double() / x.abs().max() for x in (y, *slopes)])
+        # a logarithm of the performer is about |k|^2, and its rounding a relative error
+        size = scale**2 if word == "performer" else scale
+        assert_equal(*found, tolerance=1e-5 + 2e-6 * size)
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_large_inputs_go_on_from_a_state(blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_blocks(monkeypatch, blocks, block=256)
+    made = mechanism("linear", {"feature_map": "exp"}).float()
+    q, k, v = (x.detach().float() for x in inputs(50))
+    q, k = q * 40, k * 40
+    whole = made(q, k, v, Mask.packed(50, k.device, causal=True)).y
+    parts, state, start = list[Tensor](), None, 0
+    for end in (20, 21, 22, 40, 50):
+        mask = Mask.packed(end, k.device, causal=True, start=start)
+        out = made(*(x[:, :, start:end] for x in (q, k, v)), mask, state=state)
+        parts.append(out.y)
+        state, start = out.state, end
+    torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-4, atol=1e-4)

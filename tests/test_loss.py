@@ -48,3 +48,10 @@ def test_no_gradient_is_formed_when_none_is_wanted() -> None:
     with torch.no_grad():
         losses = loss.cross_entropy(hidden, weight, targets)
     assert not losses.total.requires_grad
+
+
+def test_a_second_derivative_is_refused() -> None:
+    hidden, weight, targets = problem(3, 5)
+    total = loss.cross_entropy(hidden, weight, targets).total
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(total, [hidden], create_graph=True)

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from attnkit.attention import Mask, Scored, Shape, numbers
 from attnkit.errors import UsageError
+from attnkit.once import once_differentiable
 from attnkit.tables import per_head, xavier
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
@@ -46,6 +46,8 @@ def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) ->
     """
     rows, queries, width = left.shape
     keys = right.shape[1]
+    if left.numel() == 0 or keys == 0:
+        return
     cpu = left.device.type == "cpu"
     split = cpu and all(bool(x.abs().amax() <= REACH) for x in (left, right) if x.numel())
     left, right = ((-2 * x).exp() if split else 2 * x for x in (left, right))

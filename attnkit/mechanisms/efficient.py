@@ -21,7 +21,8 @@ from torch import Tensor
 from attnkit import blocked, kernels
 from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
 
-MAPS = kernels.Maps(lambda q: q.softmax(-1), lambda k, _: k, exponent=True)
+KEYS = kernels.Maps(lambda q: q, lambda k, _: k, exponent=True)
+QUERIES = kernels.Maps(lambda q: q.softmax(-1), lambda k, _: k, exponent=False)
 
 
 class Efficient(Attention):
@@ -57,16 +58,16 @@ class Efficient(Attention):
         if k is not None and v is not None:
             real = new_keys(mask, k)
             if quick:
-                new = blocked.key_sums(MAPS, k, v, real, channels=True)
+                new = blocked.key_sums(KEYS, k, v, real)
             else:
-                new = kernels.add(*kernels.prepare(MAPS, k, v, real), True, channels=True)
+                new = kernels.add(*kernels.prepare(KEYS, k, v, real), KEYS.exponent)
             state = kernels.merge(state, new)
         if state is None:
             raise ValueError("keys and values must come with the first call")
         context = kernels.quotient(state[0])  # [B, H, D, E]
         if quick:
-            return Out(blocked.answers(MAPS, q, context, divide=False), state)
-        y = MAPS.q(q.to(context.dtype)) @ context
+            return Out(blocked.answers(QUERIES, q, (context, None), divide=False), state)
+        y = QUERIES.q(q.to(context.dtype)) @ context
         return Out(y.to(q.dtype), state)
 
     @classmethod

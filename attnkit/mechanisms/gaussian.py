@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, numbers
 from attnkit.mechanisms import dot
+from attnkit.once import once_differentiable
 
 
 def wide(x: Tensor) -> Tensor:

@@ -12,9 +12,8 @@ Unscaled, as in the sources.  `feature_map` is phi:
 `features: M` widens q and k to M by two learned maps a head, without which M is D; `exp` was
 proposed with M = 4 D.  Their start keeps the variance of a channel.
 
-Exponents overflow without a shift.  A query's is its own largest channel, that of the keys one
-number for all channels and positions, which a quotient cancels; when causal it is the largest so
-far.  (A shift for each channel of the keys would not cancel.)
+Exponents are stable at any size: each channel of the keys is shifted by its largest exponent (when
+causal, its largest so far), and the query's exponents, with these shifts added, by their largest.
 
 Limits: no matrix of scores exists, so no biases of position and no options of scored mechanisms.
 The rank of the map is at most M.  Time T*M*E a head, memory T*(D + E).
@@ -36,7 +35,6 @@ from torch.nn import functional as F
 
 from attnkit.attention import Kernel, Mask, Shape, numbers
 from attnkit.errors import UsageError
-from attnkit.kernels import shifted_exp
 
 
 class Linear(Kernel):
@@ -66,14 +64,14 @@ class Linear(Kernel):
             self.wide_k = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
-        """Features of the queries, up to a factor each."""
+        """Features of the queries up to a factor each, or their logarithms as `phi_k`."""
         q = q if self.wide_q is None else q @ self.wide_q.to(q.dtype)
         if self.feature_map == "elu":
             return F.elu(q) + 1
         if self.feature_map == "taylor":
             # cosines are rounded: without the tiny excess, antipodal keys alone would give 0/0
             return _with_one(q, 1 + 8 * torch.finfo(q.dtype).eps)
-        return shifted_exp(q)
+        return q
 
     def phi_k(
         self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]

@@ -14,9 +14,9 @@ int(D ln D).  `redraw_every: n` draws new ones at every n-th training call (0: n
 from a saved seed and a saved count, so a resumed training meets the same ones.  They are fixed in
 evaluation.
 
-Stable without an added epsilon: a query's logarithms are shifted by their maximum, those of the
-keys, |k|^2 / 2 included, by one number for all, when causal by the largest so far.  So the future
-does not leak, and long keys do not vanish.
+Stable without an added epsilon: the logarithms of each feature of the keys, |k|^2 / 2 included, are
+shifted by their largest (when causal, the largest so far, so that the future does not leak), and
+those of a query, with these shifts added, by their largest.
 
 Limits: no matrix of scores exists, so no biases of position; weights trained with scaled-dot need
 fine-tuning.  Time T*M*(D + E) a head, memory T*(D + E) + M*E.
@@ -104,7 +104,7 @@ class Performer(Kernel):
         return kernels.Maps(q, lambda x, _: k(x), self.exponent)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
-        """Features of the queries, up to a factor each."""
+        """Features of the queries up to a factor each, or their logarithms as `phi_k`."""
         return self._map_q(q, self.projection)
 
     def phi_k(
@@ -114,9 +114,7 @@ class Performer(Kernel):
         return self._map_k(k, self.projection)
 
     def _map_q(self, q: Tensor, projection: Tensor | None) -> Tensor:
-        along = self._along(q, projection)
-        # |q|^2 / 2 is one of the factors that cancel
-        return along if self.kernel == "relu" else kernels.shifted_exp(along)
+        return self._along(q, projection)  # |q|^2 / 2 is one of the factors that cancel
 
     def _map_k(self, k: Tensor, projection: Tensor | None) -> Tensor:
         along = self._along(k, projection)
