@@ -223,7 +223,10 @@ class _Job:
         try:
             self.run.scores()
         except DataError as error:  # told before the work, since it cannot be written to either
-            raise DataError(f"{error}; remove this file and score again") from error
+            if not self.force:
+                text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
+                raise DataError(text) from error
+            self.run.remove_scores()
         try:
             old = None if self.force else Kept.read(self.run, split)
         except DataError:

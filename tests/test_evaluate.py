@@ -161,8 +161,20 @@ def test_results_that_are_no_json_are_named_before_anything_is_decoded(
     run = make()
     (run.path / "scores.json").write_bytes(b"{")
     monkeypatch.setattr(Run, "model", None)
-    with pytest.raises(DataError, match=r"scores.json: not valid JSON: .*; remove this file"):
+    advice = "remove this file, or replace it by `attnkit eval --fresh`"
+    with pytest.raises(DataError, match=rf"scores.json: not valid JSON: .*; {advice}"):
         evaluate(run, ["test"], Eval(), device="cpu")
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff"])
+def test_force_replaces_scores_that_cannot_be_read(make: Callable[..., Run], damage: bytes) -> None:
+    run = make()
+    evaluate(run, ["test"], Eval(), device="cpu")
+    path = run.path / "scores.json"
+    good = json.loads(path.read_bytes())
+    path.write_bytes(damage)
+    evaluate(run, ["test"], Eval(), device="cpu", force=True)
+    assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
 def test_progress_is_told(make: Callable[..., Run]) -> None:

@@ -259,10 +259,7 @@ class Run:
 
         self.flush_log()
         self.update(finished=None, files={places.MODEL: None})
-        scores = self.path / places.SCORES
-        with files.writing(scores):
-            if scores.exists():
-                self.fs.unlink(scores)
+        self.remove_scores()
         with files.replacing(self.path / places.MODEL, self.fs) as prepared:
             only = tensors.unique(weights)
             _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
@@ -364,10 +361,17 @@ class Run:
         """Scores by split; empty before the first evaluation.
 
         Raises:
-            DataError: scores.json is damaged; removing it and scoring again repairs it.
+            DataError: scores.json is damaged; scoring again with force repairs it.
         """
         path = self.path / places.SCORES
         return files.read_json(path, _SCORES_LIMIT) if path.exists() else {}
+
+    def remove_scores(self) -> None:
+        """Forget the scores of all splits: of other weights, or in a damaged file."""
+        path = self.path / places.SCORES
+        with files.writing(path):
+            if path.exists():
+                files.remove(path, self.fs)
 
 
 def _installed(package: str) -> str | None:
