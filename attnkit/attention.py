@@ -435,3 +435,16 @@ def new_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | N
     if readable(real) and bool(real.all()):
         return None
     return real.expand(k.shape[0], -1)
+
+
+def whole(word: str, q: Tensor | None, k: Tensor | None, v: Tensor | None,
+          state: State, prior: object, bias: object) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """q, k, v of a mechanism without scores of pairs that answers whole sequences only.
+
+    Raises ValueError for a part of a sequence, and for what would be added to scores.
+    """
+    if prior is not None or bias is not None:
+        raise ValueError(f"{word} has no scores of pairs: prior and bias cannot be added")
+    if q is None or k is None or v is None or state is not None:
+        raise ValueError(f"{word} answers whole sequences: queries, keys and values, no state")
+    return q, k, v

@@ -26,10 +26,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, numbers
+from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
 from attnkit.errors import UsageError
 from attnkit.masks import full, pads_last, take
-from attnkit.tables import check_length
+from attnkit.tables import check_length, per_head
 
 PLAIN_UP_TO = 256
 """On a CPU the plain products beat the fused kernel up to about this many queries."""
@@ -68,10 +68,7 @@ class Linformer(Attention):
         gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
         """See `Attention.forward`; whole sequences only, so there is no state."""
-        if prior is not None or bias is not None:
-            raise ValueError("linformer has no scores of pairs: prior and bias cannot be added")
-        if q is None or k is None or v is None or state is not None:
-            raise ValueError("linformer answers whole sequences: queries, keys, values, no state")
+        q, k, v = whole("linformer", q, k, v, state, prior, bias)
         check_length(mask, self.project_k.shape[1], "linformer")
         if not full(mask):
             hidden = ~mask.valid[:, None, :, None]
@@ -80,11 +77,26 @@ class Linformer(Attention):
             if order is not None:
                 k, v = take(k, order), take(v, order)
         reach = min(k.shape[2], self.project_k.shape[1])  # what lies beyond are pads
-        keys, values = (
-            projection[:, :reach].transpose(-1, -2) @ x[:, :, :reach]
-            for projection, x in ((self.project_k, k), (self.project_v, v))
-        )
+        k, v = k[:, :, :reach], v[:, :, :reach]
+        projections = self.project_k[:, :reach], self.project_v[:, :reach]
+        rank, width = self.project_k.shape[2], q.shape[3] + v.shape[3]
+        if q.shape[2] * reach * (width + 2 * rank) < (q.shape[2] + reach) * rank * width:
+            return Out(self._by_pairs(q, k, v, *projections), None)
+        keys, values = (_slots(x, table) for x, table in zip((k, v), projections, strict=True))
         return Out(self._attend(q, keys, values), None)
+
+    def _by_pairs(
+        self,
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H S D"],
+        v: Float[Tensor, "B H S E"],
+        project_k: Float[Tensor, "H S R"],
+        project_v: Float[Tensor, "H S R"],
+    ) -> Float[Tensor, "B H T E"]:
+        """Q (E^T K)^T as (Q K^T) E: less work where there are few tokens and many slots."""
+        pairs: Tensor = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+        weights = per_head(pairs, project_k, None).softmax(-1)
+        return per_head(weights, project_v.transpose(1, 2), None) @ v
 
     def _attend(
         self,
@@ -108,3 +120,11 @@ class Linformer(Attention):
         q, k = numbers((1,), (1,)), numbers((math.log(3),), (0,))
         mask = Mask.packed(2, q.device, causal=False)
         return mechanism.weights(q, k, k, mask)[:, :, :1], numbers((1.25, 1))
+
+
+def _slots(
+    x: Float[Tensor, "B H S D"], projection: Float[Tensor, "H S R"]
+) -> Float[Tensor, "B H R D"]:
+    """Mixtures of keys; the rows of a batch side by side, so that no projection is copied."""
+    y = torch.bmm(projection.transpose(1, 2), x.permute(1, 2, 0, 3).flatten(2))
+    return torch.unflatten(y, 2, (x.shape[0], -1)).permute(2, 0, 1, 3)

@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, numbers
+from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
 from attnkit.errors import UsageError
 from attnkit.masks import full, pads_last, take
 
@@ -168,23 +168,20 @@ class Nystrom(Attention):
         gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
         """See `Attention.forward`; whole sequences only, so there is no state."""
-        if prior is not None or bias is not None:
-            raise ValueError("nystrom has no scores of pairs: prior and bias cannot be added")
-        if q is None or k is None or v is None or state is not None:
-            raise ValueError("nystrom answers whole sequences: queries, keys and values, no state")
+        q, k, v = whole("nystrom", q, k, v, state, prior, bias)
         if q.shape[2] != k.shape[2]:
             raise ValueError(
                 f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"
             )
-        whole = full(mask)
+        packed = full(mask)
         visible = None
-        if not whole:
+        if not packed:
             # a row of pads only sees them all, and is emptied in the end
             visible = (mask.valid | ~mask.valid.any(1, keepdim=True))[:, None, None, :]
         y = self._mix(q, k, v, mask, visible)
         if self.filter is not None:
-            y = y + self._convolved(self.filter, v, mask, whole)
-        if not whole:
+            y = y + self._convolved(self.filter, v, mask, packed)
+        if not packed:
             y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
         return Out(y, None)
 
@@ -219,11 +216,11 @@ class Nystrom(Attention):
         return (inverse @ values.to(wide.dtype)).to(values.dtype)
 
     def _convolved(
-        self, taps: Float[Tensor, "H 1 n 1"], v: Tensor, mask: Mask, whole: bool
+        self, taps: Float[Tensor, "H 1 n 1"], v: Tensor, mask: Mask, packed: bool
     ) -> Float[Tensor, "B H T E"]:
         """Values mixed with those of the positions around them."""
-        order = None if whole else pads_last(mask)
-        if not whole:
+        order = None if packed else pads_last(mask)
+        if not packed:
             v = v.masked_fill(~mask.valid[:, None, :, None], 0)
         v = v if order is None else take(v, order)
         y = F.conv2d(v, taps, padding=(taps.shape[2] // 2, 0), groups=v.shape[1])

@@ -12,7 +12,7 @@ from attnkit.layers import MultiHead
 from attnkit.mechanisms import linformer
 from attnkit.mechanisms.linformer import Linformer
 
-HEADS, WIDTH, LONGEST = 2, 4, 30
+HEADS, WIDTH, LONGEST = 2, 16, 30
 
 
 def made(**options: Any) -> Linformer:
@@ -37,12 +37,13 @@ def plainly(mechanism: Linformer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ keys.transpose(1, 2) / WIDTH**0.5).softmax(-1) @ values
 
 
+@pytest.mark.parametrize("rank", [2, 5, 64])
 @pytest.mark.parametrize("limit", [0, 10**9])
 def test_each_row_takes_the_projections_of_its_own_positions(
-    limit: int, monkeypatch: pytest.MonkeyPatch
+    limit: int, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linformer, "PLAIN_UP_TO", limit)
-    mechanism, (q, k, v) = made(rank=5), inputs(5, 12)
+    mechanism, (q, k, v) = made(rank=rank), inputs(5, 12)
     valid = torch.ones(5, 12, dtype=torch.bool)
     valid[1, 8:] = False
     valid[2, :4] = False
@@ -54,6 +55,13 @@ def test_each_row_takes_the_projections_of_its_own_positions(
         expected = plainly(mechanism, q[row, :, real], k[row, :, real], v[row, :, real])
         torch.testing.assert_close(y[row, :, real], expected)
     assert y[4].abs().max().item() == 0
+
+
+def test_many_slots_are_never_filled_for_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linformer, "_slots", None)
+    made(rank=64)(*inputs(2, 12), Mask.packed(12, torch.device("cpu"), causal=False))
+    with pytest.raises(TypeError):
+        made(rank=2)(*inputs(2, 12), Mask.packed(12, torch.device("cpu"), causal=False))
 
 
 def test_pads_beyond_the_limit_are_no_tokens() -> None:
