@@ -1,0 +1,186 @@
+"""Attention maps as one HTML file that needs nothing else: no network, no other file."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from attnkit.errors import UsageError
+from attnkit.maps import KINDS, Capture, Kind, Maps, Token
+from attnkit.show.page.budget import fitted
+from attnkit.text import safe_text
+
+View = Literal["grid", "matrix", "lines", "numbers"]
+VIEWS: tuple[View, ...] = get_args(View)
+BUDGET = 1_500_000
+"""Bytes of a page unless another size is asked for."""
+
+_FOLDER = Path(__file__).parent
+_INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def page(
+    captures: Sequence[Capture],
+    *,
+    command: str = "attnkit visualize-attn RUN TEXT",
+    budget: int = BUDGET,
+    view: View | None = None,
+    kind: Kind | None = None,
+    scale: str = "linear",
+    words: bool = False,
+    special: bool = True,
+) -> bytes:
+    """The page of one text through one model, or through several to compare.
+
+    Weights are 8-bit values (see `encode`).  Where all maps in full would make the page larger
+    than `budget`, it holds thumbnails of all heads, means over heads as fine as fits, and single
+    heads in full as far as they fit; it says what it left out and the `command` that shows it, to
+    which `--layer L --head H` is added.  The same captures give the same bytes.
+
+    Args:
+        captures: at least one; the first is the one that others are compared with.  The reference
+            of a capture follows it as one more.
+        command: how this page was asked for, without layer and head.
+        budget: bytes; thumbnails are shown even where they alone take more.
+        view: what opens first; None: the grid, or the matrix where there is one map only.
+        kind: which attention opens first; None: cross, else the first there is.
+        scale: "linear", "log" or "row", to open with.
+        words: whether pieces are merged to words at first.
+        special: whether special tokens are shown at first.
+
+    Raises:
+        UsageError: no capture has a map with a token on each axis.
+    """
+    kept = _drawable(captures)
+    every = [maps for _, some in kept for maps in some]
+    if not every:
+        raise UsageError("no attention maps to show: choose a text with at least one token")
+    axes = _Axes()
+    records = [_record(capture, some, axes) for capture, some in kept]
+    start = {
+        "view": view or ("matrix" if all(_single(maps) for maps in every) else "grid"),
+        "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
+        "other": 1 if len(kept) > 1 else -1,
+    }  # fmt: skip
+    data = {
+        "captures": records, "axes": axes.found, "command": safe_text(command),
+        "colours": _colours(), "start": start,
+    }  # fmt: skip
+    title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
+    room = budget - len(_fill(title, data))
+    described = [maps for record in records for maps in record["maps"]]
+    for maps, coded in zip(described, fitted(every, room), strict=True):
+        maps |= coded
+    return _fill(title, data)
+
+
+class _Axes:
+    """Axes of tokens, each written once; equal numbers are equal tokens."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, list[Any]]] = []
+        self.numbers: dict[tuple[Token, ...], int] = {}
+
+    def number(self, tokens: tuple[Token, ...]) -> int:
+        if tokens not in self.numbers:
+            self.numbers[tokens] = len(self.found)
+            self.found.append({
+                "text": [_label(token.text) for token in tokens],
+                "word": [token.word for token in tokens],
+                "special": [int(token.special) for token in tokens],
+            })  # fmt: skip
+        return self.numbers[tokens]
+
+
+def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[Maps]]]:
+    """Captures and their references with the maps that have a cell."""
+    every = [one for some in captures for one in (some, some.reference) if one is not None]
+    found = [
+        (
+            one,
+            [one.maps[kind] for kind in KINDS if kind in one.maps and one.maps[kind].weights.size],
+        )
+        for one in every
+    ]
+    return [(one, maps) for one, maps in found if maps]
+
+
+def _single(maps: Maps) -> bool:
+    return maps.weights.shape[:2] == (1, 1)
+
+
+def _record(capture: Capture, every: Sequence[Maps], axes: _Axes) -> dict[str, Any]:
+    return {
+        "model": safe_text(capture.model), "source": safe_text(capture.source),
+        "output": safe_text(capture.output), "how": safe_text(capture.how),
+        "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
+        "maps": [_describe(maps, axes) for maps in every],
+    }  # fmt: skip
+
+
+def _label(text: str) -> str:
+    return safe_text(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
+    return {
+        "kind": maps.kind,
+        "layers": [
+            {
+                "number": layer.number, "mechanism": safe_text(layer.mechanism),
+                "exact": layer.exact, "static": layer.static,
+                "distance": layer.distance and [round(float(x), 4) for x in layer.distance],
+            }
+            for layer in maps.layers
+        ],
+        "heads": list(maps.heads),
+        "queries": axes.number(maps.queries),
+        "keys": axes.number(maps.keys),
+    }  # fmt: skip
+
+
+_ANCHORS = {
+    "sequential": ((0, 34, 78), (67, 78, 108), (125, 124, 120), (188, 174, 108), (254, 232, 56)),
+    "diverging": ((5, 48, 97), (107, 172, 209), (247, 246, 246), (228, 128, 102), (103, 0, 31)),
+}
+
+
+def _colours() -> dict[str, str]:
+    """Colour maps as 256 colours of six hexadecimal digits."""
+    at = np.linspace(0, 4, 256)
+    return {
+        name: np.stack([np.interp(at, range(5), channel) for channel in zip(*anchors, strict=True)])
+        .T.round()
+        .astype(np.uint8)
+        .tobytes()
+        .hex()
+        for name, anchors in _ANCHORS.items()
+    }
+
+
+def _fill(title: str, data: dict[str, Any]) -> bytes:
+    """The template with script, style, their hashes and the data; data can end no element."""
+    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    parts = {
+        "title": html.escape(safe_text(title)),
+        "script": script,
+        "style": style,
+        "script-hash": _hash(script),
+        "style-hash": _hash(style),
+        "data": json.dumps(data, separators=(",", ":")).translate(_INERT),
+    }
+    template = (_FOLDER / "template.html").read_text(encoding="utf-8")
+    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: parts[found[1]], template)
+    return filled.encode("utf-8")
+
+
+def _hash(content: str) -> str:
+    digest = hashlib.sha256(content.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

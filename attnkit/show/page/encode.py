@@ -1,0 +1,86 @@
+"""Weights as 8-bit values with a step for each row: small, and as exact as the page says."""
+
+import base64
+import zlib
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+Weights = Float[NDArray[np.float32], "N T S"]
+Power = Literal[1, 2]
+
+
+def encode(weights: Weights, power: Power, pool: tuple[int, int] = (1, 1)) -> dict[str, Any]:
+    """Code maps [maps, queries, keys] as the page reads them.
+
+    A value is step * q with q = byte - zero, or step * q * |q| where `power` is 2, which is finer
+    where weights are small; step and zero are the row's own.  Rows in [0, 1] come back within
+    1/255, and where that allows it with their exact sum.  Weights that are not finite become 0.
+
+    Returns:
+        shape, `power`, `pool` (how many queries and keys each value stands for), `error` (the
+        largest difference between a decoded value and its weight), and `data`: steps (float32,
+        little endian), zeros and values, deflated, as base64.
+    """
+    count, rows, columns = weights.shape
+    weights = np.where(np.isfinite(weights), weights, 0).astype(np.float32)
+    bent = weights if power == 1 else np.sign(weights) * np.sqrt(np.abs(weights))
+    low = np.minimum(bent.min(2, keepdims=True), 0)
+    high = np.maximum(bent.max(2, keepdims=True), 0)
+    zero = np.rint(255 * -low / np.maximum(high - low, np.float32(1e-30)))
+    step = np.maximum(-low / np.maximum(zero, 1), high / np.maximum(255 - zero, 1))
+    q = np.clip(np.rint(bent / np.where(step > 0, step, 1)) + zero, 0, 255)
+    places = (q - zero).astype(np.float32)
+    if power == 2:
+        places *= np.abs(places)
+    steps = (step**power).astype(np.float32)
+    if pool == (1, 1):
+        steps = _with_sums(weights, places, steps)
+    error = float(np.abs(steps * places - weights).max())
+    parts = (steps.astype("<f4"), zero.astype(np.uint8), q.astype(np.uint8))
+    packed = zlib.compressobj(6, zlib.DEFLATED, -15)
+    data = b"".join(packed.compress(part.tobytes()) for part in parts) + packed.flush()
+    return {
+        "count": count, "rows": rows, "columns": columns, "power": power, "pool": pool,
+        "error": float(f"{1.05 * error:.2g}"), "data": base64.b64encode(data).decode("ascii"),
+    }  # fmt: skip
+
+
+def decode(coded: dict[str, Any]) -> Weights:
+    """The values of `encode` as the page computes them."""
+    count, rows, columns = coded["count"], coded["rows"], coded["columns"]
+    raw = zlib.decompress(base64.b64decode(coded["data"]), -15)
+    lines = count * rows
+    steps = np.frombuffer(raw, "<f4", lines).reshape(count, rows, 1)
+    zeros = np.frombuffer(raw, np.uint8, lines, 4 * lines).reshape(count, rows, 1)
+    q = np.frombuffer(raw, np.uint8, lines * columns, 5 * lines).reshape(count, rows, columns)
+    places = q.astype(np.float32) - zeros
+    if coded["power"] == 2:
+        places *= np.abs(places)
+    values: Weights = steps * places
+    return values
+
+
+def pooled(weights: Float[NDArray[np.float32], "... T S"], pool: tuple[int, int]) -> Weights:
+    """The value farthest from 0 of each pool of queries and keys, as maps [N, T', S']."""
+    stack = weights.reshape(-1, *weights.shape[-2:])
+    for axis, size in ((1, pool[0]), (2, pool[1])):
+        if size > 1:
+            starts = np.arange(0, stack.shape[axis], size)
+            high = np.maximum.reduceat(stack, starts, axis)
+            low = np.minimum.reduceat(stack, starts, axis)
+            stack = np.where(high >= -low, high, low)
+    return stack
+
+
+def _with_sums(weights: Weights, places: Weights, steps: Weights) -> Weights:
+    """Steps with which each row has its exact sum, where that moves no value far."""
+    wanted = weights.sum(2, keepdims=True, dtype=np.float64)
+    got = (steps * places).sum(2, keepdims=True, dtype=np.float64)
+    ratio = np.divide(wanted, got, out=np.ones_like(got), where=np.abs(got) > 1e-6)
+    better = (steps * ratio).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = np.abs(better * places - weights).max(2, keepdims=True)
+    return np.where((error <= 1 / 255) & (np.abs(ratio - 1) < 0.02), better, steps)
