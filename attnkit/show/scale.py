@@ -1,0 +1,108 @@
+"""From weights to shares of a colour map, with the limits that its bar shows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+Scale = Literal["linear", "log", "row"]
+SCALES: tuple[Scale, ...] = ("linear", "log", "row")
+FLOOR = 1e-3
+"""The logarithmic scale starts here: smaller weights, 0 and negative ones look like it."""
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Weights as shares of a colour map, and what its two ends stand for."""
+
+    values: Float[Array, "... T S"]
+    """From 0 to 1; of signed weights 0.5 is none."""
+    low: float
+    high: float
+    scale: Scale
+    signed: bool = False
+    notes: tuple[str, ...] = ()
+    """What a reader must know about values that lie outside or were changed."""
+
+
+def limits(weights: Sequence[NDArray[np.floating]], signed: bool = False) -> tuple[float, float]:
+    """One range for several maps: from 0, or the lowest where it is negative, to the highest.
+
+    Signed weights get a range with 0 in its middle.  A range is never empty: (0, 1) for no
+    weights or zeros alone.
+    """
+    finite = [part[np.isfinite(part)] for part in map(np.asarray, weights)]
+    low = min([0.0, *(float(part.min()) for part in finite if part.size)])
+    high = max([0.0, *(float(part.max()) for part in finite if part.size)])
+    if signed:
+        reach = max(-low, high) or 1.0
+        return -reach, reach
+    return low, high if high > low else low + 1.0
+
+
+def scaled(
+    weights: Float[Array, "... T S"],
+    scale: Scale = "linear",
+    *,
+    signed: bool = False,
+    bounds: tuple[float, float] | None = None,
+    floor: float = FLOOR,
+) -> Scaled:
+    """Weights on a scale.
+
+    Args:
+        weights: any numbers; effective maps have negative ones and ones above 1.
+        scale: "linear"; "log", from `floor` up; "row", each row from 0 to its own maximum.
+        signed: differences: 0 is in the middle, and each side is drawn by its magnitude.
+        bounds: the range of values, for several maps with one colour bar; default: `limits`.
+        floor: where the logarithmic scale starts; at most a tenth of its end.
+    """
+    finite = np.isfinite(weights)
+    clean = np.where(finite, weights, 0).astype(np.float64)
+    notes = [] if finite.all() else [f"{np.sum(~finite):,} values are not finite: drawn as 0"]
+    low, high = bounds or limits([clean], signed)
+    if scale == "linear":
+        values = (clean - low) / (high - low)
+        return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
+    if not signed and clean.size and clean.min() < 0:
+        lowest = f"{floor:g}" if scale == "log" else "0"
+        notes.append(f"negative weights (lowest {clean.min():.2g}) are drawn as {lowest}")
+    size = np.abs(clean) if signed else np.maximum(clean, 0)
+    if scale == "log":
+        high = max(high, 10 * floor)
+        share = np.log(np.maximum(size, floor) / floor) / np.log(high / floor)
+        notes.insert(0, f"{'magnitudes' if signed else 'weights'} below {floor:g} look like it")
+        low = -high if signed else floor
+    else:
+        top = size.max(-1, keepdims=True, initial=0)
+        share = np.divide(size, top, out=np.zeros_like(size), where=top > 0)
+        low, high = (-1.0 if signed else 0.0), 1.0
+    values = 0.5 + np.sign(clean) * share / 2 if signed else share
+    return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
+
+
+def pooled(values: Float[Array, "T S"], rows: int, columns: int, signed: bool) -> Array:
+    """Blocks of `rows` x `columns` scaled values as one: the highest, or the farthest from 0.5."""
+    height, width = values.shape
+    if (rows, columns) == (1, 1) or not values.size:
+        return values
+    starts = np.arange(0, height, rows), np.arange(0, width, columns)
+
+    def blocks(function: np.ufunc) -> Array:
+        down = function.reduceat(values, starts[0], axis=0)
+        return np.asarray(function.reduceat(down, starts[1], axis=1), np.float32)
+
+    high = blocks(np.maximum)
+    if not signed:
+        return high
+    low = blocks(np.minimum)
+    return np.where(0.5 - low > high - 0.5, low, high)
+
+
+def _unit(values: NDArray[np.float64]) -> Array:
+    return np.clip(values, 0, 1).astype(np.float32)

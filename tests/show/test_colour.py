@@ -1,0 +1,99 @@
+"""Colour maps as numbers: lightness, symmetry, the fallbacks."""
+
+import numpy as np
+import pytest
+
+from attnkit.show import colour
+from attnkit.show.colour import PALETTES, Palette
+
+
+def lightness(palette: Palette) -> np.ndarray:
+    return colour.lab(colour.table(palette))[:, 0]
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_lightness_rises_at_every_step(palette: Palette) -> None:
+    assert np.diff(lightness(palette)).min() > 0
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_lightness_rises_evenly(palette: Palette) -> None:
+    """No tenth of the map has less than half or more than twice its share of the range."""
+    rises = np.diff(lightness(palette)[np.linspace(0, 255, 11).astype(int)])
+    share = rises / rises.mean()
+    assert 0.5 < share.min() < share.max() < 2
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_maps_are_those_of_their_names(palette: Palette) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    theirs = np.round(matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255)
+    assert np.abs(colour.table(palette) - theirs).max() <= 3
+
+
+def test_differences_are_equally_light_on_both_sides() -> None:
+    sides = lightness("difference")
+    assert np.abs(sides - sides[::-1]).max() < 1
+    assert np.diff(sides[:128]).min() > 0
+
+
+def test_no_difference_is_grey() -> None:
+    middle = colour.colours(np.array([0.5]), "difference")[0]
+    assert np.ptp(middle.astype(int)) <= 2
+    assert middle.min() > 220
+
+
+# Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
+BLIND = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                   [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                     [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
+                   [0.004733, 0.691367, 0.303900]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BLIND)
+def test_colour_blind_readers_tell_the_sides_apart(kind: str) -> None:
+    """At equal lightness the hues of +x and -x stay 25 apart in CIELAB from x = 0.25 on."""
+    rgb = colour.table("difference") / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(linear @ np.array(BLIND[kind]).T, 0, 1)
+    coded = np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055)
+    found = colour.lab(np.round(coded * 255).astype(np.uint8))
+    apart = np.linalg.norm(found[:96] - found[::-1][:96], axis=1)
+    assert apart.min() > 25
+
+
+def test_nearest_terminal_colour_of_its_own_colours_is_itself() -> None:
+    assert colour.nearest_xterm(colour.xterm_colours()).tolist()[:216] == list(range(16, 232))
+
+
+@pytest.mark.parametrize("palette", PALETTES)
+def test_256_colours_never_get_darker(palette: Palette) -> None:
+    shown = colour.xterm_colours()[colour.xterm_table(palette) - 16]
+    light = colour.lab(shown)[:, 0]
+    assert np.diff(light).min() >= 0
+    assert np.ptp(light) > 60
+    assert len(set(colour.xterm_table(palette).tolist())) >= 11
+
+
+def test_256_colours_of_differences_are_lightest_in_the_middle() -> None:
+    shown = colour.xterm_colours()[colour.xterm_table("difference") - 16]
+    light = colour.lab(shown)[:, 0]
+    assert np.diff(light[:128]).min() >= 0 >= np.diff(light[128:]).max()
+    assert np.abs(light - light[::-1]).max() < 12
+
+
+def test_values_outside_get_the_nearer_end() -> None:
+    found = colour.colours(np.array([-1, 0, 1, 2]))
+    assert found.tolist()[0] == found.tolist()[1]
+    assert found.tolist()[2] == found.tolist()[3]
+
+
+@pytest.mark.parametrize(("ascii_only", "ramp"), [(False, " ░▒▓█"), (True, " .:-=+*#%@")])
+def test_shades_take_equal_shares(ascii_only: bool, ramp: str) -> None:
+    values = (np.arange(len(ramp)) + 0.5) / len(ramp)
+    assert "".join(colour.shades(values, ascii_only)) == ramp
+    assert colour.shades(np.array([1.0, 0.0]), ascii_only).tolist() == [ramp[-1], ramp[0]]
