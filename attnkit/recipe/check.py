@@ -88,7 +88,9 @@ def _data(built: Built) -> Iterator[Fault]:
     given = [name for name, value in paths.items() if value is not None]
     if data.corpus is not None:
         for name in given:
-            text = "a corpus brings its own splits; give `data.corpus` or paths, not both"
+            text = (
+                f"{quoted(data.corpus)} brings its own splits; to read files, set data.corpus=null"
+            )
             yield Fault((f"data.{name}",), text)
     else:
         yield from _paths(data, given)

@@ -25,7 +25,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "train.monitor=bleu", "train.monitor: language-modeling decodes nothing to score"),
         (LM, "eval.metrics=perplexity,bleu", "eval.metrics: bleu needs decoded text"),
         (LM, "data.source=en", "data.source: a language model has no source"),
-        (GOOD, "data.train=a.jsonl", "data.train: a corpus brings its own splits; give `data.cor"),
+        (GOOD, "data.train=a.jsonl", "own splits; to read files, set data.corpus=null"),
         (
             FILES % "rows: 1",
             "",
