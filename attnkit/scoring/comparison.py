@@ -111,6 +111,7 @@ def _record(
         "split": group[key][0].row["split"],
         "metric": metric,
         "baseline": base[1],
+        "baseline_recipe": base[0],
         "difference": difference,
         "p": result and result.p,
         "p_corrected": None,

@@ -260,12 +260,23 @@ def _seeds(rows: Sequence[Object]) -> str:
     return f"seeds: {seeds}{spread}"
 
 
+def _base(record: Object, rows: Sequence[Object]) -> str:
+    """What a variant was compared with: its name, and its runs where there are several recipes."""
+    name = str(record["baseline"])
+    if len({row["recipe"] for row in rows}) == 1:
+        return name
+    recipe = record["baseline_recipe"]
+    key = (recipe, name, record["split"])
+    runs = [r["run"] for r in rows if (r["recipe"], r["variant"], r["split"]) == key]
+    return f"{name} of {recipe} ({_runs(runs)})"
+
+
 def _significance(comparison: Object) -> list[str]:
     """How the differences were tested."""
     comparisons = comparison["comparisons"]
     if not comparisons:
         return []
-    notes = [f"difference: to {_join(c['baseline'] for c in comparisons)}"]
+    notes = [f"difference: to {_join(_base(c, comparison['rows']) for c in comparisons)}"]
     if any(c["p"] is not None for c in comparisons):
         variants = len({(c["recipe"], c["variant"]) for c in comparisons})
         notes[0] += (

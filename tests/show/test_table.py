@@ -46,6 +46,7 @@ def against(variant: str, metric: str, difference: float | None, p: float) -> di
         "split": "test",
         "metric": metric,
         "baseline": "vanilla",
+        "baseline_recipe": "translation/multi30k",
         "difference": difference,
         "p": None if difference is None else p,
         "p_corrected": None if difference is None else 4 * p,
@@ -269,3 +270,16 @@ def test_json_has_the_rows_as_named_values() -> None:
     assert read["title"] == "translation/multi30k: test"
     assert read["rows"][2]["bleu"] == 41.25
     assert len(read["notes"]) == 6
+
+
+def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
+    """Both were called base, so "difference: to base" did not say whose."""
+    rows = [
+        run("base", 1, 39.0, 44.0) | {"recipe": name, "run": f"runs/{name}/base/seed-1"}
+        for name in ("A", "B")
+    ]
+    record = against("base", "bleu", 0.5, 0.2)
+    record |= {"recipe": "B", "baseline": "base", "baseline_recipe": "A"}
+    found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
+    note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
+    assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
