@@ -94,6 +94,50 @@ def prepare(
     return Prepared(corpus, tokenizer, splits[0], splits[1], reports, digest, root)
 
 
+def check_splits(
+    recipe: schema.Recipe,
+    *,
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Read the splits that a recipe evaluates, so that their faults are told before training.
+
+    Those that training reads anyway are left to it.
+
+    Args:
+        recipe: one variant.
+        data_dir, cache, offline, progress: as `prepare`.
+        fetch: download what is not at hand.
+
+    Returns:
+        The splits that were not checked because that needs a download.
+
+    Raises:
+        MissingInputError: the corpus or a split is not there.
+        DataError: a file is malformed or has no rows.
+    """
+    corpus = Corpus.open(
+        recipe.data,
+        recipe.task,
+        data_dir=data_dir,
+        cache=cache,
+        offline=offline,
+        progress=progress,
+    )
+    left = []
+    for name in recipe.eval.splits:
+        if name in ("train", "valid"):
+            continue
+        if fetch or name not in corpus.splits or corpus.at_hand(name):
+            corpus.verify(name)
+        else:
+            left.append(name)
+    return left
+
+
 def encode_split(
     corpus: Corpus,
     tokenizer: Tokenizer,

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from attnkit import prepare as module
+from attnkit.data import cards
 from attnkit.data.batch import collate
 from attnkit.data.encoded import Encoded
-from attnkit.errors import DataError, MissingInputError, RecipeError
-from attnkit.prepare import encode_split, prepare, train_epoch
+from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
+from attnkit.prepare import check_splits, encode_split, prepare, train_epoch
 from attnkit.recipe.schema import Recipe
 from attnkit.tokens import EOS, thin
 
@@ -259,3 +260,46 @@ def test_multi30k_is_prepared_and_found_again(corpora: Path, tmp_path: Path) -> 
     assert warm.tokenizer.target.decode(pieces(warm.valid)) == [" ".join(t.split()) for t in text]
     meta = json.loads((warm.train.path / "meta.json").read_text())
     assert meta["content"]["dtype"] == "uint16"
+
+
+def test_splits_that_are_scored_are_read_to_their_end(tmp_path: Path) -> None:
+    test = write_pairs(tmp_path, "test", 5)
+    made = recipe(tmp_path, data={"test": test}, eval={"splits": ["valid", "test"]})
+    assert check_splits(made, cache=tmp_path / "c") == []
+    with open(test[1], "rb+") as file:
+        file.seek(-2, 2)
+        file.write(b"\xff")
+    with pytest.raises(DataError, match=r"test\.de:5:\d+: malformed UTF-8"):
+        check_splits(made, cache=tmp_path / "c")
+    for name in test:
+        Path(name).write_bytes(b"")
+    with pytest.raises(DataError, match=r"test\.en:1: the test split has no rows"):
+        check_splits(made, cache=tmp_path / "c")
+
+
+@pytest.mark.parametrize("fetch", [True, False])
+def test_splits_of_a_card_are_fetched_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetch: bool
+) -> None:
+    monkeypatch.delenv("ATTNKIT_DATA", raising=False)
+    data = {"corpus": "multi30k", "source": "en", "target": "de"}
+    made = Recipe.model_validate(
+        {"task": "translation", "data": data, "eval": {"splits": ["test"]}}
+    )
+    if fetch:
+        with pytest.raises((MissingInputError, UnavailableError), match="multi30k"):
+            check_splits(made, cache=tmp_path, offline=True)
+    else:
+        assert check_splits(made, cache=tmp_path, fetch=False) == ["test"]
+
+
+def test_a_damaged_file_of_a_card_is_told(tmp_path: Path) -> None:
+    card = cards.load("multi30k")
+    for file in card.files():
+        path = tmp_path / "data" / "multi30k" / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    data = {"corpus": "multi30k", "source": "en", "target": "de"}
+    made = Recipe.model_validate({"task": "translation", "data": data})
+    with pytest.raises(DataError, match=r"has 0 bytes|SHA-256 is|has no rows"):
+        check_splits(made, data_dir=tmp_path / "data", cache=tmp_path, fetch=False)

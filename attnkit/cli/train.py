@@ -100,6 +100,7 @@ def train(
     file = load(recipe, settings, attempt=attempt)
     jobs = list(_jobs(file, variant, seed, out))
     if dry_run:
+        _check_data(file, jobs, data_dir)
         _announce(file, jobs, as_json)
         return
     if not (as_json or quiet):
@@ -209,6 +210,20 @@ def _headline(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> str:
     seeds = len(jobs) // variants
     plural = f"{variants} variant{'s' * (variants != 1)}, {seeds} seed{'s' * (seeds != 1)}"
     return f"{file.name}: {plural}, runs go to {out / file.name}"
+
+
+def _check_data(file: "RecipeFile", jobs: Sequence[Job], data_dir: Path | None) -> None:
+    """--dry-run: what training would say of the splits that are scored; nothing is downloaded."""
+    from attnkit.prepare import check_splits
+
+    done = []
+    for name in dict.fromkeys(job.variant for job in jobs):
+        recipe = file.variants[name]
+        if (recipe.data, recipe.eval.splits) in done:
+            continue
+        done.append((recipe.data, recipe.eval.splits))
+        for split in check_splits(recipe, data_dir=data_dir, fetch=False):
+            console.say(f"{recipe.data.corpus}: {split} is not at hand; training fetches it first")
 
 
 def _announce(file: "RecipeFile", jobs: Sequence[Job], as_json: bool) -> None:

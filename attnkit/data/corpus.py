@@ -117,7 +117,17 @@ class Corpus(ABC):
             tally.rows += 1
             yield Row("", row.target) if self._causal else row
         if tally.rows == before:
-            raise DataError(f"{self.name}: the {split} split has no rows")
+            raise DataError(f"{self._first(split)}: the {split} split has no rows")
+
+    @final
+    def verify(self, split: str) -> None:
+        """Read a split to its end, for its faults.
+
+        Raises:
+            as `rows`.
+        """
+        for _ in self.rows(split):
+            pass
 
     def _kept(self, split: str) -> int:
         """How many rows of a split are kept at most; 0 is all."""
@@ -142,6 +152,14 @@ class Corpus(ABC):
     @abstractmethod
     def _check(self, split: str) -> None:
         """Find faults of files early: of this split, and before training of all at hand."""
+
+    @abstractmethod
+    def at_hand(self, split: str) -> bool:
+        """Whether a split that exists can be read without a download."""
+
+    @abstractmethod
+    def _first(self, split: str) -> str:
+        """The place of the first row, for messages."""
 
     @abstractmethod
     def _read(self, split: str, counts: Counts) -> Iterator[Row]:
@@ -171,6 +189,13 @@ class _Generated(Corpus):
 
     def _check(self, split: str) -> None:
         """A generator has no files."""
+
+    def at_hand(self, split: str) -> bool:
+        """See `Corpus.at_hand`."""
+        return True
+
+    def _first(self, split: str) -> str:
+        return self.name
 
     def _size(self, split: str) -> int:
         wanted = self._data.size if split == "train" else None
@@ -210,6 +235,13 @@ class _Files(Corpus):
             for part in self._parts[name]:
                 if name == split or all(map(self._at_hand, part.files)):
                     self._aligned(part)
+
+    def at_hand(self, split: str) -> bool:
+        """See `Corpus.at_hand`."""
+        return all(self._at_hand(file) for part in self._parts[split] for file in part.files)
+
+    def _first(self, split: str) -> str:
+        return f"{self._path(self._parts[split][0].files[0])}:1"
 
     def _at_hand(self, file: cards.File | Path) -> bool:
         return isinstance(file, Path) or (self._places is not None and self._places.at_hand(file))

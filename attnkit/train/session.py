@@ -15,7 +15,7 @@ from attnkit import models
 from attnkit.data.batch import collate
 from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
 from attnkit.evaluate import comparison, evaluate, pick_device
-from attnkit.prepare import Prepared, prepare
+from attnkit.prepare import Prepared, check_splits, prepare
 from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
 from attnkit.train import events
@@ -261,7 +261,8 @@ def _settled(session: Session, new: Run) -> str | None:
 
 def _data(session: Session, recipe: Recipe) -> Generator[Event, None, Prepared]:
     """Prepare the data once for all variants that share it, reporting while it goes on."""
-    key = "\n".join(part.model_dump_json() for part in (recipe.data, recipe.tokenizer))
+    parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
+    key = "\n".join((*parts, *recipe.eval.splits))
     if key not in session.data:
         session.data[key] = yield from _preparation(session, recipe)
         yield events.Prepared(tuple(session.data[key].reports))
@@ -282,9 +283,9 @@ def _preparation(session: Session, recipe: Recipe) -> Generator[Event, None, Pre
 
     def work() -> None:
         try:
-            news.put(
-                prepare(recipe, data_dir=session.data_dir, offline=session.offline, progress=tell)
-            )
+            where: Any = {"data_dir": session.data_dir, "offline": session.offline}
+            check_splits(recipe, **where, progress=tell)
+            news.put(prepare(recipe, **where, progress=tell))
         except BaseException as error:  # handed to the caller's thread, which raises it
             news.put(error)
 

@@ -103,3 +103,25 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: 
     assert "\x1b[?25h" in text.split("\x1b[?25l")[-1], "and comes back"
     assert "■" in text
     assert "stopped by SIGINT after step" in text
+
+
+@pytest.mark.parametrize("flag", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(b"", "c.tgt:1: the test split has no rows"), (b"w01\nw\xff\n", "c.tgt:2:2: malformed UTF-8")],
+)
+def test_a_faulty_test_file_is_told_before_anything_is_trained(
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: list[str],
+    text: bytes,
+    reason: str,
+) -> None:
+    """It was told after the training, when the run was to be scored."""
+    monkeypatch.chdir(recipe.parent)
+    (recipe.parent / "c.src").write_bytes(b"w01\nw02\n" if text else b"")
+    (recipe.parent / "c.tgt").write_bytes(text)
+    assert main(["train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag]) == 65
+    assert reason in capsys.readouterr().err
+    assert not list(recipe.parent.glob("runs/**/manifest.json"))

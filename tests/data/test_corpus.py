@@ -400,7 +400,7 @@ def test_ragged_files_are_refused_before_the_first_row(folder: Path, cap: int) -
 
 def test_a_split_without_rows_is_refused(folder: Path) -> None:
     write(folder / "empty.txt", "")
-    with pytest.raises(DataError, match="empty: the train split has no rows"):
+    with pytest.raises(DataError, match="empty.txt:1: the train split has no rows"):
         list(Corpus.open(Data(train="empty.txt"), "language-modeling").rows("train"))
 
 
