@@ -20,6 +20,7 @@ LAYERS = (
     {"bench"},
     {"show", "nbce", "capture", "explain", "contract"},
     {"train"},
+    {"huggingface"},
     {"evaluate"},
     {"scoring", "search"},
     {"runs"},

@@ -1,0 +1,318 @@
+"""Opening a Hugging Face model: its kind, weights and tokenizer, and every refusal in one line.
+
+Only the public interface of transformers is used.  Code of a model's repository is never run and
+pickled weights are never read: such models are refused.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from attnkit import __version__
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    MissingInputError,
+    UnavailableError,
+    UsageError,
+    out_of_memory,
+)
+from attnkit.evaluate import pick_device
+from attnkit.huggingface.places import CONFIG, Place, check, find
+from attnkit.huggingface.quiet import quiet, transformers
+from attnkit.text import nearest
+
+Shape = Literal["encoder-decoder", "decoder", "encoder"]
+"""What a model is, in a recipe's words; a decoder is a causal language model."""
+
+OLDEST = 5
+"""First major version of transformers that fits."""
+TYPES = ("float32", "bfloat16", "float16", "auto")
+"""Number types; auto is the one that the weights were saved in."""
+UNSET = 10**9
+"""A tokenizer that knows no limit says a number beyond all texts."""
+HASHED = 1 << 30
+"""Bytes of weights that are hashed, at most: about a second."""
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model that is ready to read, with its tokenizer."""
+
+    name: str
+    """Directory or hub name, as it was given."""
+    shape: Shape
+    model: Any
+    """A PreTrainedModel in evaluation mode: with a language modelling head unless an encoder."""
+    tokenizer: Any
+    """A PreTrainedTokenizerBase."""
+    device: torch.device
+    limit: int | None
+    """Most tokens that a side may have, special ones included; None where there is no limit."""
+    path: Path
+    """The directory of its files."""
+    revision: str | None = None
+    """The hub's commit."""
+
+    @contextmanager
+    def eager(self) -> Iterator[None]:
+        """Attention by plain products inside, which gives weights; as opened outside."""
+        before = self.model.config._attn_implementation
+        with quiet():
+            self.model.set_attn_implementation("eager")
+        try:
+            yield
+        finally:
+            with quiet():
+                self.model.set_attn_implementation(before)
+
+    def facts(self) -> dict[str, str]:
+        """Hashes of weights (where they are below 1 GiB) and tokenizer, revision, versions."""
+        found = {
+            "weights": _digest(sorted(self.path.glob("model*.safetensors"))),
+            "tokenizer": _digest([self.path / "tokenizer.json"]),
+            "revision": self.revision,
+            "attnkit": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers().__version__,
+        }
+        return {key: value for key, value in found.items() if value}
+
+
+def installed() -> None:
+    """Raise UnavailableError where transformers is missing or too old."""
+    advice = f"Hugging Face models need transformers >= {OLDEST}: pip install 'attnkit[hf]'"
+    try:
+        found = version("transformers")
+    except PackageNotFoundError:
+        raise UnavailableError(advice) from None
+    if int(found.split(".")[0]) < OLDEST:
+        raise UnavailableError(f"{advice} (here: {found})")
+
+
+def open_model(
+    name: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    attn_implementation: str | None = None,
+    offline: bool = False,
+    revision: str | None = None,
+) -> Pretrained:
+    """Open a local directory, or where there is none a model of the hub.
+
+    The network is used only for a hub name, and not when `offline`, ATTNKIT_OFFLINE or
+    HF_HUB_OFFLINE says so.
+
+    Args:
+        name: directory, or OWNER/MODEL.
+        device: auto takes a GPU where there is one.
+        dtype: float32, bfloat16, float16, or auto: as saved.
+        attn_implementation: how transformers computes attention: "sdpa" or "eager"; None: sdpa
+            where the model has it.
+        offline: forbid downloads.
+        revision: branch, tag or commit of a hub model.
+
+    Raises:
+        UnavailableError: transformers, another package that the model needs, the device or the
+            network is not there.
+        MissingInputError: there is no such model, or a part of it is missing.
+        DataError: its files are damaged, unknown, pickled, or need code of their own.
+        UsageError: an unknown dtype.
+    """
+    installed()
+    if dtype not in TYPES:
+        raise UsageError(f"dtype {dtype}: use {nearest(dtype, TYPES) or ', '.join(TYPES)}")
+    place_of_work = pick_device(device)
+    place = find(str(name), offline=offline, revision=revision)
+    check(place)
+    with quiet():
+        shape, auto = _kind(place)
+        model = _weights(place, shape, auto, dtype, attn_implementation).to(place_of_work)
+        tokenizer = _tokenizer(place, model)
+    return Pretrained(
+        place.name,
+        shape,
+        model,
+        tokenizer,
+        torch.device(place_of_work),
+        _limit(model, tokenizer),
+        place.path,
+        place.revision,
+    )
+
+
+def _settings(place: Place) -> dict[str, Any]:
+    """config.json, refused where transformers itself has no such model."""
+    try:
+        read = json.loads((place.path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{place.name}: {CONFIG} cannot be read: {_line(error)}") from error
+    settings: dict[str, Any] = read if isinstance(read, dict) else {}
+    kind = settings.get("model_type")
+    if not isinstance(kind, str):
+        raise DataError(f"{place.name}: {CONFIG} names no model_type: not a Hugging Face model")
+    known = transformers().CONFIG_MAPPING
+    if kind in known:
+        return settings
+    if settings.get("auto_map"):
+        raise DataError(
+            f"{place.name}: a model of type {kind!r} needs code from its repository, which attnkit "
+            "never runs: use a model that transformers itself has"
+        )
+    near = nearest(kind, known.keys())
+    raise DataError(
+        f"{place.name}: transformers {transformers().__version__} knows no model of type {kind!r}"
+        + (f" (nearest: {near})" if near else "")
+    )
+
+
+def _kind(place: Place) -> tuple[Shape, Any]:
+    """What the model is, and the class that opens it."""
+    read = _settings(place)
+    library = transformers()
+    try:
+        config = library.AutoConfig.from_pretrained(
+            place.path, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise DataError(f"{place.name}: {CONFIG} is malformed: {_line(error)}") from error
+    kind, named = type(config), str((read.get("architectures") or [""])[0])
+    causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
+    masked = library.MODEL_FOR_MASKED_LM_MAPPING
+    both = library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    encodes = library.MODEL_FOR_TEXT_ENCODING_MAPPING
+    if kind in encodes and named == _class_name(encodes, kind) and named.endswith("EncoderModel"):
+        return "encoder", library.AutoModelForTextEncoding
+    if config.is_encoder_decoder and kind in both:
+        return "encoder-decoder", library.AutoModelForSeq2SeqLM
+    if kind in causal and (kind not in masked or _decodes(config, named, causal, masked)):
+        return "decoder", library.AutoModelForCausalLM
+    if kind in masked or kind in encodes:
+        return "encoder", library.AutoModel
+    raise DataError(
+        f"{place.name}: a {read['model_type']} model reads no text, or is of a kind that is not "
+        "supported: encoders, decoders and encoder-decoders of text are"
+    )
+
+
+def _class_name(mapping: Any, kind: type) -> str:
+    found = mapping[kind]
+    return str((found[0] if isinstance(found, tuple) else found).__name__)
+
+
+def _decodes(config: Any, named: str, causal: Any, masked: Any) -> bool:
+    """Whether a model of a type that comes in both forms is the causal one."""
+    kind = type(config)
+    only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
+    return only_causal or any(getattr(config, flag, False) for flag in ("is_decoder", "causal"))
+
+
+def _weights(place: Place, shape: Shape, auto: Any, dtype: str, attention: str | None) -> Any:
+    """The model, every weight of it from the files."""
+    options: dict[str, Any] = {
+        "dtype": "auto" if dtype == "auto" else getattr(torch, dtype),
+        "local_files_only": True,
+        "trust_remote_code": False,
+        "use_safetensors": True,
+        "output_loading_info": True,
+    }
+    # named in any case: config.json could name a kernel to download
+    choices = [attention] if attention else ["sdpa", "eager"]
+    for choice in choices:
+        try:
+            model, told = auto.from_pretrained(place.path, attn_implementation=choice, **options)
+            break
+        except Exception as error:
+            if choice != choices[-1] and "attention" in str(error):
+                continue
+            raise _refusal(place, error) from error
+    missing = [key for key in sorted(told["missing_keys"]) if ".pooler." not in f".{key}"]
+    if missing:
+        raise DataError(
+            f"{place.name}: its files lack {len(missing)} of the model's weights, such as "
+            f"{missing[0]}: they are damaged, or of another kind than {CONFIG} says ({shape})"
+        )
+    return model.eval()
+
+
+def _tokenizer(place: Place, model: Any) -> Any:
+    """The tokenizer; its ids must have embeddings."""
+    try:
+        tokenizer = transformers().AutoTokenizer.from_pretrained(
+            place.path, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        refusal = _refusal(place, error)
+        if isinstance(refusal, UnavailableError):
+            raise refusal from error
+        raise MissingInputError(
+            f"{place.name}: no tokenizer that can be read: {_line(error)}"
+        ) from error
+    if not tokenizer or len(tokenizer) <= len(tokenizer.all_special_ids):
+        # where no file of a vocabulary is there, some classes make an empty one
+        raise MissingInputError(f"{place.name}: no tokenizer: save one beside the model")
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows and max(tokenizer.get_vocab().values()) >= rows:
+        raise DataError(
+            f"{place.name}: the tokenizer has {len(tokenizer):,} pieces, but the model embeds "
+            f"{rows:,}: they do not belong together"
+        )
+    return tokenizer
+
+
+def _refusal(place: Place, error: Exception) -> Exception:
+    """What transformers says, as an error of ours."""
+    if isinstance(error, AttnkitError) or out_of_memory(error):
+        return error
+    if isinstance(error, ImportError):
+        return UnavailableError(f"{place.name}: {_line(error)}")
+    return DataError(f"{place.name}: cannot be opened: {_line(error)}")
+
+
+def _line(error: Exception, longest: int = 200) -> str:
+    """The first line of a message that says something, cut."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _limit(model: Any, tokenizer: Any) -> int | None:
+    """Most tokens of a side."""
+    config = model.config.get_text_config()
+    limits = [tokenizer.model_max_length]
+    for name in ("max_position_embeddings", "max_seq_len"):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > 0:
+            limits.append(value - _reserved(model, value))
+    least = min(limits)
+    return int(least) if least < UNSET else None
+
+
+def _reserved(model: Any, rows: int) -> int:
+    """Positions that tables of the RoBERTa family keep for padding: counting starts behind it."""
+    for name, part in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
+            padded = part.padding_idx is not None and part.num_embeddings == rows
+            return part.padding_idx + 1 if padded and part.padding_idx is not None else 0
+    return 0
+
+
+def _digest(files: list[Path]) -> str | None:
+    """SHA-256 of the files one after the other; None where they are missing or too large."""
+    there = [file for file in files if file.is_file()]
+    if not there or sum(file.stat().st_size for file in there) > HASHED:
+        return None
+    digest = hashlib.sha256()
+    for file in there:
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,311 @@
+"""Opening Hugging Face models: what they are, and what is refused, without any network."""
+
+import importlib.metadata
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pretrained
+import pytest
+import torch
+import transformers
+
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    MissingInputError,
+    UnavailableError,
+    UsageError,
+)
+from attnkit.huggingface import open_model, quiet
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The machine is alone; names that were looked up."""
+    asked: list[str] = []
+
+    def refuse(host: Any, *_: object, **__: object) -> None:
+        asked.append(str(host))
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return asked
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    made: dict[str, Path] = {}
+
+    def give(name: str) -> Path:
+        if name not in made:
+            made[name] = pretrained.saved(tmp_path_factory.mktemp(name), name)
+        return made[name]
+
+    return give
+
+
+@pytest.fixture
+def gpt2(originals: Any, tmp_path: Path) -> Path:
+    """A directory that may be damaged."""
+    return Path(shutil.copytree(originals("gpt2"), tmp_path / "gpt2"))
+
+
+def change(folder: Path, **settings: Any) -> None:
+    path = folder / "config.json"
+    read = json.loads(path.read_text(encoding="utf-8")) | settings
+    kept = {key: value for key, value in read.items() if value is not None}
+    path.write_text(json.dumps(kept), encoding="utf-8")
+
+
+def refused(error: type[AttnkitError], name: Any, **options: Any) -> str:
+    with pytest.raises(error) as caught:
+        open_model(name, device="cpu", **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "limit"),
+    [
+        ("bart", "encoder-decoder", 64),
+        ("t5", "encoder-decoder", None),
+        ("llama", "decoder", 64),
+        ("bloom", "decoder", None),
+        ("mpt", "decoder", 64),
+        ("bert", "encoder", 64),
+        ("roberta", "encoder", 63),
+        ("albert", "encoder", 64),
+    ],
+)
+def test_a_directory_is_opened_as_what_it_is(
+    name: str, shape: str, limit: int | None, originals: Any, calls: list[str]
+) -> None:
+    model = open_model(originals(name), device="cpu")
+    assert (model.shape, model.limit) == (shape, limit)
+    assert not model.model.training
+    assert model.model.dtype is torch.float32
+    assert calls == []
+    read = model.tokenizer("The animal", return_tensors="pt")["input_ids"]
+    own = pretrained.network(name)
+    inputs = {"input_ids": read}
+    if shape == "encoder-decoder":
+        inputs["decoder_input_ids"] = read
+    with torch.no_grad():
+        base = own.base_model if shape == "encoder" else own
+        assert torch.allclose(model.model(**inputs)[0], base(**inputs)[0], atol=1e-4)
+
+
+def test_an_architecture_decides_where_a_type_comes_in_both_forms(tmp_path: Path) -> None:
+    settings = {"vocab_size": pretrained.SIZE, **pretrained.IDS, **pretrained.PLAIN}
+    config = transformers.BertConfig(**settings, is_decoder=True)
+    with quiet():
+        transformers.BertLMHeadModel(config).save_pretrained(tmp_path)
+    pretrained.tokenizer().save_pretrained(tmp_path)
+    assert open_model(tmp_path, device="cpu").shape == "decoder"
+    with quiet():
+        transformers.T5EncoderModel(
+            transformers.T5Config(**{"vocab_size": pretrained.SIZE, **pretrained.T5})
+        ).save_pretrained(tmp_path)
+    assert open_model(tmp_path, device="cpu").shape == "encoder"
+
+
+def test_number_types_and_attention_are_as_asked(gpt2: Path) -> None:
+    assert open_model(gpt2, device="cpu", dtype="bfloat16").model.dtype is torch.bfloat16
+    opened = open_model(gpt2, device="cpu", attn_implementation="eager")
+    assert opened.model.config._attn_implementation == "eager"
+    assert refused(UsageError, gpt2, dtype="float23") == "dtype float23: use float32"
+    message = refused(UnavailableError, gpt2, attn_implementation="flash_attention_2")
+    assert "the package for FlashAttention2" in message
+
+
+def test_opening_says_nothing_and_leaves_the_settings_of_transformers(
+    gpt2: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    verbosity = transformers.logging.get_verbosity()
+    assert transformers.logging.is_progress_bar_enabled()
+    change(gpt2, nonsense=3)
+    open_model(gpt2, device="cpu")
+    assert capfd.readouterr() == ("", "")
+    assert transformers.logging.get_verbosity() == verbosity
+    assert transformers.logging.is_progress_bar_enabled()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no/such/place", "'no/such/place': no such directory, and not a hub name (OWNER/MODEL)"),
+        ("./absent", "'./absent': no such directory, and not a hub name (OWNER/MODEL)"),
+        ("a b\x1b", r"'a b\x1b': no such directory, and not a hub name (OWNER/MODEL)"),
+        ("", "'': no such directory, and not a hub name (OWNER/MODEL)"),
+    ],
+)
+def test_a_name_that_can_be_nothing_is_refused(name: str, message: str, calls: list[str]) -> None:
+    assert refused(MissingInputError, name) == message
+    assert calls == []
+
+
+def test_a_place_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert refused(MissingInputError, tmp_path / "file").endswith(
+        "file: a file; give the directory of a model"
+    )
+    assert "no config.json: give the directory of a run" in refused(MissingInputError, tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert "only an adapter: merge it" in refused(MissingInputError, tmp_path)
+
+
+def test_settings_that_say_nothing_are_refused(gpt2: Path) -> None:
+    change(gpt2, model_type=None)
+    assert "names no model_type: not a Hugging Face model" in refused(DataError, gpt2)
+    (gpt2 / "config.json").write_text("[]")
+    assert "names no model_type" in refused(DataError, gpt2)
+    (gpt2 / "config.json").write_text("{")
+    assert "config.json cannot be read: Expecting property name" in refused(DataError, gpt2)
+    (gpt2 / "config.json").write_text('{"model_type": "gpt2", "n_head": "many"}')
+    assert "gpt2: config.json is malformed: " in refused(DataError, gpt2)
+
+
+def test_an_unknown_type_names_the_nearest(gpt2: Path) -> None:
+    change(gpt2, model_type="gpt22")
+    version = transformers.__version__
+    message = refused(DataError, gpt2)
+    assert message.endswith(
+        f"transformers {version} knows no model of type 'gpt22' (nearest: gpt2)"
+    )
+
+
+def test_a_model_of_no_text_is_refused(tmp_path: Path) -> None:
+    transformers.ViTConfig(architectures=["ViTModel"]).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert "a vit model reads no text" in refused(DataError, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "own"])
+def test_code_of_a_model_is_never_run(kind: str, gpt2: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    code = f"open({str(marker)!r}, 'w')\n"
+    for name in ("modeling_own", "configuration_own", "tokenization_own"):
+        (gpt2 / f"{name}.py").write_text(code)
+    (gpt2 / "custom_generate").mkdir()
+    (gpt2 / "custom_generate" / "generate.py").write_text(code)
+    auto = {
+        "AutoConfig": "configuration_own.Config",
+        "AutoModelForCausalLM": "modeling_own.Model",
+        "AutoTokenizer": ["tokenization_own.Slow", None],
+    }
+    change(gpt2, model_type=kind, auto_map=auto)
+    if kind == "gpt2":  # known without its code
+        assert open_model(gpt2, device="cpu").shape == "decoder"
+    else:
+        message = refused(DataError, gpt2)
+        assert "needs code from its repository, which attnkit never runs" in message
+    assert not marker.exists()
+
+
+def test_pickled_weights_are_refused(gpt2: Path) -> None:
+    (gpt2 / "model.safetensors").unlink()
+    assert refused(MissingInputError, gpt2).endswith("no weights: model.safetensors is missing")
+    torch.save({}, gpt2 / "pytorch_model.bin")
+    message = refused(DataError, gpt2)
+    assert "has its weights only as pytorch_model.bin, which could run code" in message
+
+
+def test_damaged_or_foreign_weights_are_refused(gpt2: Path, originals: Any) -> None:
+    whole = (gpt2 / "model.safetensors").read_bytes()
+    (gpt2 / "model.safetensors").write_bytes(whole[:-100])
+    assert "cannot be opened: " in refused(DataError, gpt2)
+    change(gpt2, n_layer=4)
+    (gpt2 / "model.safetensors").write_bytes(whole)
+    message = refused(DataError, gpt2)
+    assert "its files lack 12 of the model's weights, such as transformer.h.3." in message
+    change(gpt2, n_layer=3, n_embd=64)
+    assert "cannot be opened: " in refused(DataError, gpt2)
+
+
+def test_a_tokenizer_must_be_there_and_fit(gpt2: Path) -> None:
+    shutil.copy(gpt2 / "tokenizer.json", gpt2 / "kept")
+    (gpt2 / "tokenizer.json").write_text("{}")
+    assert "no tokenizer that can be read: " in refused(MissingInputError, gpt2)
+    (gpt2 / "tokenizer.json").unlink()
+    (gpt2 / "tokenizer_config.json").unlink()
+    assert "no tokenizer" in refused(MissingInputError, gpt2)
+    shutil.copy(gpt2 / "kept", gpt2 / "tokenizer.json")
+    read = json.loads((gpt2 / "tokenizer.json").read_text(encoding="utf-8"))
+    more = {f"zzz{number}": 320 + number for number in range(40)}
+    read["model"]["vocab"] |= more
+    (gpt2 / "tokenizer.json").write_text(json.dumps(read), encoding="utf-8")
+    assert "has 361 pieces, but the model embeds 340: they do not belong" in refused(
+        DataError, gpt2
+    )
+
+
+def test_a_package_that_is_missing_or_old_is_named(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice = "Hugging Face models need transformers >= 5: pip install 'attnkit[hf]'"
+    monkeypatch.setattr("attnkit.huggingface.opening.version", lambda _: "4.57.1")
+    assert refused(UnavailableError, gpt2) == f"{advice} (here: 4.57.1)"
+
+    def absent(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("attnkit.huggingface.opening.version", absent)
+    assert refused(UnavailableError, gpt2) == advice
+    assert UnavailableError.code == 69
+
+
+def test_an_unknown_device_is_refused(gpt2: Path) -> None:
+    with pytest.raises(UnavailableError, match="device 'cuda:9' is not available here"):
+        open_model(gpt2, device="cuda:9")
+
+
+@pytest.fixture
+def cached(originals: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model in the cache of the hub; its name."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    home = tmp_path / "hub" / "models--someone--gpt2-small"
+    shutil.copytree(originals("gpt2"), home / "snapshots" / commit)
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return "someone/gpt2-small"
+
+
+def test_a_hub_model_in_the_cache_opens_offline(cached: str, calls: list[str]) -> None:
+    model = open_model(cached, device="cpu", offline=True)
+    assert (model.name, model.shape) == ("someone/gpt2-small", "decoder")
+    assert model.revision == "0123456789abcdef0123456789abcdef01234567"
+    assert model.facts()["revision"] == model.revision
+    assert calls == []
+
+
+@pytest.mark.parametrize("variable", [None, "ATTNKIT_OFFLINE", "HF_HUB_OFFLINE"])
+def test_a_hub_model_that_is_not_in_the_cache_needs_the_network(
+    variable: str | None,
+    cached: str,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if variable == "ATTNKIT_OFFLINE":
+        monkeypatch.setenv(variable, "1")
+    elif variable:  # read when huggingface_hub is imported
+        monkeypatch.setattr(huggingface_hub.constants, variable, True)
+    message = refused(UnavailableError, "someone/else")
+    assert capfd.readouterr() == ("", "")
+    assert "someone/else: no such directory, not in the local cache of the hub, and" in message
+    assert bool(calls) == (variable is None)
+
+
+def test_a_directory_wins_over_a_hub_name(
+    gpt2: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(gpt2.parent)
+    assert open_model("gpt2", device="cpu").path == Path("gpt2")
+    assert calls == []
