@@ -39,6 +39,7 @@ from torch.nn import functional as F
 
 from attnkit import kernels
 from attnkit.attention import Kernel, Mask, Out, Shape, numbers
+from attnkit.dense import product
 from attnkit.errors import UsageError
 
 RELU_FLOOR = 1e-3
@@ -126,7 +127,7 @@ class Performer(Kernel):
     def _along(self, x: Tensor, projection: Tensor | None) -> Tensor:
         """w x for each direction (and -w x); for the relu kernel its features."""
         scale: float = x.shape[-1] ** -0.25
-        along = x * scale if projection is None else x @ (projection.to(x.dtype) * scale).T
+        along = x * scale if projection is None else product(x, projection.to(x.dtype) * scale)
         if self.kernel == "relu":
             return F.relu(along) + RELU_FLOOR
         if self.kernel == "hyperbolic":
