@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -123,10 +123,11 @@ def owner(path: Path) -> int | None:
     return int(process) if mark and process.isdecimal() and process.isascii() else None
 
 
-def atomic_write(path: Path, data: bytes | str, fs: Filesystem = DISK) -> None:
+def atomic_write(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
     """Write a file whole; after any fault the old content, or none, is still there.
 
-    Text is encoded as UTF-8.  A device or pipe (/dev/stdout) is written in place.
+    Text is encoded as UTF-8; an iterable of bytes is written piece by piece.  A device or pipe
+    (/dev/stdout) is written in place.
 
     Raises:
         OutputPathError: the file cannot be created.
@@ -136,7 +137,8 @@ def atomic_write(path: Path, data: bytes | str, fs: Filesystem = DISK) -> None:
     with writing(path):
         if path.exists() and not path.is_file() and not path.is_dir():
             with fs.append(path) as device:
-                fs.write(device, content)
+                for piece in [content] if isinstance(content, bytes) else content:
+                    fs.write(device, piece)
             return
     with replacing(path, fs) as prepared:
         write_synced(prepared, content, fs)
@@ -146,25 +148,28 @@ def atomic_write(path: Path, data: bytes | str, fs: Filesystem = DISK) -> None:
 def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
     """Give a temporary name beside `path`; what was written and synced there then replaces it.
 
+    Nothing is left of it when something fails inside.
+
     Raises:
-        OutputPathError, OutputError: writing inside failed, or renaming did; nothing is left.
+        OutputPathError, OutputError: writing inside failed, or renaming did.
     """
     prepared = temporary(path)
     with writing(path):
         try:
             yield prepared
             fs.rename(prepared, path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):
                 fs.unlink(prepared)
             raise
         fs.fsync_folder(path.parent)
 
 
-def write_synced(path: Path, content: bytes, fs: Filesystem = DISK) -> None:
+def write_synced(path: Path, content: bytes | Iterable[bytes], fs: Filesystem = DISK) -> None:
     """Write a file in place and force it to the disk; for files that nobody reads yet."""
     with fs.open(path) as file:
-        fs.write(file, content)
+        for piece in [content] if isinstance(content, bytes) else content:
+            fs.write(file, piece)
         fs.fsync(file)
 
 

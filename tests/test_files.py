@@ -29,6 +29,16 @@ def test_a_file_is_written_and_replaced_with_nothing_left_beside_it(tmp_path: Pa
     assert os.listdir(tmp_path) == ["scores.json"]
 
 
+def test_a_file_comes_in_pieces_and_a_fault_between_them_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "maps.csv"
+    files.atomic_write(path, (b"piece %d\n" % number for number in range(3)))
+    assert path.read_text() == "piece 0\npiece 1\npiece 2\n"
+    with pytest.raises(ZeroDivisionError):
+        files.atomic_write(path, (b"%d" % (1 // number) for number in (1, 0)))
+    assert os.listdir(tmp_path) == ["maps.csv"]
+    assert path.read_text().endswith("piece 2\n")
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("old", [None, "old content"])
 def test_whatever_operation_fails_the_content_is_old_or_new(

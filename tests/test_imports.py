@@ -43,6 +43,7 @@ LAYERS = (
     {"registry"},
     {"mechanism_file"},
     {"modifiers"},
+    {"mapstats", "mapfiles"},
     {"tensors", "maps", "once"},
     {"files"},
     {"text"},
