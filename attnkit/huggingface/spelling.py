@@ -106,10 +106,12 @@ class Speller:
             return piece, piece.startswith(MARK)
         if self.style == BYTE_MARK:
             text = readable(piece)
-            begins = text[:1].isspace() or readable(before.piece)[-1:].isspace()
+            # a lone space belongs to the word behind it, a line break does not
+            broken = here is None and readable(before.piece)[-1:] in ("\n", "\r", "\t")
+            begins = broken or text[:1].isspace()
             return text.replace(" ", MARK), begins
         if self.style == CHARACTERS:
-            return piece.replace(" ", MARK), piece.isspace() or before.piece.isspace()
+            return piece.replace(" ", MARK), piece.isspace()
         goes_on = not before.first and _joined(self.style, piece, before.piece)
         text = _bare(self.style, piece)
         spaced = here.spaced if here else not before.first
