@@ -18,6 +18,7 @@ LAYERS = (
     {"__main__"},
     {"cli"},
     {"bench"},
+    {"alignments", "probe"},
     {"show", "nbce", "capture", "explain", "contract"},
     {"train"},
     {"huggingface"},

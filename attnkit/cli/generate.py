@@ -2,20 +2,17 @@
 
 import json
 import math
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attnkit.cli import console, plugin
-from attnkit.cli.lines import Errors, Lines, open_lines
+from attnkit.cli.lines import Errors, Lines, destination, open_lines
 from attnkit.errors import UsageError
-from attnkit.files import replacing, writing
-from attnkit.text import quoted, safe_text
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe.schema import Search
@@ -127,7 +124,7 @@ def generate(
         if typed and console.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         job = Job(trained, spec, lines, block or (1 if typed else BLOCK), device)
-        with _destination(output) as write:
+        with destination(output) as write:
             for number, answers in enumerate(job.answers(), 1):
                 write("".join(show(number, rank, *one) for rank, one in enumerate(answers, 1)))
     for warning in job.warnings():
@@ -238,30 +235,3 @@ def _json(number: int, rank: int, text: str, score: float) -> str:
     value = round(score, 6) if math.isfinite(score) else None
     fields = {"line": number, "rank": rank, "score": value, "text": text}
     return json.dumps(fields, ensure_ascii=False) + "\n"
-
-
-@contextmanager
-def _destination(path: Path | None) -> Iterator[Callable[[str], object]]:
-    """How to write text: to standard output at once, or to a file that appears when all is done.
-
-    Control characters are made visible on a terminal only.
-
-    Raises:
-        OutputPathError, OutputError: the file cannot be created or written.
-    """
-    if path is None:
-        watched = sys.stdout.isatty()
-        yield lambda text: console.write(safe_text(text) if watched else text)
-    elif path.exists() and not path.is_file():  # a device, a pipe; a folder fails here
-        with writing(path), open(path, "w", 1, encoding="utf-8", newline="") as file:
-            yield file.write
-    else:
-        with replacing(path) as prepared:
-            try:
-                with open(prepared, "x", encoding="utf-8", newline="") as file:
-                    yield file.write
-                    file.flush()
-                    os.fsync(file.fileno())
-            except BaseException:
-                prepared.unlink(missing_ok=True)
-                raise

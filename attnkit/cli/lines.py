@@ -1,17 +1,20 @@
-"""Lines of text from a file, a pipe or a terminal, as they come."""
+"""Lines of text from a file, a pipe or a terminal, as they come, and where results go."""
 
 import gzip
 import io
+import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Literal, NoReturn
 
+from attnkit.cli import console
 from attnkit.data.formats import BOM, GZIP, LONGEST, OTHER
 from attnkit.errors import DataError, MissingInputError
-from attnkit.files import input_error
+from attnkit.files import input_error, replacing, writing
+from attnkit.text import safe_text
 
 Errors = Literal["strict", "replace"]
 
@@ -106,3 +109,30 @@ def open_lines(path: str, errors: Errors) -> Iterator[Lines]:
         raise MissingInputError(f"{path}: cannot be the name of a file") from error
     with stream:
         yield Lines(stream, path, errors)
+
+
+@contextmanager
+def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
+    """How to write text: to standard output at once, or to a file that appears when all is done.
+
+    Control characters are made visible on a terminal only.
+
+    Raises:
+        OutputPathError, OutputError: the file cannot be created or written.
+    """
+    if path is None:
+        watched = sys.stdout.isatty()
+        yield lambda text: console.write(safe_text(text) if watched else text)
+    elif path.exists() and not path.is_file():  # a device, a pipe; a folder fails here
+        with writing(path), open(path, "w", 1, encoding="utf-8", newline="") as file:
+            yield file.write
+    else:
+        with replacing(path) as prepared:
+            try:
+                with open(prepared, "x", encoding="utf-8", newline="") as file:
+                    yield file.write
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:
+                prepared.unlink(missing_ok=True)
+                raise

@@ -1,0 +1,157 @@
+"""`attnkit align`: sentence pairs in, links out; scores; and what it refuses."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from trained import make_run
+
+from attnkit.cli import main
+from attnkit.runs import Run
+
+SOURCE = "one red dog\n\na dog and a cat\n"
+TARGET = "ein roter hund\n\nein hund und eine katze\n"
+GOLD = "0-0 1-1 2-2\n\n0-0 1-1 2-2 3?3 4-4\n"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("align"))
+
+
+@pytest.fixture
+def align(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """`attnkit align RUN` in a folder with the files a.en, a.de and a.gold."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("en", SOURCE), ("de", TARGET), ("gold", GOLD)):
+        Path(f"a.{name}").write_text(text, encoding="utf-8")
+
+    def call(*words: str, stdin: str = "", of: Run = run) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        capsys.readouterr()
+        code = main(["align", str(of.path), *words])
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+FILES = ("a.en", "a.de")
+SCORED = (*FILES, "--gold", "a.gold")
+
+
+def test_each_pair_is_a_line_of_links(align: Any) -> None:
+    done = align(*FILES)
+    first, empty, last, end = done.out.split("\n")
+    assert (done.code, empty, end) == (0, "", "")
+    assert [link.split("-")[1] for link in sorted(last.split(), key=lambda link: link[-1])] == [
+        "0", "1", "2", "3", "4",
+    ]  # fmt: skip
+    assert len(first.split()) == 3
+    assert done.err == (
+        "layer 0, mean of heads, writing; --dev SOURCE TARGET GOLD finds the best\n"
+    )
+
+
+def test_standard_input_and_an_output_file_say_the_same(align: Any) -> None:
+    expected = align(*FILES, "--layer", "0", "--head", "1").out
+    pairs = zip(SOURCE.splitlines(), TARGET.splitlines(), strict=True)
+    text = "".join(f"{left} ||| {right}\n" if left else "\n" for left, right in pairs)
+    words = ("--layer", "0", "--head", "1", "--output", "links.txt")
+    assert align(*words, stdin=text)[:2] == (0, "")
+    assert Path("links.txt").read_text() == expected
+
+
+def test_gold_gives_the_scores_of_all_heads(align: Any) -> None:
+    done = align(*SCORED, "--format", "json")
+    rows = json.loads(done.out)["rows"]
+    assert [(row["layer"], row["head"], row["step"]) for row in rows] == [
+        (0, head, step) for head in (0, 1, "mean") for step in ("writing", "reading")
+    ]
+    assert all(0 <= row["aer"] <= 100 and row["links"] == 8 for row in rows)
+    assert len(json.loads(align(*SCORED, "--step", "reading", "--format", "json").out)["rows"]) == 3
+
+
+def test_links_that_are_their_own_gold_have_no_errors(align: Any) -> None:
+    words = (*FILES, "--layer", "0", "--head", "1", "--step", "reading")
+    Path("own").write_text(align(*words).out)
+    (row,) = json.loads(align(*words, "--gold", "own", "--format", "json").out)["rows"]
+    assert (row["precision"], row["recall"], row["aer"]) == (100, 100, 0)
+    table = align(*words, "--gold", "own").out
+    assert "sentences: 3; gold: 8 sure links, 0 only possible" in table
+
+
+def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
+    Path("own").write_text(align(*FILES, "--layer", "0", "--head", "1", "--step", "reading").out)
+    done = align(*FILES, "--dev", *FILES, "own")
+    assert done.out == Path("own").read_text()
+    assert done.err == ("layer 0, head 1, reading: best on a.en, alignment error rate 0.00\n")
+    words = (*SCORED, "--dev", *FILES, "own", "--output", "links", "--format", "csv")
+    assert align(*words).out.split("\n")[1].startswith("0,1,reading,8,")
+    assert Path("links").read_text() == Path("own").read_text()
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
+def test_scores_come_in_every_format(align: Any, format: str) -> None:
+    done = align(*SCORED, "--format", format)
+    assert done.code == 0
+    assert "reading" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("a.en",), 2, "a.en: name the target's file as well"),
+        (("-", "-"), 2, "only one of the files can be standard input"),
+        ((*FILES, "--head", "1"), 2, "--head 1: say of which layer, by --layer L"),
+        (
+            (*FILES, "--layer", "4"),
+            2,
+            "layer 4, mean of heads, writing: cross attention has layers",
+        ),
+        ((*FILES, "--layer", "0", "--dev", "a", "b", "c"), 2, "--dev chooses the layer and head"),
+        ((*SCORED, "--output", "x"), 2, "--output: say which head, by --layer and --head or by"),
+        ((*FILES, "--method", "argmin"), 2, "--method 'argmin': did you mean argmax? choose from"),
+        ((*FILES, "--step", "write"), 2, "--step 'write': did you mean writing? choose from"),
+        ((*FILES, "--threshold", "-1"), 2, "--threshold -1.0: should be 0 or above"),
+        ((*SCORED, "--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
+        (("a.en", "short"), 65, "short ends after line 1, but a.en goes on"),
+        ((*FILES, "--gold", "short"), 65, "short: 1 lines for 3 sentence pairs"),
+        ((*FILES, "--gold", "a.de"), 65, "a.de:1: 'ein' is no link: write 0-0 (sure) or 0?0"),
+        ((*FILES, "--dev", *FILES, "none"), 65, "none: no sure link to choose by"),
+        ((*FILES, "--gold", "absent"), 66, "absent"),
+        ((*FILES, "--output", "no/such/file"), 73, "no/such"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    align: Any, words: tuple[str, ...], code: int, message: str
+) -> None:
+    Path("short").write_text("0-0\n")
+    Path("none").write_text("0?0\n\n\n")
+    done = align(*words)
+    assert (done.code, done.out) == (code, "")
+    error = done.err.splitlines()[-1]
+    assert error.startswith("attnkit: error: ")
+    assert message in error
+
+
+def test_a_line_without_a_separator_is_refused(align: Any) -> None:
+    done = align(stdin="a dog\n")
+    assert done.code == 65
+    assert "standard input:1: no ||| between source and target; or name two files" in done.err
+
+
+def test_a_language_model_is_refused(align: Any, tmp_path: Path) -> None:
+    done = align(*FILES, of=make_run(tmp_path, task="language-modeling"))
+    assert done.code == 2
+    assert "word alignments come from cross attention, which a model of shape decoder" in done.err
