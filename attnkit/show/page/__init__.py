@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from attnkit.errors import UsageError
 from attnkit.maps import KINDS, Capture, Kind, Maps, Token
+from attnkit.show.colour import table
 from attnkit.show.page.budget import fitted
+from attnkit.show.scale import FLOOR, Scale
 from attnkit.text import safe_text
 
 View = Literal["grid", "matrix", "lines", "numbers"]
@@ -32,7 +32,7 @@ def page(
     budget: int = BUDGET,
     view: View | None = None,
     kind: Kind | None = None,
-    scale: str = "linear",
+    scale: Scale = "linear",
     words: bool = False,
     special: bool = True,
 ) -> bytes:
@@ -70,7 +70,7 @@ def page(
     }  # fmt: skip
     data = {
         "captures": records, "axes": axes.found, "command": safe_text(command),
-        "colours": _colours(), "start": start,
+        "colours": _colours(), "floor": FLOOR, "start": start,
     }  # fmt: skip
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
     room = budget - len(_fill(title, data))
@@ -145,23 +145,9 @@ def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_ANCHORS = {
-    "sequential": ((0, 34, 78), (67, 78, 108), (125, 124, 120), (188, 174, 108), (254, 232, 56)),
-    "diverging": ((5, 48, 97), (107, 172, 209), (247, 246, 246), (228, 128, 102), (103, 0, 31)),
-}
-
-
 def _colours() -> dict[str, str]:
     """Colour maps as 256 colours of six hexadecimal digits."""
-    at = np.linspace(0, 4, 256)
-    return {
-        name: np.stack([np.interp(at, range(5), channel) for channel in zip(*anchors, strict=True)])
-        .T.round()
-        .astype(np.uint8)
-        .tobytes()
-        .hex()
-        for name, anchors in _ANCHORS.items()
-    }
+    return {"sequential": table().tobytes().hex(), "diverging": table("difference").tobytes().hex()}
 
 
 def _fill(title: str, data: dict[str, Any]) -> bytes:

@@ -7,7 +7,6 @@ const VIEWS = { grid: "All heads", matrix: "Matrix", lines: "Lines", numbers: "N
 const KINDS = { encoder: "encoder self", decoder: "decoder self", cross: "cross" };
 const SCALES = { linear: "linear", log: "logarithmic", row: "row maximum" };
 const MODES = { side: "side by side", difference: "difference" };
-const DECADES = 3;
 
 const state = { layer: 0, head: "mean", model: 0, mode: "side", zoom: 1, ...data.start };
 let pinned = null; // the cell chosen by click or key: { row, column }, -1 for none of the axis
@@ -133,7 +132,7 @@ function limitsOf(maps) {
 function level(value, limits, top) {
   let place;
   if (!limits.signed && state.scale === "row") place = top > 0 ? value / top : 0;
-  else if (!limits.signed && state.scale === "log") place = value > 0 ? 1 + Math.log10(value / limits.high) / DECADES : 0;
+  else if (!limits.signed && state.scale === "log") place = Math.log(value / data.floor) / Math.log(Math.max(limits.high, 10 * data.floor) / data.floor) || 0;
   else place = (value - limits.low) / (limits.high - limits.low);
   return Math.min(Math.max(place, 0), 1);
 }
@@ -464,8 +463,8 @@ function legend(limits) {
   context.putImageData(image, 0, 0);
   const relative = state.scale === "row" && !limits.signed, log = state.scale === "log" && !limits.signed;
   $("unit").textContent = limits.signed ? "difference" : log ? "weight, logarithmic" : "weight";
-  $("low").textContent = relative ? "0" : log ? `\u2264 ${digits(limits.high / 10 ** DECADES)}` : digits(limits.low);
-  $("high").textContent = relative ? "the row\u2019s largest" : digits(limits.high);
+  $("low").textContent = relative ? "0" : log ? `\u2264 ${data.floor}` : digits(limits.low);
+  $("high").textContent = relative ? "the row\u2019s largest" : digits(log ? Math.max(limits.high, 10 * data.floor) : limits.high);
 }
 
 let waiting = 0;
@@ -638,7 +637,18 @@ function setTheme(theme) {
   redraw();
 }
 
+// How many heads the page holds in full, where not all of them.
+function omitted() {
+  return data.captures.flatMap(({ maps }) => maps).flatMap(({ kind, layers, heads, overview, full }) => {
+    if (Math.max(...overview.pool) === 1) return [];
+    const whole = Object.keys(full).filter((name) => !name.endsWith("mean")).length;
+    return [`${KINDS[kind]}: ${whole} of ${layers.length * heads.length} heads are here in full resolution, the others as the largest of each ${overview.pool.join(" \u00d7 ")} weights`];
+  });
+}
+
 function fillFooter() {
+  const left = omitted();
+  if (left.length) $("omitted").textContent = `To keep this file small: ${left.join("; ")}. In full: ${data.command} --layer L --head H`;
   $("precision").textContent = "Weights are 8-bit values; each number says how close it is to the model\u2019s. Layers and heads count from 0.";
   const facts = $("facts").querySelector("dl");
   for (const { model, facts: some } of data.captures) {
