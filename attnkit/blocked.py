@@ -14,7 +14,7 @@ from attnkit.once import once_differentiable
 
 SPREAD = 30.0
 """Keys of one block share a shift as long as the running maximum rises by at most this in it."""
-BLOCK = 2048
+BLOCK = 4096
 """Rows x heads x positions of a block."""
 
 
@@ -109,6 +109,15 @@ class Slopes:
     def of(self, parameters: list[Tensor]) -> list[Tensor | None]:
         """One gradient a parameter, None where it took no part."""
         return [self.learned.get(id(x)) for x in parameters]
+
+
+def multiply(left: Tensor, right: Tensor, whole: Tensor, rows: slice, span: slice) -> None:
+    """Write left @ right [R, L, E] to a block of `whole`, without a copy where it is one row's."""
+    block = whole[rows, :, span]
+    if len(block) == 1 and block.dtype == left.dtype:
+        torch.bmm(left, right, out=block[0])
+    else:
+        block.copy_(torch.bmm(left, right).view_as(block))
 
 
 def exponentials(logarithms: Tensor, peak: Tensor | None) -> Tensor:
@@ -218,7 +227,7 @@ class _KeySums(torch.autograd.Function):
                 if peak is not None:
                     dphi *= phi
                 dk[rows, :, span] = slopes.through(own, dphi, leaf)
-                dv[rows, :, span] = torch.bmm(phi, slope[..., :-1]).view(*leaf.shape[:3], -1)
+                multiply(phi, slope[..., :-1], dv, rows, span)
         return None, dk, dv, None, *slopes.of(parameters)
 
 
@@ -247,13 +256,14 @@ class _Answers(torch.autograd.Function):
                 features = maps.q(leaf_of(q, rows, span))
                 if shift is not None:
                     features = exponentials(features, shift[rows])
+                if below is None:
+                    multiply(features.flatten(0, 1), state, y, rows, span)
+                    continue
                 u = torch.bmm(features.flatten(0, 1), state)
                 u = u.view(-1, heads, u.shape[1], u.shape[2])
-                if below is not None:
-                    norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
-                    below[rows, :, span] = norm
-                    u = torch.div(u[..., :-1], norm, out=u[..., :-1])
-                y[rows, :, span] = u
+                norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
+                below[rows, :, span] = norm
+                torch.div(u[..., :-1], norm, out=y[rows, :, span])
         ctx.maps = maps
         ctx.save_for_backward(q, sums, shift, y if divide else None, below, *parameters)
         return y
