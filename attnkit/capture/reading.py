@@ -18,7 +18,9 @@ from attnkit.search.lines import bounded
 from attnkit.tokens import BOS, EOS, PAD, Tokenizer
 
 SCORES = 2**24
-"""Weights of a batch in one kind of attention, at most: 64 MB."""
+"""Weights of a batch: 64 MB, unless one text has more."""
+KEPT = 2**26
+"""Weights of all texts in memory: 256 MB, unless one text has more."""
 TOKENS = 8192
 """Rows x longest side of a batch, at most."""
 
@@ -177,16 +179,35 @@ def source_limit(model: Model) -> int | None:
     return min(found, default=None)
 
 
-def groups(readings: Sequence[Reading], weights: int) -> Iterator[list[int]]:
-    """Indices of readings of similar length that are read together, longest first.
+def size(reading: Reading) -> int:
+    """Tokens of its longer side."""
+    return max(len(reading.source), len(reading.ids))
 
-    `weights` is how many weights each pair of tokens has: layers x heads.
+
+def portions(readings: Sequence[Reading], weights: int) -> Iterator[list[int]]:
+    """Indices in order, as many together as KEPT lets, but one at least.
+
+    `weights` is how many weights each pair of tokens has: layers x heads of all kinds.
     """
-    sizes = [max(len(r.source) + len(r.ids) * (not r.source), len(r.ids)) for r in readings]
-    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    portion: list[int] = []
+    total = 0
+    for index, reading in enumerate(readings):
+        needed = size(reading) ** 2 * weights
+        if portion and total + needed > KEPT:
+            yield portion
+            portion, total = [], 0
+        portion.append(index)
+        total += needed
+    if portion:
+        yield portion
+
+
+def groups(readings: Sequence[Reading], weights: int) -> Iterator[list[int]]:
+    """Indices of readings of similar length that are read together, longest first."""
+    order = sorted(range(len(readings)), key=lambda index: -size(readings[index]))
     start = 0
     while start < len(order):
-        longest = max(1, sizes[order[start]])
-        rows = min(TOKENS // longest, SCORES // (longest * longest * max(1, weights)))
-        yield order[start : start + max(1, rows)]
-        start += max(1, rows)
+        longest = max(1, size(readings[order[start]]))
+        rows = max(1, min(TOKENS // longest, SCORES // (longest * longest * weights)))
+        yield order[start : start + rows]
+        start += rows

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from attnkit import __version__
 from attnkit.capture.axes import axis
-from attnkit.capture.reading import Reader, Reading, groups, how
+from attnkit.capture.reading import Reader, Reading, groups, how, portions
 from attnkit.capture.record import Stack, record
-from attnkit.errors import NotFiniteError
+from attnkit.errors import NotFiniteError, UsageError
 from attnkit.evaluate import pick_device
 from attnkit.maps import Capture, Kind, Maps, Token
 from attnkit.recipe.schema import Search
@@ -28,7 +28,7 @@ from attnkit.runs.places import MODEL
 from attnkit.tokens import clean
 
 BLOCK = 256
-"""Texts that are sorted by length together."""
+"""Texts that are decoded together."""
 
 Target = str | Sequence[int] | None
 """An output as text, or as ids without begin and end token; None: the model writes it."""
@@ -71,7 +71,10 @@ class Captor:
             longest=self.recipe.data.max_length,
         )
         with self._recording() as stacks:  # refuses what is not there before anything is read
-            self.weights = max(len(stack.layers) * len(stack.heads) for stack in stacks.values())
+            counts = [len(stack.layers) * len(stack.heads) for stack in stacks.values()]
+        if not counts:
+            raise UsageError(f"{run.path}: this model has no attention")
+        self.weights = sum(counts) * (1 + reference)
 
     def read(
         self,
@@ -79,8 +82,10 @@ class Captor:
         search: Search | None = None,
         *,
         first: int = 0,
-    ) -> list[Capture]:
-        """Captures of texts with their targets, in order, read in batches of similar length.
+    ) -> Iterator[Capture]:
+        """Captures of texts with their targets, in order.
+
+        Texts are read in batches of similar length, as many at a time as KEPT lets.
 
         Args:
             texts: each with its target, or None where the model writes it.
@@ -94,15 +99,17 @@ class Captor:
         """
         spec = search or self.recipe.search
         readings = self._readings(texts, spec, first)
-        done: dict[int, Capture] = {}
-        for rows in groups(readings, self.weights):
-            stacks = self._pass([readings[row] for row in rows])
-            longest = max(len(readings[row].source) for row in rows)
-            for place, row in enumerate(rows):
-                text, target = texts[row]
-                said = how(spec) if target is None else "given"
-                done[row] = self._capture(stacks, place, text, readings[row], longest, said)
-        return [done[row] for row in range(len(texts))]
+        for portion in portions(readings, self.weights):
+            done: dict[int, Capture] = {}
+            for places in groups([readings[row] for row in portion], self.weights):
+                rows = [portion[place] for place in places]
+                stacks = self._pass([readings[row] for row in rows])
+                longest = max(len(readings[row].source) for row in rows)
+                for place, row in enumerate(rows):
+                    text, target = texts[row]
+                    said = how(spec) if target is None else "given"
+                    done[row] = self._capture(stacks, place, text, readings[row], longest, said)
+            yield from (done.pop(row) for row in portion)
 
     def _recording(self) -> AbstractContextManager[dict[Kind, Stack]]:
         return record(
@@ -265,7 +272,7 @@ def capture(
     captor = Captor(
         run, kinds=kinds, layers=layers, heads=heads, reference=reference, device=device
     )
-    return captor.read([(text, target)], search)[0]
+    return next(captor.read([(text, target)], search))
 
 
 def captures(
@@ -279,7 +286,7 @@ def captures(
     reference: bool = False,
     device: str = "auto",
 ) -> Iterator[Capture]:
-    """The maps of many texts, each with its target or None, in order; BLOCK texts in memory.
+    """The maps of many texts, each with its target or None, in order; only some are in memory.
 
     For the arguments and errors see `Captor` and `Captor.read`.
     """

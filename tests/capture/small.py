@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from trained import LENGTH, ROWS, tokenizer
+from trained import LENGTH, tokenizer
 
 from attnkit import mechanisms, models
 from attnkit.attention import Attention
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models import Model
 from attnkit.recipe import Recipe, schema
@@ -70,20 +69,23 @@ def build(section: schema.Model, seed: int = 1, length: int = LENGTH) -> Model:
     return model.eval()
 
 
-def run_of(folder: Path, section: schema.Model, seed: int = 1, **more: Any) -> Run:
+def run_of(
+    folder: Path, section: schema.Model, task: str = "translation", special: tuple[str, ...] = ()
+) -> Run:
     """A finished run of such a model, in a folder of its own."""
-    model = build(section, seed)
-    causal = section.shape == "decoder" and more.pop("task", None) is None
+    folder.mkdir(exist_ok=True)
+    causal = task == "language-modeling"
     recipe = Recipe(
-        task="language-modeling" if causal else "translation",
+        task=task,
         data=schema.Data(test="none.jsonl", max_length=LENGTH),
+        tokenizer=schema.Tokenizer(special=special),
         model=section,
         train=schema.Train(objective="causal" if causal else "seq2seq"),
         search=schema.Search(beam=3, max_length=8),
     )
-    run = Run.create(folder / "run", recipe, name="toy", variant="base", seed=seed)
+    run = Run.create(folder / "run", recipe, name="toy", variant="base", seed=1)
     run.write_tokenizer(tokenizer())
-    run.finish(model.state_dict(), step=7, seconds=1.0, reason="steps", **more)
+    run.finish(build(section).state_dict(), step=7, seconds=1.0, reason="steps")
     return run
 
 
@@ -105,6 +107,3 @@ def heard(model: nn.Module) -> dict[str, list[Heard]]:
         if isinstance(part, MultiHead):
             listen(name, part.mechanism)
     return found
-
-
-__all__ = ["LENGTH", "ROWS", "UsageError", "build", "cases", "heard", "run_of", "sections"]
