@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnkit.long_strides import Strides
 from attnkit.once import once_differentiable
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
@@ -159,6 +160,10 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
 
 def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
     """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
+    products = Strides(rate, causal)
+    if valid is None and products.suits(q):
+        y: Tensor = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
+        return y
     part = _in_strides(q, valid, rate, causal)
     return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
 
@@ -171,7 +176,9 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
     far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
     if q.device.type == DEVICE:
-        y: Tensor = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
+        products = Strides(rate, causal)
+        quick = valid is None and products.suits(q)
+        y: Tensor = _Joint.apply(q, k, v, products if quick else far, band, allowed)  # type: ignore[no-untyped-call]
         return y
     parts = (far, _in_bands(band, allowed, length))
     return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
@@ -346,6 +353,23 @@ def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
         yield slice(first, first + size)
 
 
+class _Strided(torch.autograd.Function):
+    """Strides of a long sequence by large products."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, far: Strides) -> Tensor:
+        y, _ = far.forward(q, k, v)
+        ctx.far = far
+        ctx.save_for_backward(q, k, v, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, y = ctx.saved_tensors
+        return (*ctx.far.back(grad, (grad * y).sum(-1, keepdim=True), q, k, v), None)
+
+
 class _Joint(torch.autograd.Function):
     """One softmax over strides and a band by torch's fused kernel for the CPU.
 
@@ -355,35 +379,38 @@ class _Joint(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, far: _Part, band: Band, allowed: Tensor
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        far: _Part | Strides,
+        band: Band,
+        allowed: Tensor,
     ) -> Tensor:
-        y, sums = _forward(
-            far.queries(q),
-            far.keys(k),
-            far.keys(v),
-            is_causal=far.causal,
-            attn_mask=far.bias(q.dtype),
-        )
-        blind, sums = far.blind(), sums.unsqueeze(-1)
-        sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
         close, logs = _banded(q, k, v, band, allowed)
         alone = band.join(
             (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1), q.shape[2]
         )
-        found = [(far.answers(y), far.answers(sums)), (close, logs.masked_fill(alone, -torch.inf))]
+        found = [_far(far, q, k, v), (close, logs.masked_fill(alone, -torch.inf))]
         y, logs = _combine(found)
         y = y.to(q.dtype)
         ctx.far, ctx.band = far, band
-        ctx.save_for_backward(q, k, v, y, logs, allowed)
+        own = found[0][1] if isinstance(far, Strides) else None
+        ctx.save_for_backward(q, k, v, y, logs, allowed, own)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         far = ctx.far
-        *kept, allowed = ctx.saved_tensors
+        *kept, allowed, own = ctx.saved_tensors
         q, k, v, y, logs = kept
         grads = _banded_back(grad, kept, ctx.band, allowed)
+        if isinstance(far, Strides):
+            part = grad * (own - logs).exp_()
+            parts = far.back(part, (part * y).sum(-1, keepdim=True), q, k, v)
+            total = [one.add_(other) for one, other in zip(grads, parts, strict=True)]
+            return (*total, None, None, None)
         found = _backward(
             far.queries(grad),
             far.queries(q),
@@ -397,3 +424,19 @@ class _Joint(torch.autograd.Function):
         )
         total = [one.add_(far.answers(other)) for one, other in zip(grads, found, strict=True)]
         return (*total, None, None, None)
+
+
+def _far(far: _Part | Strides, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] over the strides, and logarithms of the softmax sums [B, H, T, 1]."""
+    if isinstance(far, Strides):
+        return far.forward(q, k, v)
+    y, sums = _forward(
+        far.queries(q),
+        far.keys(k),
+        far.keys(v),
+        is_causal=far.causal,
+        attn_mask=far.bias(q.dtype),
+    )
+    blind, sums = far.blind(), sums.unsqueeze(-1)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    return far.answers(y), far.answers(sums)

@@ -31,7 +31,7 @@ LAYERS = (
     {"patterns"},
     {"attention", "positions", "tables"},
     {"masks", "blocked_causal", "pattern_blocks"},
-    {"blocked"},
+    {"blocked", "long_strides"},
     {"dense", "kernels", "scan"},
     {"prepare"},
     {"data"},

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from attnkit import long_strides, patterns
 from attnkit import masks as masks_module
 from attnkit import pattern_blocks as blocks
-from attnkit import patterns
 from attnkit.attention import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
@@ -72,7 +72,9 @@ def both_paths(
     """Answers and gradients in blocks, and on the plain path; of real queries."""
     found = []
     # no query of these is a pad where pads may answer anything
-    real = (mask.valid if mask.layout != "packed" else mask.valid.expand(6, -1))[:, None, :, None]
+    real = (mask.valid if mask.layout != "packed" else mask.valid.expand(len(parts[0]), -1))[
+        :, None, :, None
+    ]
     for limit in (0, 10**9):
         monkeypatch.setattr(patterns, "PLAIN_UP_TO", limit)
         monkeypatch.setattr(blocks, "SMALLEST", 16 if limit == 0 else 64)
@@ -93,6 +95,27 @@ def test_blocks_equal_the_plain_path_forward_and_backward(
         fast, plain = both_paths(made, parts, mask, monkeypatch)
         for one, other in zip(fast, plain, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [64, 203])
+@pytest.mark.parametrize(("word", "options"), WORDS[3:])
+def test_large_products_equal_the_plain_path_forward_and_backward(
+    word: str, options: dict[str, int], length: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_strides, "SHORTEST", 1)
+    monkeypatch.setattr(long_strides, "ROWS", 7)
+    made = pattern(word, options)
+    parts = [x.detach().float().requires_grad_() for x in inputs(2, length)]
+    mask, used = Mask.packed(length, parts[0].device, causal=causal), []
+    plain = long_strides.Strides.back
+    monkeypatch.setattr(
+        long_strides.Strides, "back", lambda *given: used.append(given) or plain(*given)
+    )
+    fast, slow = both_paths(made, parts, mask, monkeypatch)
+    assert len(used) == 1
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("word", "options"), WORDS)
