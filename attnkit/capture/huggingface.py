@@ -98,7 +98,7 @@ def capture(
         _check(model, kind, found[kind])
         described = tuple(_layer(model, origin) for origin in rows)
         maps[kind] = Maps(kind, found[kind], described, columns, *axes[kind])
-    facts = model.facts() | ({"note": reading.note} if reading.note else {})
+    facts = model.facts | ({"note": reading.note} if reading.note else {})
     return Capture(text, reading.output, reading.how, model.name, maps, facts)
 
 

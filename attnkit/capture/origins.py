@@ -37,7 +37,6 @@ NUMBER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 
 Inputs = dict[str, Tensor]
 """Arguments of a pass: input_ids, and decoder_input_ids."""
-Map = Float[NDArray[np.float32], "H T S"]
 
 
 class Origin(NamedTuple):
@@ -125,14 +124,14 @@ def weights(
     Raises:
         DataError: a layer's weights are no matrix of queries and keys.
     """
-    heads = {(o.kind, o.place): columns for rows, columns in chosen.values() for o in rows}
-    found: dict[tuple[Kind, int], Map] = {}
+    rooms = {
+        kind: _Room(model, kind, rows, columns, _sizes(inputs)[kind])
+        for kind, (rows, columns) in chosen.items()
+    }
 
     def keep(origin: Origin, maps: Tensor) -> None:
-        columns = heads.get((origin.kind, origin.place))
-        if columns is not None:
-            taken = maps[0] if len(columns) == maps.shape[1] else maps[0, list(columns)]
-            found[origin.kind, origin.place] = taken.float().cpu().numpy()
+        if origin.kind in rooms:
+            rooms[origin.kind].put(origin, maps)
 
     queues: dict[nn.Module, deque[Origin]] = {}
     for origin in (origin for rows in made.values() for origin in rows):
@@ -145,10 +144,44 @@ def weights(
         for origin in rows:
             if origin.part is None:
                 keep(origin, returned[kind][origin.place])
-    return {
-        kind: _stacked(model, kind, [found[kind, origin.place] for origin in rows], inputs)
-        for kind, (rows, _) in chosen.items()
-    }
+    return {kind: room.maps for kind, room in rooms.items()}
+
+
+class _Room:
+    """The maps of one kind, filled layer by layer."""
+
+    def __init__(
+        self,
+        model: Pretrained,
+        kind: Kind,
+        rows: Sequence[Origin],
+        columns: tuple[int, ...],
+        size: tuple[int, int],
+    ) -> None:
+        self.model, self.kind, self.columns, self.size = model, kind, columns, size
+        self.rows = {origin.place: row for row, origin in enumerate(rows)}
+        self.maps = np.empty((len(rows), len(columns), *size), np.float32)
+
+    def put(self, origin: Origin, maps: Tensor) -> None:
+        """Keep the maps of a layer if it is a wanted one."""
+        row = self.rows.get(origin.place)
+        if row is None:
+            return
+        if maps.shape[2:] != self.size:
+            raise DataError(
+                f"{self.model.name}: {self.kind} attention gives weights of shape "
+                f"{list(maps.shape[1:])}, not (heads, {self.size[0]} queries, {self.size[1]} keys):"
+                f" {type(self.model.model).__name__} is not supported"
+            )
+        taken = maps[0] if len(self.columns) == maps.shape[1] else maps[0, list(self.columns)]
+        self.maps[row] = taken.float().cpu().numpy()
+
+
+def _sizes(inputs: Inputs) -> dict[Kind, tuple[int, int]]:
+    """Queries and keys of each kind."""
+    source = inputs["input_ids"].shape[1]
+    target = inputs["decoder_input_ids"].shape[1] if "decoder_input_ids" in inputs else source
+    return {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
 
 
 def _taker(queue: deque[Origin], keep: Callable[[Origin, Tensor], None]) -> Callable[..., Any]:
@@ -210,20 +243,3 @@ def _numbered(
             origin = origin._replace(part=each[1], slot=each[2])
         made.append(origin)
     return made
-
-
-def _stacked(
-    model: Pretrained, kind: Kind, maps: Sequence[Map], inputs: Inputs
-) -> Float[NDArray[np.float32], "L H T S"]:
-    """The maps of all layers, which must be matrices of queries and keys."""
-    source = inputs["input_ids"].shape[1]
-    target = inputs["decoder_input_ids"].shape[1] if "decoder_input_ids" in inputs else source
-    sizes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-    for each in maps:
-        if each.shape[1:] != sizes[kind]:
-            raise DataError(
-                f"{model.name}: {kind} attention gives weights of shape {list(each.shape[1:])}, "
-                f"not {list(sizes[kind])} (queries, keys): {type(model.model).__name__} is not "
-                "supported"
-            )
-    return np.stack(maps)

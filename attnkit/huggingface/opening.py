@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -73,6 +74,7 @@ class Pretrained:
             with quiet():
                 self.model.set_attn_implementation(before)
 
+    @cached_property
     def facts(self) -> dict[str, str]:
         """Hashes of weights (where they are below 1 GiB) and tokenizer, revision, versions."""
         found = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from attnkit.capture.huggingface import capture
-from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.errors import DataError, MemoryLimitError, NotFiniteError, UsageError
 from attnkit.huggingface import Pretrained, open_model
 from attnkit.maps import Maps
 from attnkit.recipe.schema import Search
@@ -323,6 +323,48 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     model = open_model(pretrained.saved(tmp_path, "gpt2"), device="cpu")
     model.model.transformer.h[1].attn.c_attn.weight.data.fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="answers NaN or infinity"):
+        capture(model, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "message"),
+    [
+        (MemoryError(), MemoryLimitError, "no memory left: choose layers, or shorten the text"),
+        (RuntimeError("CUDA out of memory."), MemoryLimitError, "no memory left"),
+        (IndexError("index 9\nmore"), DataError, "could not run the model: index 9"),
+    ],
+)
+def test_faults_inside_the_library_are_told_in_a_line(
+    fault: Exception, expected: type[Exception], message: str, tmp_path: Path
+) -> None:
+    model = open_model(pretrained.saved(tmp_path, "gpt2"), device="cpu")
+
+    def fail(*_: object) -> None:
+        raise fault
+
+    model.model.transformer.register_forward_pre_hook(fail)
+    with pytest.raises(expected) as caught:
+        capture(model, TEXT)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_another_form_are_refused(tmp_path: Path) -> None:
+    """Longformer gives them by the distance of the key."""
+    pretrained.SETTINGS["longformer"] = (
+        "Longformer", "ForMaskedLM", pretrained.PLAIN | {"attention_window": 4}
+    )  # fmt: skip
+    model = open_model(pretrained.saved(tmp_path, "longformer"), device="cpu")
+    with pytest.raises(DataError, match="encoder attention gives weights of shape .* 6 keys"):
+        capture(model, "The animal didn")
+
+
+def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
+    pretrained.SETTINGS["mamba"] = (
+        "Mamba", "ForCausalLM", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+    )  # fmt: skip
+    model = open_model(pretrained.saved(tmp_path, "mamba"), device="cpu")
+    with pytest.raises(DataError, match="MambaForCausalLM gives no weights of decoder attention"):
         capture(model, TEXT)
 
 

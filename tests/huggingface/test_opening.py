@@ -281,7 +281,7 @@ def test_a_hub_model_in_the_cache_opens_offline(cached: str, calls: list[str]) -
     model = open_model(cached, device="cpu", offline=True)
     assert (model.name, model.shape) == ("someone/gpt2-small", "decoder")
     assert model.revision == "0123456789abcdef0123456789abcdef01234567"
-    assert model.facts()["revision"] == model.revision
+    assert model.facts["revision"] == model.revision
     assert calls == []
 
 
