@@ -1,5 +1,6 @@
 """Attention maps of one text with the tokens of both axes: what capture records and show draws."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -13,6 +14,8 @@ from attnkit.errors import UsageError
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 """Self-attention of the encoder, of the decoder (or language model), and cross attention."""
+
+_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 
 
 class Token(NamedTuple):
@@ -160,5 +163,17 @@ def _words(tokens: Sequence[Token]) -> tuple[Float[NDArray[np.float32], "W T"], 
     for row, places in enumerate(groups):
         member[row, places] = 1
         first = tokens[places[0]]
-        words.append(first._replace(text="".join(tokens[place].text for place in places)))
+        words.append(first._replace(text=_whole("".join(tokens[place].text for place in places))))
     return member, tuple(words)
+
+
+def _whole(text: str) -> str:
+    """Bytes that pieces stand for, written <0xE4>, as the characters that they make together."""
+    return _BYTES.sub(_characters, text)
+
+
+def _characters(found: re.Match[str]) -> str:
+    try:
+        return bytes.fromhex(found[0].replace("<0x", "").replace(">", "")).decode("utf-8")
+    except UnicodeDecodeError:
+        return found[0]
