@@ -12,9 +12,10 @@ LONGEST = 32
 _NAMES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
-def caption(scaled: Scaled) -> str:
+def caption(scaled: Scaled, coloured: bool = True) -> str:
     """What is drawn, on which scale."""
-    what = "difference" if scaled.signed else "weight"
+    sides = " (blue: less, orange: more)" if coloured else " (-, =: less; +, #: more)"
+    what = f"difference{sides}" if scaled.signed else "weight"
     return f"{what}, {_NAMES[scaled.scale]}"
 
 
@@ -26,15 +27,20 @@ def ends(scaled: Scaled) -> tuple[str, str]:
 
 
 def bar(scaled: Scaled, paint: Paint, width: int) -> Iterator[Segment]:
-    """One line of at most `width` cells: low end, colours, high end; without room no colours."""
+    """A free line, then one of at most `width` cells: low end, colours, high end.
+
+    Without room for colours there are the ends alone.
+    """
     low, high = ends(scaled)
     length = min(LONGEST, width - len(low) - len(high) - 2)
+    yield Segment.line()
     if length < 3:
         yield Segment(f"{low} {high}"[:width])
-        return
-    yield Segment(f"{low} ")
-    yield from paint.cells(np.linspace(0, 1, length, dtype=np.float32))
-    yield Segment(f" {high}")
+    else:
+        yield Segment(f"{low} ")
+        yield from paint.cells(np.linspace(0, 1, length, dtype=np.float32))
+        yield Segment(f" {high}")
+    yield Segment.line()
 
 
 def _number(value: float) -> str:

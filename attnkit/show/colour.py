@@ -40,6 +40,9 @@ _ANCHORS: dict[Palette, str] = {
     ),
 }
 
+_GREYISH = 12  # chroma below which a colour is as good as grey
+_SAME_HUE = 0.8  # cosine between hues
+_STRANGE = 1e4  # more than any other gap in reach
 _CUBE = (0, 95, 135, 175, 215, 255)
 
 
@@ -122,9 +125,20 @@ def xterm_table(palette: Palette = "cividis") -> Int[NDArray[np.int64], "256"]:
 
 
 def _gaps(rgb: UInt8[NDArray[np.uint8], "... 3"]) -> Float[NDArray[np.float64], "... 240"]:
-    """Squared distances to the terminal's colours, lightness (what a map is read by) doubled."""
-    gap = (lab(rgb)[..., None, :] - lab(xterm_colours())) * (2, 1, 1)
-    return np.asarray((gap**2).sum(-1))
+    """Squared distances to the terminal's colours.
+
+    Lightness, by which a map is read, counts double and purity little, and a colour is no other
+    colour or grey: the dark colours of a terminal are few, and the nearest to blue is purple.
+    """
+    ours, theirs = lab(rgb)[..., None, :], lab(xterm_colours())
+    pure, others = np.hypot(ours[..., 1], ours[..., 2]), np.hypot(theirs[:, 1], theirs[:, 2])
+    cosine = (ours[..., 1] * theirs[:, 1] + ours[..., 2] * theirs[:, 2]) / np.maximum(
+        pure * others, 1e-9
+    )
+    light, purity = 2 * (ours[..., 0] - theirs[:, 0]), 0.3 * (pure - others)
+    hue = 2 * pure * others * (1 - cosine)
+    strange = (pure > _GREYISH) & ((others < _GREYISH) | (cosine < _SAME_HUE))
+    return np.asarray(light**2 + purity**2 + hue + _STRANGE * strange)
 
 
 def _rising(rgb: UInt8[NDArray[np.uint8], "N 3"]) -> Int[NDArray[np.int64], "N"]:

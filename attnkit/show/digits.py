@@ -22,7 +22,8 @@ def digits(view: View, width: int, ascii_only: bool) -> Iterator[Text | Segments
         ascii_only: whether labels must be ASCII.
     """
     what = "differences" if view.signed else "weights"
-    yield Text(f"{what} in hundredths; rows: queries, columns: keys", overflow="fold")
+    down, across = view.axes
+    yield Text(f"{what} in hundredths; rows: {down}, columns: {across}", overflow="fold")
     cells = _hundredths(view)
     names = labels_of(view.queries, ascii_only)
     longest = max(1, min(_WIDEST, width // 3))

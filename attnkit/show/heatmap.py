@@ -72,7 +72,8 @@ class Heatmap:
     ) -> Iterator[RenderableType]:
         view = self.view
         ascii_only = options.ascii_only
-        yield text(view.title, "" if self.plain else "bold", ascii_only)
+        if view.title:
+            yield text(view.title, "" if self.plain else "bold", ascii_only)
         if not view.matrix.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
         elif self.plain:
@@ -82,8 +83,8 @@ class Heatmap:
             paint = Paint.of(console, options, self.palette)
             drawing = _Drawing(view, shown, paint, options.max_width, self.wide)
             yield Segments(drawing.lines())
-            yield Segments([*bar(shown, paint, options.max_width), Segment.line()])
-            parts = (caption(shown), "rows: queries, columns: keys", *drawing.notes(), *shown.notes)
+            yield Segments(bar(shown, paint, options.max_width))
+            parts = (caption(shown, paint.coloured), axes(view), *drawing.notes(), *shown.notes)
             yield text("; ".join(parts), "dim", ascii_only)
         for note in view.notes:
             yield text(note, "" if self.plain else "dim", ascii_only)
@@ -95,6 +96,11 @@ def text(content: str, style: str, ascii_only: bool) -> Text:
     if ascii_only:
         line = line.encode("ascii", "backslashreplace").decode("ascii")
     return Text(line, style=style, overflow="fold")
+
+
+def axes(view: View) -> str:
+    """What rows and columns are."""
+    return f"rows: {view.axes[0]}, columns: {view.axes[1]}"
 
 
 class Layout(NamedTuple):
@@ -233,14 +239,18 @@ class _Drawing:
 
 
 def ruler(numbers: Sequence[int], cell: int) -> list[str]:
-    """Numbers over columns of `cell` cells: every one from top to bottom while they are few.
+    """Numbers over columns of `cell` cells.
 
-    Of more than 32 every tenth column is named, its number beginning at the column.
+    Each column of consecutive numbers below 100 gets its last digit, the tens stand above; else
+    every tenth column is named, its number beginning there.
     """
-    if len(numbers) * cell <= 64 and max(numbers, default=0) < 100:
-        return upright([str(number) for number in numbers], cell, 2) or []
-    line = ""
+    dense = len(numbers) <= _MOST_LABELLED and numbers[-1] < min(100, numbers[0] + len(numbers))
+    above = below = ""
     for place, number in enumerate(numbers):
-        if place % 10 == 0 and place * cell + len(str(number)) <= len(numbers) * cell:
-            line = line.ljust(place * cell) + str(number)
-    return [line]
+        if dense:
+            below += str(number % 10).ljust(cell)
+            if number % 10 == 0 and number:
+                above = above.ljust(place * cell) + str(number // 10)
+        elif place % 10 == 0 and place * cell + len(str(number)) <= len(numbers) * cell:
+            below = below.ljust(place * cell) + str(number)
+    return [above, below] if above else [below]

@@ -36,9 +36,11 @@ def limits(weights: Sequence[NDArray[np.floating]], signed: bool = False) -> tup
     Signed weights get a range with 0 in its middle.  A range is never empty: (0, 1) for no
     weights or zeros alone.
     """
-    finite = [part[np.isfinite(part)] for part in map(np.asarray, weights)]
-    low = min([0.0, *(float(part.min()) for part in finite if part.size)])
-    high = max([0.0, *(float(part.max()) for part in finite if part.size)])
+    low = high = 0.0
+    for part in map(np.asarray, weights):
+        finite = np.isfinite(part)
+        low = min(low, float(part.min(initial=0, where=finite)))
+        high = max(high, float(part.max(initial=0, where=finite)))
     if signed:
         reach = max(-low, high) or 1.0
         return -reach, reach

@@ -9,11 +9,17 @@ from numpy.typing import NDArray
 
 from attnkit.maps import Kind, Maps, Token
 
-KIND_NAMES: dict[Kind, str] = {
+NAMES: dict[Kind, str] = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross attention",
 }
+AXES: dict[Kind, tuple[str, str]] = {
+    "encoder": ("source", "source"),
+    "decoder": ("output", "output"),
+    "cross": ("output", "source"),
+}
+"""What queries and keys are."""
 STATIC = "static: the same for every text of this length"
 
 
@@ -28,6 +34,8 @@ class View:
     notes: tuple[str, ...] = ()
     signed: bool = False
     """A difference of two maps: drawn with the diverging colours."""
+    axes: tuple[str, str] = ("queries", "keys")
+    """What rows and columns are."""
 
 
 def view(maps: Maps, layer: int | None = None, head: int | None = None) -> View:
@@ -39,18 +47,36 @@ def view(maps: Maps, layer: int | None = None, head: int | None = None) -> View:
     one = maps.choose([] if layer is None else [layer], [] if head is None else [head])
     place = f"{_numbers('layer', [item.number for item in one.layers])}, "
     place += _numbers("head", one.heads)
-    title = f"{KIND_NAMES[maps.kind]}, {place}: {mechanisms(one)}"
+    title = f"{NAMES[maps.kind]}, {place}: {mechanisms(one)}"
     matrix = one.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
-    return View(matrix, one.queries, one.keys, title, notes(one))
+    rows, columns = AXES[maps.kind]
+    return View(
+        matrix, one.queries, one.keys, title, notes(one),
+        axes=(f"{rows} (queries)", f"{columns} (keys)"),
+    )  # fmt: skip
 
 
-def difference(first: View, second: View) -> View | None:
-    """What `first` takes more (positive) or less than `second`; None where the axes differ."""
-    axes = [(_texts(one.queries), _texts(one.keys)) for one in (first, second)]
-    if axes[0] != axes[1]:
-        return None
-    matrix = first.matrix - second.matrix
-    return replace(first, matrix=matrix, title="difference", notes=(), signed=True)
+def difference(first: View, other: View, title: str = "difference") -> View:
+    """What `other` takes more (positive) or less (negative) than `first`, key by key.
+
+    Raises:
+        ValueError: the axes hold different tokens (see `different`).
+    """
+    if reason := different(first, other):
+        raise ValueError(reason)
+    matrix = other.matrix - first.matrix
+    return replace(first, matrix=matrix, title=title, notes=(), signed=True)
+
+
+def different(first: View, other: View) -> str | None:
+    """Why two maps have no difference; None where they have one."""
+    for what, ours, theirs in (
+        ("queries", first.queries, other.queries),
+        ("keys", first.keys, other.keys),
+    ):
+        if _texts(ours) != _texts(theirs):
+            return f"their {what} are different tokens"
+    return None
 
 
 def mechanisms(maps: Maps) -> str:

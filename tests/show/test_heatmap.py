@@ -7,39 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console
+from screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, tokens
 
 from attnkit.maps import Layer, Maps, Token
 from attnkit.show.heatmap import WIDES, Heatmap
 from attnkit.show.scale import SCALES
-from attnkit.show.view import View, difference, view
-
-STYLE = re.compile(r"\x1b\[[0-9;]*m")
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-COLOURS = ("truecolor", "256", "standard", None)
-
-
-class Ascii(Console):
-    """A console whose stream can write nothing but ASCII."""
-
-    encoding = "ascii"
-
-
-def drawn(
-    thing: RenderableType, width: int, colour: str | None = None, ascii_only: bool = False
-) -> str:
-    """What a console of this width writes."""
-    out = io.StringIO()
-    kind = Ascii if ascii_only else Console
-    kind(
-        file=out, width=width, force_terminal=True, color_system=colour, legacy_windows=False,
-        markup=False, emoji=False, highlight=False, _environ={},
-    ).print(thing)  # fmt: skip
-    return out.getvalue()
-
-
-def tokens(text: str) -> tuple[Token, ...]:
-    return tuple(Token(piece, at, at) for at, piece in enumerate(text.split()))
+from attnkit.show.view import View, difference, different, view
 
 
 def plain_view(queries: str, keys: str, matrix: object, **options: object) -> View:
@@ -62,6 +36,7 @@ def test_a_small_map_is_squares_with_all_labels() -> None:
         "▁ein ██    ",
         "Hund   ▒▒▒▒",
         "   .   ░░██",
+        "",
         "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
         CAPTION,
     ]
@@ -70,10 +45,11 @@ def test_a_small_map_is_squares_with_all_labels() -> None:
 def test_ascii_consoles_get_ascii() -> None:
     found = drawn(Heatmap(SMALL), 50, ascii_only=True)
     assert found.isascii()
-    assert found.splitlines()[4:8] == [
+    assert found.splitlines()[4:9] == [
         "_ein @@    ",
         "Hund   ++++",
         "   .   ::%%",
+        "",
         "0     ...:::---===+++***###%%%@@@@ 1",
     ]
 
@@ -149,18 +125,12 @@ def test_static_maps_say_so() -> None:
 
 
 def test_differences_need_equal_axes() -> None:
-    assert difference(SMALL, plain_view("x y z", "a b c", np.zeros((3, 3)))) is None
+    assert different(SMALL, plain_view("x y z", "a b c", np.zeros((3, 3)))) == (
+        "their queries are different tokens"
+    )
     both = difference(SMALL, SMALL)
-    assert both is not None
     assert both.signed
     assert not both.matrix.any()
-
-
-WIDTHS = st.sampled_from((20, 40, 80, 200)) | st.integers(8, 120)
-PIECES = st.text(max_size=14) | st.sampled_from(
-    ("", "\x1b[31m", "\u202eabc", "\ufeff", "\u6f22\u5b57", "e\u0301", "\u0301", "\U0001f469\u200d"
-     "\U0001f467", "[bold]", "</s>", "\t", "a\nb", "\r", "\u2028", "\U0001f1e9\U0001f1ea")
-)  # fmt: skip
 
 
 @st.composite
