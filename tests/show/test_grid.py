@@ -24,7 +24,7 @@ def test_every_head_is_a_small_map_under_its_number() -> None:
         "     ██       ██",
         "       ██ ██    ",
         "",
-        "0       ░░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓▓██████ 1",
+        "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
         "weight, linear; L layer, H head; rows: output (queries), columns: source (keys);",
         "numbers: entropy in bits",
     ]
