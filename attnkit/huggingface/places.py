@@ -3,6 +3,7 @@
 Only settings, vocabularies and safetensors weights are ever asked of the hub: no pickles, no code.
 """
 
+import errno
 import importlib
 import re
 import socket
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from attnkit.data.download import is_offline
-from attnkit.errors import DataError, MissingInputError, UnavailableError
+from attnkit.errors import DataError, MissingInputError, OutputError, UnavailableError
 from attnkit.huggingface.quiet import hub, quiet
 from attnkit.text import quoted
 
@@ -23,6 +24,7 @@ TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.voca
          "bpe.codes", "*.codes")  # fmt: skip
 """Settings and vocabularies of all kinds of tokenizers."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 """OWNER/MODEL, or one of the hub's oldest models without an owner."""
 
@@ -125,6 +127,11 @@ def _refusal(name: str, revision: str | None, error: Exception) -> Exception:
         )
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return MissingInputError(f"{name}: the hub's repository has no {CONFIG}: not a model")
+    if isinstance(error, errors.HfHubHTTPError):
+        status = getattr(error.response, "status_code", "?")
+        return UnavailableError(f"{name}: the hub answers with error {status}: try again later")
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        return OutputError(f"{name}: the hub's cache cannot be written: {error.strerror}")
     if isinstance(error, OSError | errors.LocalEntryNotFoundError):
         return UnavailableError(
             f"{name}: no such directory, not in the local cache of the hub, and the hub cannot be "

@@ -1,10 +1,12 @@
 """Opening Hugging Face models: what they are, and what is refused, without any network."""
 
+import errno
 import importlib.metadata
 import json
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -17,6 +19,7 @@ from attnkit.errors import (
     AttnkitError,
     DataError,
     MissingInputError,
+    OutputError,
     UnavailableError,
     UsageError,
 )
@@ -309,3 +312,80 @@ def test_a_directory_wins_over_a_hub_name(
     monkeypatch.chdir(gpt2.parent)
     assert open_model("gpt2", device="cpu").path == Path("gpt2")
     assert calls == []
+
+
+def test_only_settings_vocabularies_and_safe_weights_are_downloaded(
+    originals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def snapshot(name: str, **options: Any) -> str:
+        asked.update(options, name=name)
+        assert not huggingface_hub.is_offline_mode()
+        return str(originals("gpt2"))
+
+    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: "config.json")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert open_model("a/b", device="cpu", revision="v1").revision == originals("gpt2").name
+    assert (asked["name"], asked["revision"], asked["local_files_only"]) == ("a/b", "v1", False)
+    wanted = ["config.json", "tokenizer.json", "merges.txt", "spiece.model", "source.spm",
+              "model.safetensors", "model-00001-of-00002.safetensors",
+              "model.safetensors.index.json", "generation_config.json"]  # fmt: skip
+    others = ["pytorch_model.bin", "modeling_own.py", "consolidated.safetensors", "tf_model.h5",
+              "original/model.safetensors", "onnx/model.onnx", "custom_generate/generate.py",
+              "model.fp16.safetensors", "training_args.bin", "weights.pkl"]  # fmt: skip
+    taken = huggingface_hub.utils.filter_repo_objects(
+        [*wanted, *others],
+        allow_patterns=asked["allow_patterns"],
+        ignore_patterns=asked["ignore_patterns"],
+    )
+    assert list(taken) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected", "message"),
+    [
+        ("GatedRepoError", UnavailableError, "a/b: its owner asks for consent: accept the terms"),
+        ("RepositoryNotFoundError", MissingInputError, "a/b: neither a directory here nor"),
+        ("RevisionNotFoundError", MissingInputError, "a/b: the hub has no revision v1"),
+        ("RemoteEntryNotFoundError", MissingInputError, "a/b: the hub's repository has no config"),
+        ("HfHubHTTPError", UnavailableError, "a/b: the hub answers with error 503: try again"),
+        ("OfflineModeIsEnabled", UnavailableError, "a/b: no such directory, not in the local ca"),
+        ("SafetensorsParsingError", UnavailableError, "a/b: the hub's answer cannot be used"),
+    ],
+)
+def test_a_refusal_of_the_hub_is_told(
+    fault: str, expected: type[AttnkitError], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = getattr(huggingface_hub.errors, fault)
+
+    def fail(*_: object, **__: object) -> None:
+        error = kind.__new__(kind)
+        error.response = SimpleNamespace(status_code=503)
+        raise error
+
+    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    assert refused(expected, "a/b", revision="v1").startswith(message)
+
+
+def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    message = refused(OutputError, "a/b")
+    assert message == "a/b: the hub's cache cannot be written: No space left on device"
+
+
+def test_a_hub_model_with_pickles_only_is_refused(
+    originals: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: "config.json")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    message = refused(DataError, "a/b")
+    assert "a/b: has its weights only in other formats, such as pickles" in message
