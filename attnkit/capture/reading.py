@@ -179,35 +179,30 @@ def source_limit(model: Model) -> int | None:
     return min(found, default=None)
 
 
-def size(reading: Reading) -> int:
-    """Tokens of its longer side."""
-    return max(len(reading.source), len(reading.ids))
-
-
-def portions(readings: Sequence[Reading], weights: int) -> Iterator[list[int]]:
-    """Indices in order, as many together as KEPT lets, but one at least.
-
-    `weights` is how many weights each pair of tokens has: layers x heads of all kinds.
-    """
+def portions(costs: Sequence[int]) -> Iterator[list[int]]:
+    """Indices in order, with as many weights together as KEPT lets, but one at least."""
     portion: list[int] = []
     total = 0
-    for index, reading in enumerate(readings):
-        needed = size(reading) ** 2 * weights
-        if portion and total + needed > KEPT:
+    for index, cost in enumerate(costs):
+        if portion and total + cost > KEPT:
             yield portion
             portion, total = [], 0
         portion.append(index)
-        total += needed
+        total += cost
     if portion:
         yield portion
 
 
 def groups(readings: Sequence[Reading], weights: int) -> Iterator[list[int]]:
-    """Indices of readings of similar length that are read together, longest first."""
-    order = sorted(range(len(readings)), key=lambda index: -size(readings[index]))
+    """Indices of readings of similar length that are read together, longest first.
+
+    `weights` is how many weights each pair of tokens has: layers x heads of all kinds.
+    """
+    sizes = [max(len(reading.source), len(reading.ids)) for reading in readings]
+    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
     start = 0
     while start < len(order):
-        longest = max(1, size(readings[order[start]]))
+        longest = max(1, sizes[order[start]])
         rows = max(1, min(TOKENS // longest, SCORES // (longest * longest * weights)))
         yield order[start : start + rows]
         start += rows

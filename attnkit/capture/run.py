@@ -19,7 +19,7 @@ from attnkit import __version__
 from attnkit.capture.axes import axis
 from attnkit.capture.reading import Reader, Reading, groups, how, portions
 from attnkit.capture.record import Stack, record
-from attnkit.errors import NotFiniteError, UsageError
+from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.evaluate import pick_device
 from attnkit.maps import Capture, Kind, Maps, Token
 from attnkit.recipe.schema import Search
@@ -29,6 +29,8 @@ from attnkit.tokens import clean
 
 BLOCK = 256
 """Texts that are decoded together."""
+MOST = 2**30
+"""Weights of one text, at most: 4.3 GB."""
 
 Target = str | Sequence[int] | None
 """An output as text, or as ids without begin and end token; None: the model writes it."""
@@ -64,17 +66,18 @@ class Captor:
         self.kinds, self.layers, self.heads, self.reference = kinds, layers, heads, reference
         self.model = run.model(pick_device(device))
         self.tokenizer = run.tokenizer()
+        self.prompts = self.recipe.task == "language-modeling"
         self.reader = Reader(
             self.model,
             self.tokenizer,
-            prompts=self.recipe.task == "language-modeling",
+            prompts=self.prompts,
             longest=self.recipe.data.max_length,
         )
         with self._recording() as stacks:  # refuses what is not there before anything is read
-            counts = [len(stack.layers) * len(stack.heads) for stack in stacks.values()]
+            counts = {kind: len(stack.layers) * len(stack.heads) for kind, stack in stacks.items()}
         if not counts:
             raise UsageError(f"{run.path}: this model has no attention")
-        self.weights = sum(counts) * (1 + reference)
+        self.counts = {kind: count * (1 + reference) for kind, count in counts.items()}
 
     def read(
         self,
@@ -94,14 +97,15 @@ class Captor:
 
         Raises:
             UsageError: a text is empty, or a target is given to a model without decoder.
-            DataError: a text is longer than the model reads.
+            DataError: a text is longer than the model reads, or its maps larger than MOST.
             NotFiniteError: the model answers NaN or infinity.
         """
         spec = search or self.recipe.search
         readings = self._readings(texts, spec, first)
-        for portion in portions(readings, self.weights):
+        for portion in portions([self._weights(reading) for reading in readings]):
             done: dict[int, Capture] = {}
-            for places in groups([readings[row] for row in portion], self.weights):
+            weights = sum(self.counts.values())
+            for places in groups([readings[row] for row in portion], weights):
                 rows = [portion[place] for place in places]
                 stacks = self._pass([readings[row] for row in rows])
                 longest = max(len(readings[row].source) for row in rows)
@@ -128,6 +132,9 @@ class Captor:
         names = ["the text" if alone else f"text {first + i}" for i in range(1, len(texts) + 1)]
         encode = self.reader.encode
         sources = [encode(text, name) for (text, _), name in zip(texts, names, strict=True)]
+        for source, name in zip(sources, names, strict=True):
+            # before a search that may take long
+            self._fits(Reading([], source, []) if self.prompts else Reading(source, [], []), name)
         found = {
             row: self.reader.forced(sources[row], target, names[row])
             for row, (_, target) in enumerate(texts)
@@ -139,7 +146,30 @@ class Captor:
         lines = [first + row for row in free]
         answers = self.reader.answered([sources[row] for row in free], spec, lines)
         found |= dict(zip(free, answers, strict=True))
+        for row, name in enumerate(names):
+            self._fits(found[row], name)
         return [found[row] for row in range(len(texts))]
+
+    def _weights(self, reading: Reading) -> int:
+        """How many weights the maps of a text have that are kept."""
+        return sum(count * self._cells(reading)[kind] for kind, count in self.counts.items())
+
+    def _cells(self, reading: Reading) -> dict[Kind, int]:
+        """Pairs of query and key; a decoder alone reads source and output in one row."""
+        source, ids = len(reading.source), len(reading.ids)
+        own = ids + source if self.reader.shape == "decoder" else ids
+        return {"encoder": source**2, "decoder": own**2, "cross": source * ids}
+
+    def _fits(self, reading: Reading, name: str) -> None:
+        """Refuse a text whose maps would fill the memory; a layer has all its heads at first."""
+        cells = self._cells(reading)
+        layer = self.recipe.model.heads * max(cells[kind] for kind in self.counts)
+        if max(self._weights(reading), layer) > MOST:
+            needed = max(self._weights(reading), layer) * 4 / 1e9
+            raise DataError(
+                f"{name}: its maps would take {needed:,.1f} GB, and at most {MOST * 4 / 1e9:.1f} GB"
+                " are made: shorten it, or choose some by --kind, --layer and --head"
+            )
 
     @torch.inference_mode()
     def _pass(self, batch: Sequence[Reading]) -> dict[Kind, Stack]:

@@ -11,6 +11,7 @@ from trained import ROWS, tokenizer
 
 from attnkit.capture import Captor, capture, captures
 from attnkit.capture import run as capture_run
+from attnkit.capture.reading import Reader
 from attnkit.errors import AttnkitError, DataError, NotFiniteError, UsageError
 from attnkit.maps import Capture
 from attnkit.recipe.schema import Search
@@ -256,6 +257,16 @@ def test_longer_texts_than_in_training_are_read_with_a_note(runs: dict[str, Run]
         f"a side has {length} tokens, and training had at most {LENGTH} (data.max_length)"
     )
     assert "note" not in capture(runs["pair"], "cat", target="a", device="cpu").facts
+
+
+def test_maps_that_fill_the_memory_are_refused_before_decoding(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Reader, "answered", None)
+    with pytest.raises(DataError, match=r"the text: its maps would take 6\.4 GB, and at most 4\.3"):
+        capture(runs["pair"], "cat " * 19_999, kinds=["encoder"], layers=[0], heads=[1])
+    with pytest.raises(DataError, match="shorten it, or choose some by --kind, --layer and --head"):
+        capture(runs["causal"], "cat " * 19_999, device="cpu")
 
 
 def test_a_damaged_model_is_told(tmp_path: Path) -> None:
