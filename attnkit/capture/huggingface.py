@@ -282,6 +282,9 @@ def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: Search, longest:
         "do_sample": spec.method == "sample",
         "pad_token_id": pad,
     }
+    layers = network.config.get_text_config(decoder=True)
+    if (getattr(layers, "num_decoder_layers", None) or 0) > layers.num_hidden_layers:
+        options["use_cache"] = False  # transformers makes T5's cache as deep as its encoder
     if spec.method == "sample":
         options |= {"temperature": spec.temperature, "top_k": spec.top_k, "top_p": spec.top_p}
     devices = [model.device] if model.device.type == "cuda" else []

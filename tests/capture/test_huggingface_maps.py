@@ -265,6 +265,19 @@ def test_the_output_is_what_generate_writes(name: str, method: Any, opened: Any)
     assert np.abs(maps.weights.sum(-1) - 1).max() < 1e-5
 
 
+def test_a_decoder_may_be_deeper_than_its_encoder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's cache of T5 is too short there: decoding failed."""
+    deep = ("T5", "ForConditionalGeneration", pretrained.T5 | {"num_layers": 1})
+    monkeypatch.setitem(pretrained.SETTINGS, "t5", deep)
+    model = open_model(pretrained.saved(tmp_path, "t5"), device="cpu")
+    made = capture(model, TEXT, search=Search(method="beam", beam=2, max_length=5))
+    sizes = {kind: len(maps.layers) for kind, maps in made.maps.items()}
+    assert sizes == {"encoder": 1, "decoder": 3, "cross": 3}
+    assert len(made.maps["decoder"].queries) > 1
+
+
 def test_sampling_leaves_the_random_state_alone(opened: Any) -> None:
     torch.manual_seed(3)
     expected = torch.rand(1)
