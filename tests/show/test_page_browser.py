@@ -14,6 +14,7 @@ from sentences import SOURCE, made, tokens, translation
 from test_page import HOSTILE, long
 
 from attnkit.maps import Capture, Layer, Maps, Token
+from attnkit.mapstats import statistics
 from attnkit.show.page import page as html
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -373,3 +374,18 @@ def test_a_long_map_draws_only_what_is_visible(show: Open) -> None:
     drawn = page.locator(".scroll canvas").first.bounding_box()
     assert whole["height"] > 1200
     assert drawn["height"] <= 0.85 * DESK["height"]
+
+
+def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> None:
+    capture = translation()
+    page = show(capture, view="numbers")
+    rows = page.locator("#numbers tbody tr")
+    numbers = statistics(capture.maps["cross"])
+    for number in range(rows.count()):
+        layer, head, entropy, _, _, first, *_ = rows.nth(number).locator("td").all_text_contents()
+        expected = numbers[int(layer)][int(head)]
+        assert float(entropy) == pytest.approx(expected.entropy, abs=6e-4)
+        assert float(first) == pytest.approx(expected.first, abs=6e-4)
+    rows.nth(4).click()
+    settled(page)
+    assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"

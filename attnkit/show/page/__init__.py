@@ -11,15 +11,29 @@ from typing import Any, Literal, get_args
 
 from attnkit.errors import UsageError
 from attnkit.maps import KINDS, Capture, Kind, Maps, Token
-from attnkit.show.colour import table
+from attnkit.mapstats import Numbers, statistics
+from attnkit.show.colour import Palette, table
+from attnkit.show.labels import visible
 from attnkit.show.page.budget import fitted
 from attnkit.show.scale import FLOOR, Scale
+from attnkit.show.view import AXES, NAMES, STATIC
 from attnkit.text import safe_text
 
 View = Literal["grid", "matrix", "lines", "numbers"]
 VIEWS: tuple[View, ...] = get_args(View)
 BUDGET = 1_500_000
 """Bytes of a page unless another size is asked for."""
+
+NUMBERS = (
+    ("entropy", "of the rows, in bits"),
+    ("spread", "entropy as a share of the largest possible"),
+    ("distance", "mean distance of what is looked at: in tokens, in cross attention from 0 to 1"),
+    ("first", "weight on the first token"),
+    ("last", "weight on the last token of the text, in a decoder on the token itself"),
+    ("end", "weight on the closing special token"),
+    ("special", "weight on all special tokens"),
+)
+"""Fields of `attnkit.mapstats.Numbers`, and what they say to a reader."""
 
 _FOLDER = Path(__file__).parent
 _INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -35,6 +49,7 @@ def page(
     scale: Scale = "linear",
     words: bool = False,
     special: bool = True,
+    colours: Palette = "cividis",
 ) -> bytes:
     """The page of one text through one model, or through several to compare.
 
@@ -53,6 +68,7 @@ def page(
         scale: "linear", "log" or "row", to open with.
         words: whether pieces are merged to words at first.
         special: whether special tokens are shown at first.
+        colours: of weights; differences have a map of their own.
 
     Raises:
         UsageError: no capture has a map with a token on each axis.
@@ -70,7 +86,9 @@ def page(
     }  # fmt: skip
     data = {
         "captures": records, "axes": axes.found, "command": safe_text(command),
-        "colours": _colours(), "floor": FLOOR, "start": start,
+        "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
+        "floor": FLOOR, "kinds": NAMES, "sides": AXES, "static": STATIC,
+        "numbers": NUMBERS, "start": start,
     }  # fmt: skip
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
     room = budget - len(_fill(title, data))
@@ -91,7 +109,7 @@ class _Axes:
         if tokens not in self.numbers:
             self.numbers[tokens] = len(self.found)
             self.found.append({
-                "text": [_label(token.text) for token in tokens],
+                "text": [visible(token.text) for token in tokens],
                 "word": [token.word for token in tokens],
                 "special": [int(token.special) for token in tokens],
             })  # fmt: skip
@@ -124,10 +142,6 @@ def _record(capture: Capture, every: Sequence[Maps], axes: _Axes) -> dict[str, A
     }  # fmt: skip
 
 
-def _label(text: str) -> str:
-    return safe_text(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
 def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
     return {
         "kind": maps.kind,
@@ -142,12 +156,17 @@ def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
         "heads": list(maps.heads),
         "queries": axes.number(maps.queries),
         "keys": axes.number(maps.keys),
+        "numbers": [[_rounded(head) for head in layer] for layer in statistics(maps)],
     }  # fmt: skip
 
 
-def _colours() -> dict[str, str]:
-    """Colour maps as 256 colours of six hexadecimal digits."""
-    return {"sequential": table().tobytes().hex(), "diverging": table("difference").tobytes().hex()}
+def _rounded(head: Numbers) -> list[float | None]:
+    return [None if number is None else round(number, 3) for number in head]
+
+
+def _hex(palette: Palette) -> str:
+    """256 colours of six hexadecimal digits."""
+    return table(palette).tobytes().hex()
 
 
 def _fill(title: str, data: dict[str, Any]) -> bytes:

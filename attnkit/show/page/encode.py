@@ -66,12 +66,15 @@ def decode(coded: dict[str, Any]) -> Weights:
 def pooled(weights: Float[NDArray[np.float32], "... T S"], pool: tuple[int, int]) -> Weights:
     """The value farthest from 0 of each pool of queries and keys, as maps [N, T', S']."""
     stack = weights.reshape(-1, *weights.shape[-2:])
+    signed = bool(stack.min() < 0)
     for axis, size in ((1, pool[0]), (2, pool[1])):
         if size > 1:
             starts = np.arange(0, stack.shape[axis], size)
             high = np.maximum.reduceat(stack, starts, axis)
-            low = np.minimum.reduceat(stack, starts, axis)
-            stack = np.where(high >= -low, high, low)
+            if signed:
+                low = np.minimum.reduceat(stack, starts, axis)
+                high = np.where(high >= -low, high, low)
+            stack = high
     return stack
 
 

@@ -4,7 +4,6 @@
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const VIEWS = { grid: "All heads", matrix: "Matrix", lines: "Lines", numbers: "Numbers" };
-const KINDS = { encoder: "encoder self", decoder: "decoder self", cross: "cross" };
 const SCALES = { linear: "linear", log: "logarithmic", row: "row maximum" };
 const MODES = { side: "side by side", difference: "difference" };
 
@@ -80,7 +79,7 @@ function groups(number, pool) {
       last.label += text;
     } else found.push({ places: [i], label: text, word: axis.word[i] });
   });
-  if (state.words) found.forEach((group) => (group.label = group.label.replaceAll("\u2581", " ").trim() || group.label));
+  if (state.words) found.forEach((group) => (group.label = group.label.replaceAll(/[\u2581\u25cc]/g, " ").trim() || group.label));
   return found;
 }
 
@@ -169,7 +168,7 @@ function measure(pane) {
   const { rows, columns } = pane.map;
   const context = pane.canvas.getContext("2d");
   context.font = FONT;
-  const widest = (some) => some.reduce((most, { label }) => Math.max(most, context.measureText(shorten(label)).width), 20);
+  const widest = (some) => some.reduce((most, { label }) => Math.max(most, context.measureText(shorten(label)).width), 56);
   const [left, above] = [widest(rows) + 12, widest(columns)];
   const room = pane.section.clientWidth - 16;
   if (state.view === "lines") {
@@ -226,6 +225,11 @@ function drawMatrix(pane, context, { width, height, ink, accent }) {
     if (here.row >= 0) context.strokeRect(x, y + here.row * cell, wide, cell);
     if (here.column >= 0) context.strokeRect(x + here.column * cell, y, cell, high);
   });
+  const [from, to] = data.sides[state.kind];
+  context.fillStyle = getComputedStyle($("note")).color;
+  context.textAlign = "right";
+  context.fillText(`${to} \u2192`, left - 7, top - 26);
+  context.fillText(`${from} \u2193`, left - 7, top - 9);
   const shownAt = (i, at) => i === at || (i % every === 0 && Math.abs(i - at) * cell >= 14) || (i % every === 0 && at < 0);
   clipped(context, 0, top, left, height, () => {
     context.textAlign = "right";
@@ -286,9 +290,10 @@ function drawLines(pane, context, { width, height, ink, accent }) {
   side(map.columns, right + 6, "left", here.column, only === "row" ? here.row : -1, (c) => value(here.row, c));
   context.fillStyle = getComputedStyle($("note")).color;
   context.textAlign = "right";
-  context.fillText("from", left - 6, LINE / 2 - scroll.scrollTop);
+  const [from, to] = data.sides[state.kind];
+  context.fillText(from, left - 6, LINE / 2 - scroll.scrollTop);
   context.textAlign = "left";
-  context.fillText("to", right + 6, LINE / 2 - scroll.scrollTop);
+  context.fillText(to, right + 6, LINE / 2 - scroll.scrollTop);
 }
 
 // The cell under a pointer, or null.
@@ -369,12 +374,12 @@ function fillTable() {
 function describe(map) {
   const layer = map.maps.layers[map.layer];
   const said = [layer.mechanism];
-  if (layer.static) said.push("static: the same for every text of this length");
+  if (layer.static) said.push(data.static);
   if (!layer.exact) said.push("effective map: what the mechanism amounts to, not a matrix that it forms");
   if (layer.distance) {
     const some = map.head < 0 ? layer.distance : [layer.distance[map.head]];
     const mean = some.reduce((a, b) => a + b, 0) / some.length;
-    said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (total variation, 0 to 1)`);
+    said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (total variation)`);
   }
   if (Math.max(...map.pool) > 1) {
     const wanted = map.head < 0 ? "" : ` --head ${map.maps.heads[map.head]}`;
@@ -405,22 +410,25 @@ async function drawGrid(isCurrent) {
     });
     const kind = [layer.mechanism, layer.static && "static", !layer.exact && "effective"].filter(Boolean);
     const title = element("h2", {}, `Layer ${layer.number} `, element("small", { textContent: kind.join(" \u00b7 ") }));
-    return element("div", { className: "layer" }, title, element("div", { className: "heads" }, ...heads));
+    return element("div", { className: "layer" }, title, element("div", { className: heads.length > 9 ? "heads many" : "heads" }, ...heads));
   }));
 }
 
 function drawNumbers() {
   const maps = data.captures[state.model].maps.find((some) => some.kind === state.kind);
-  const { names, values: rows } = maps.numbers;
-  const head = element("tr", {}, ...["layer", "head", ...names].map((name) => element("th", { scope: "col", textContent: name })));
-  const body = rows.map(({ layer, head: number, values: cells }) => {
-    const row = element("tr", { tabIndex: 0 }, ...[layer, number, ...cells].map((value) => element("td", { textContent: value ?? "\u2013" })));
+  const titles = [["layer", "from 0"], ["head", "from 0"], ...data.numbers];
+  const head = element("tr", {}, ...titles.map(([name, title]) => element("th", { scope: "col", textContent: name, title })));
+  const body = maps.layers.flatMap(({ number: layer }, l) => maps.heads.map((number, h) => {
+    const cells = [layer, number, ...maps.numbers[l][h].map((value) => (value === null ? "\u2013" : value.toFixed(3)))];
+    const row = element("tr", { tabIndex: 0 }, ...cells.map((text) => element("td", { textContent: text })));
     const open = () => change({ layer, head: number, view: "matrix" });
     row.addEventListener("click", open);
     row.addEventListener("keydown", (event) => event.key === "Enter" && open());
     return row;
-  });
-  $("numbers").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...body)));
+  }));
+  const meaning = data.numbers.map(([name, title]) => `${name}: ${title}`).join("; ");
+  const caption = element("caption", { textContent: `${data.kinds[state.kind]} of ${data.captures[state.model].model}, each head averaged over its queries` });
+  $("numbers").replaceChildren(element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...body)), element("p", { textContent: `${meaning}.` }));
 }
 
 async function drawPanes(isCurrent) {
@@ -436,8 +444,8 @@ async function drawPanes(isCurrent) {
     const place = `layer ${state.layer}, ${state.head === "mean" ? "mean over heads" : `head ${state.head}`}`;
     const model = data.captures[i ? state.other : state.model].model;
     title.textContent = maps[i] && maps[i].signed
-      ? `${data.captures[state.other].model} minus ${model}: ${KINDS[state.kind]} attention, ${place}`
-      : `${state.other < 0 ? "" : `${model}: `}${KINDS[state.kind]} attention, ${place}`;
+      ? `${data.captures[state.other].model} minus ${model}: ${data.kinds[state.kind]}, ${place}`
+      : `${state.other < 0 ? "" : `${model}: `}${data.kinds[state.kind]}, ${place}`;
     note.textContent = maps[i] ? describe(maps[i]) : "This model has no such map.";
     if (maps[i] && maps[i].second) note.textContent = `${describe(maps[i].second)}; minus ${note.textContent}`;
     pane.scroll.hidden = !maps[i];
@@ -517,7 +525,7 @@ function fillControls() {
   if (!layers.includes(state.layer)) [state.layer] = layers;
   if (state.head !== "mean" && !maps.heads.includes(state.head)) state.head = "mean";
   if (maps.heads.length === 1) [state.head] = maps.heads;
-  options("kind", kinds.map((kind) => [kind, KINDS[kind]]), state.kind);
+  options("kind", kinds.map((kind) => [kind, data.kinds[kind]]), state.kind);
   options("layer", maps.layers.map(({ number, mechanism }) => [number, `${number} \u00b7 ${mechanism}`]), state.layer);
   options("head", [["mean", "mean"], ...maps.heads.map((head) => [head, head])], state.head);
   options("scale", Object.entries(SCALES), state.scale);
@@ -580,7 +588,6 @@ const SHORTCUTS = {
 };
 
 function start() {
-  if (!data.captures[0].maps[0].numbers) delete VIEWS.numbers;
   for (const [view, name] of Object.entries(VIEWS)) {
     const button = element("button", { type: "button", value: view, textContent: name });
     button.addEventListener("click", () => change({ view }));
@@ -642,7 +649,7 @@ function omitted() {
   return data.captures.flatMap(({ maps }) => maps).flatMap(({ kind, layers, heads, overview, full }) => {
     if (Math.max(...overview.pool) === 1) return [];
     const whole = Object.keys(full).filter((name) => !name.endsWith("mean")).length;
-    return [`${KINDS[kind]}: ${whole} of ${layers.length * heads.length} heads are here in full resolution, the others as the largest of each ${overview.pool.join(" \u00d7 ")} weights`];
+    return [`${data.kinds[kind]}: ${whole} of ${layers.length * heads.length} heads are here in full resolution, the others as the largest of each ${overview.pool.join(" \u00d7 ")} weights`];
   });
 }
 
