@@ -123,8 +123,10 @@ class Transformer(Model):
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
         """See `Model.advance`."""
         if self.encoder is None:
-            fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-            return self._advance_decoder(ids, fresh, state)
+            if real is None:
+                return self._advance_decoder(ids, torch.ones_like(ids, dtype=torch.bool), state)
+            known = () if state.fixed is None else state.fixed  # pads may come before tokens
+            return self._advance_decoder(ids, real, Decode(state.moving, known))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
         assert self.decoder is not None
