@@ -23,6 +23,7 @@ from attnkit.show.view import AXES, NAMES, mechanisms, notes, view
 _WIDEST, _HIGHEST = 32, 32  # drawn columns and rows of a map
 _NARROWEST = 6
 _ENLARGED = 12  # maps of so few queries and keys are drawn two cells a key
+_BETWEEN = "  "
 _DIM = Style(dim=True)
 
 
@@ -101,20 +102,28 @@ class Grid:
     def _lines(
         self, scales: list[list[Scaled]], paint: Paint, places: "_Places", width: int
     ) -> Iterator[Segment]:
-        """A band a layer, folded where the heads do not fit."""
-        for row, layer in enumerate(self.maps.layers):
-            for first in range(0, len(self.maps.heads), places.across):
-                shown = range(first, min(first + places.across, len(self.maps.heads)))
-                name = f"L{layer.number}"[: places.margin]
-                heads = "".join(f" {self._name(row, at, places.width)}" for at in shown)
-                head = name.ljust(places.margin) + heads
-                yield Segment(head.rstrip()[:width], _DIM)
+        """A band a layer, several beside each other or one folded, as there is room."""
+        layers, heads = len(self.maps.layers), len(self.maps.heads)
+        for top in range(0, layers, places.beside):
+            rows = range(top, min(top + places.beside, layers))
+            for first in range(0, heads, places.across):
+                shown = range(first, min(first + places.across, heads))
+                titles = _BETWEEN.join(self._title(row, shown, places) for row in rows)
+                yield Segment(titles.rstrip()[:width], _DIM)
                 yield Segment.line()
-                small = [
-                    pooled(scales[row][at].values, places.rows, places.columns, False)
-                    for at in shown
+                bands = [
+                    [
+                        pooled(scales[row][at].values, places.rows, places.columns, False)
+                        for at in shown
+                    ]
+                    for row in rows
                 ]
-                yield from self._band(small, paint, places)
+                yield from _cells(bands, paint, places)
+
+    def _title(self, row: int, shown: range, places: "_Places") -> str:
+        """The line above a band."""
+        name = f"L{self.maps.layers[row].number}"[: places.margin].ljust(places.margin)
+        return name + "".join(f" {self._name(row, at, places.width)}" for at in shown)
 
     def _name(self, layer: int, head: int, width: int) -> str:
         """H3, and its number where there is room."""
@@ -126,21 +135,22 @@ class Grid:
                 return name + number.rjust(width - len(name))
         return aligned(name, width, True, left=True)
 
-    def _band(
-        self, small: list[NDArray[np.float32]], paint: Paint, places: "_Places"
-    ) -> Iterator[Segment]:
-        """Maps side by side."""
-        step = 2 if places.half else 1
-        for row in range(0, len(small[0]), step):
-            yield Segment(" " * places.margin)
-            for values in small:
+
+def _cells(
+    bands: list[list[NDArray[np.float32]]], paint: Paint, places: "_Places"
+) -> Iterator[Segment]:
+    """Maps of one or more layers side by side."""
+    for row in range(0, len(bands[0][0]), 2 if places.half else 1):
+        for number, band in enumerate(bands):
+            yield Segment((_BETWEEN if number else "") + " " * places.margin)
+            for values in band:
                 yield Segment(" ")
                 if places.half:
                     lower = values[row + 1] if row + 1 < len(values) else None
                     yield from paint.half_cells(values[row], lower)
                 else:
                     yield from paint.cells(values[row], places.cell)
-            yield Segment.line()
+        yield Segment.line()
 
 
 class _Places(NamedTuple):
@@ -161,19 +171,28 @@ class _Places(NamedTuple):
     half: bool
     """Two drawn rows a line."""
 
+    beside: int = 1
+    """Layers side by side."""
+
     @classmethod
     def of(cls, maps: Maps, width: int, paint: Paint) -> "_Places":
         """As many heads side by side as are still seen, all bands alike."""
         queries, keys = maps.weights.shape[2:]
+        heads = len(maps.heads)
         margin = 1 + max(len(str(layer.number)) for layer in maps.layers)
         room = max(2, width - margin)
         least = min(keys, _NARROWEST)
-        bands = ceil(len(maps.heads) / max(1, room // (least + 1)))
-        across = ceil(len(maps.heads) / bands)
+        across = ceil(heads / ceil(heads / max(1, room // (least + 1))))
         share = max(1, room // across - 1)
-        if max(queries, keys) <= _ENLARGED and 2 * keys <= share:
-            return cls(margin, across, 2 * keys, 2, 1, 1, False)
         columns = ceil(keys / min(share, _WIDEST))
         rows = max(columns, ceil(queries / _HIGHEST)) * (1 if paint.halves else 2)
         rows = rows if queries > 2 else 1
-        return cls(margin, across, ceil(keys / columns), 1, rows, columns, paint.halves)
+        found = cls(margin, across, ceil(keys / columns), 1, rows, columns, paint.halves)
+        band = margin + across * (found.width + 1) + len(_BETWEEN)
+        beside = (width + len(_BETWEEN)) // band if across == heads else 1
+        layers = len(maps.layers)
+        if beside > 1 and layers > 1:
+            return found._replace(beside=ceil(layers / ceil(layers / beside)))
+        if max(queries, keys) <= _ENLARGED and 2 * keys <= share:
+            return cls(margin, across, 2 * keys, 2, 1, 1, False)
+        return found

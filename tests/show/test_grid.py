@@ -30,6 +30,16 @@ def test_every_head_is_a_small_map_under_its_number() -> None:
     ]
 
 
+def test_layers_stand_beside_each_other_where_there_is_room() -> None:
+    maps = made("a b c d e f", "a b c d e f", 4, 2)
+    beside = {
+        width: [line.split() for line in drawn(Grid(maps), width).splitlines() if " H0" in line]
+        for width in (20, 40, 80)
+    }
+    assert [len(lines) for lines in beside.values()] == [4, 2, 1]
+    assert beside[40][1] == ["L2", "H0", "H1", "L3", "H0", "H1"]
+
+
 def test_heads_that_do_not_fit_go_below() -> None:
     found = drawn(Grid(made("a b c d e f g h", "a b c d e f g h", 1, 12)), 40)
     heads = [line.split() for line in found.splitlines() if line.startswith("L0")]
