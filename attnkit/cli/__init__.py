@@ -16,6 +16,7 @@ COMMANDS = {
     "train": "Train every variant of a recipe and print the table that compares them.",
     "eval": "Score trained runs, or the output of any system, side by side.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
+    "visualize-attn": "Show what a model attends to, on the terminal, as a picture, as a page.",
     "align": "Word alignments of sentence pairs from cross attention.",
     "recipe": "List, show, explain and copy recipes.",
     "check": "Measure whether an attention mechanism keeps what all of them promise.",

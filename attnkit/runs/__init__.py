@@ -14,7 +14,7 @@ to the disk with each checkpoint; on resume it is cut back to the checkpoint's s
 ends as that of an uninterrupted run.
 """
 
-from attnkit.runs.find import find_runs
+from attnkit.runs.find import find_runs, is_run
 from attnkit.runs.run import Run
 
-__all__ = ["Run", "find_runs"]
+__all__ = ["Run", "find_runs", "is_run"]

@@ -4,8 +4,30 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from attnkit.errors import MissingInputError
-from attnkit.runs.places import below
+from attnkit.runs.places import MANIFEST, below
 from attnkit.runs.run import Run
+
+CONFIG = "config.json"
+"""What a folder with a Hugging Face model holds."""
+
+
+def is_run(name: str) -> bool:
+    """Whether a model named on the command line is a run; else it is a Hugging Face model.
+
+    Raises:
+        MissingInputError: it is a folder of neither, or a path below a folder that is here.
+    """
+    path = Path(name)
+    if (path / MANIFEST).exists():
+        return True
+    if path.is_dir() and not (path / CONFIG).exists():
+        raise MissingInputError(
+            f"{name}: neither a finished run ({MANIFEST}) nor a Hugging Face model ({CONFIG}) is "
+            "here; a run is a seed-N folder"
+        )
+    if not path.exists() and len(path.parts) > 1 and Path(path.parts[0]).exists():
+        raise MissingInputError(f"{name}: no such folder")
+    return False
 
 
 def find_runs(

@@ -1,0 +1,205 @@
+"""`attnkit visualize-attn`: screens, files, comparisons, and what it refuses."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from rich.cells import cell_len
+from trained import make_run
+
+from attnkit import mapfiles
+from attnkit.cli import main
+from attnkit.runs import Run
+
+TEXT = "a very red cat"
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("visualize")
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return make_run(folder)
+
+
+@pytest.fixture(scope="module")
+def other(folder: Path) -> Run:
+    return make_run(folder, "other")
+
+
+@pytest.fixture(scope="module")
+def language_model(folder: Path) -> Run:
+    return make_run(folder, "words", task="language-modeling")
+
+
+@pytest.fixture
+def show(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """`attnkit visualize-attn RUN ...` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, of: Run = run, stdin: str = "", width: int = 80) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        monkeypatch.setenv("COLUMNS", str(width))
+        capsys.readouterr()
+        code = main(["visualize-attn", str(of.path), *words])
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("options", [(), ("--plain",), ("--words", "--view", "numbers")], ids=str)
+def test_screens_fit_and_name_model_output_and_axes(
+    show: Any, run: Run, width: int, options: tuple[str, ...]
+) -> None:
+    done = show(TEXT, *options, width=width)
+    assert done.code == 0, done.err
+    assert all(cell_len(line) <= width for line in done.out.splitlines())
+    assert "\x1b" not in done.out
+    if "numbers" not in options:
+        assert "toy/base/seed-1" in done.out
+        assert "output (beam 2)" in done.out
+        assert "cross attention" in done.out
+
+
+def test_the_kind_shown_is_what_the_model_has(show: Any, language_model: Run) -> None:
+    assert "decoder self-attention" in show("zwei", of=language_model).out
+    assert "encoder self-attention" in show(TEXT, "--kind", "encoder").out
+
+
+def test_a_target_is_shown_as_given_and_text_may_come_from_a_pipe(show: Any) -> None:
+    done = show("-", "--target", "rote katze", "--view", "full", stdin=f"{TEXT}\nmore\n")
+    assert "output (given): rote katze" in done.out
+    assert "entropy" not in done.out
+
+
+def test_views_are_chosen_and_one_head_needs_no_grid(show: Any) -> None:
+    assert "all heads" in show(TEXT).out
+    one = show(TEXT, "--layer", "0", "--head", "1")
+    assert "all heads" not in one.out
+    assert "layer 0, head 1" in one.out
+    assert "cross attention, mean" not in show(TEXT, "--view", "grid").out
+
+
+def test_two_runs_stand_side_by_side_with_their_difference(show: Any, other: Run) -> None:
+    done = show(TEXT, "--with", str(other.path), "--target", "katze", width=200)
+    assert "toy/other/seed-1 minus toy/base/seed-1" in done.out
+    written = show(TEXT, "--with", str(other.path), width=200)
+    assert "minus" in written.out or "no difference" in written.out
+
+
+def test_files_hold_what_was_captured(show: Any) -> None:
+    names = ["m.npz", "m.safetensors", "m.csv", "m.html", "m.svg", "m.png", "m.pdf"]
+    done = show(TEXT, *(word for name in names for word in ("--save", name)))
+    assert done.code == 0, done.err
+    assert done.out == ""
+    assert all(f"wrote {name}" in done.err for name in names)
+    loaded = mapfiles.load(Path("m.npz"))
+    assert set(loaded.maps) == {"encoder", "decoder", "cross"}
+    assert loaded.source == TEXT
+    page = Path("m.html").read_text(encoding="utf-8")
+    assert "http" not in page.replace("http-equiv", "")
+    assert Path("m.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_the_same_command_writes_the_same_bytes(show: Any) -> None:
+    found = []
+    for _ in range(2):
+        show(TEXT, "--save", "a.html", "--save", "a.png", "--save", "a.safetensors")
+        found.append([Path(name).read_bytes() for name in ("a.html", "a.png", "a.safetensors")])
+    assert found[0] == found[1]
+
+
+def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
+    words = (TEXT, "--sample", "--seed", "7", "--temperature", "2", "--view", "full")
+    first = show(*words)
+    assert "sampled" in first.out
+    assert show(*words).out == first.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--layer", "7"), 2, "--layer 7: cross attention has layers 0"),
+        (("--head", "2"), 2, "--head 2: cross attention has heads 0, 1"),
+        (("--save", "maps.jpg"), 2, "suffix '.jpg' is not known; choose from .png"),
+        (("--save", "no/such/folder/a.html"), 73, "no/such/folder"),
+        (("--view", "all"), 2, "--view 'all': choose from full, grid, numbers"),
+        (("--kind", "crosss"), 2, "crosss"),
+        (("--target", "rote", "--beam", "3"), 2, "leave the options of search out"),
+        (("--top-p", "0.5"), 2, "--top-p is for sampling: add --sample"),
+        (("--with", "nothing/here/at/all"), 66, "nothing/here/at/all"),
+        (("--max-length", "0"), 2, "--max-length 0"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_said_in_a_line(
+    show: Any, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = show(TEXT, *words)
+    assert done.code == code, done.err
+    assert message in done.err
+    assert done.err.count("error:") == 1
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_no_text_is_refused_and_a_longer_one_than_trained_on_is_told(show: Any) -> None:
+    assert show(" ").code == 2
+    done = show("cat " * 100, "--view", "full")
+    assert done.code == 0
+    assert "training had at most 24" in done.err
+
+
+def test_a_path_that_is_not_there_is_not_looked_for_elsewhere(
+    show: Any, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "runs").mkdir()
+    assert main(["visualize-attn", "runs/toy", TEXT]) == 66
+    assert "runs/toy: no such folder" in capsys.readouterr().err
+
+
+def test_a_kind_that_the_model_lacks_is_refused(show: Any, language_model: Run) -> None:
+    done = show("zwei", "--kind", "cross", of=language_model)
+    assert done.code == 2
+    assert "cross" in done.err
+
+
+def test_a_folder_without_a_model_is_refused(show: Any, tmp_path: Path, capsys: Any) -> None:
+    assert main(["visualize-attn", str(tmp_path), TEXT]) == 66
+    assert "neither a finished run" in capsys.readouterr().err
+
+
+def test_the_reference_is_exact_softmax_on_the_same_queries_and_keys(show: Any) -> None:
+    done = show(TEXT, "--reference", "--target", "katze", width=200)
+    lines = " ".join(done.out.split())
+    assert "no difference" not in lines
+    assert "toy/base/seed-1, exact softmax on the same queries and keys" in lines
+
+
+def test_numbers_are_those_of_the_map_files(show: Any) -> None:
+    show(TEXT, "--words", "--hide-special", "--save", "m.csv", "--kind", "encoder")
+    header, *rows = Path("m.csv").read_text(encoding="utf-8").splitlines()
+    assert "weight" in header
+    assert len(rows) == 2 * 4 * 4  # heads, words, words
+
+
+def test_json_of_the_page_names_the_runs_hashes(show: Any, run: Run) -> None:
+    show(TEXT, "--save", "m.html")
+    page = Path("m.html").read_text(encoding="utf-8")
+    start = page.index('type="application/json"')
+    data = json.loads(page[page.index(">", start) + 1 : page.index("</script>", start)])
+    assert data["captures"][0]["facts"]["weights"] == run.manifest["files"]["model.safetensors"]
