@@ -324,7 +324,7 @@ def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
     assert "do not have the same tokens" in page.text_content("#note")
     assert page.locator(".pane:visible").count() == 2
     choose(page, kind="cross")
-    assert "This model has no such map." in page.locator(".pane p").nth(1).text_content()
+    assert "This model has no such map" in page.locator(".pane p").nth(1).text_content()
 
 
 def test_a_map_says_what_it_is(show: Open) -> None:
@@ -389,3 +389,19 @@ def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> Non
     rows.nth(4).click()
     settled(page)
     assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
+
+
+@pytest.mark.parametrize("view", ["matrix", "lines", "grid"])
+def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
+    special = tokens("<s> </s>")
+    capture = replace(translation(), maps={"encoder": made("encoder", special, special)})
+    page = show(capture, view=view)
+    page.check("#plain")
+    settled(page)
+    if view == "grid":
+        assert "nothing to show" in page.text_content("#grid")
+    else:
+        assert "none of its tokens is shown" in page.text_content(".pane p")
+    page.uncheck("#plain")
+    settled(page)
+    assert page.locator("#grid canvas, .scroll:visible canvas").count() > 0

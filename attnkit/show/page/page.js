@@ -17,6 +17,7 @@ function element(name, properties = {}, ...children) {
   node.append(...children);
   return node;
 }
+const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const palette = (hex) => hex.match(/../g).map((pair) => parseInt(pair, 16));
 const colours = {
   sequential: palette(data.colours.sequential),
@@ -57,9 +58,10 @@ async function values(maps, layer, head) {
   const every = await decode(all);
   const size = all.rows * all.columns;
   const start = layer * maps.heads.length * size;
-  if (head >= 0) return { ...all, values: every.subarray(start + head * size, start + (head + 1) * size) };
+  const one = (h) => every.subarray(start + h * size, start + (h + 1) * size);
+  if (head >= 0) return { ...all, values: one(head) };
   const mean = new Float32Array(size);
-  maps.heads.forEach((_, h) => mean.forEach((_, i) => (mean[i] += every[start + h * size + i] / maps.heads.length)));
+  maps.heads.forEach((_, h) => one(h).forEach((value, i) => (mean[i] += value / maps.heads.length)));
   return { ...all, values: mean };
 }
 
@@ -68,8 +70,8 @@ function groups(number, pool) {
   const axis = data.axes[number];
   const found = [];
   if (pool > 1) {
-    for (let i = 0; i * pool < axis.text.length; i++) found.push({ places: [i], label: `${axis.text[i * pool]} \u2026` });
-    return found;
+    const first = axis.text.filter((_, i) => i % pool === 0);
+    return first.map((text, i) => ({ places: [i], label: `${text} \u2026` }));
   }
   axis.text.forEach((text, i) => {
     if (state.plain && axis.special[i]) return;
@@ -79,8 +81,8 @@ function groups(number, pool) {
       last.label += text;
     } else found.push({ places: [i], label: text, word: axis.word[i] });
   });
-  if (state.words) found.forEach((group) => (group.label = group.label.replaceAll(/[\u2581\u25cc]/g, " ").trim() || group.label));
-  return found;
+  const plain = (label) => label.replaceAll(/[\u2581\u25cc]/g, " ").trim() || label;
+  return state.words ? found.map((group) => ({ ...group, label: plain(group.label) })) : found;
 }
 
 // Attention to a word sums over its pieces, from a word averages.
@@ -90,18 +92,23 @@ function merge(maps, layer, head, coded) {
   const merged = new Float32Array(rows.length * columns.length);
   rows.forEach((row, r) => columns.forEach((column, c) => {
     let sum = 0;
-    for (const i of row.places) for (const j of column.places) sum += coded.values[i * coded.columns + j];
+    for (const i of row.places) {
+      for (const j of column.places) sum += coded.values[i * coded.columns + j];
+    }
     merged[r * columns.length + c] = sum / row.places.length;
   }));
   return { maps, layer, head, rows, columns, values: merged, pool: coded.pool, error: coded.error };
 }
 
+const mapsOf = (capture) => data.captures[capture].maps.find(({ kind }) => kind === state.kind);
+
 async function mapOf(capture, number, name) {
-  const maps = data.captures[capture].maps.find((some) => some.kind === state.kind);
+  const maps = mapsOf(capture);
   const layer = maps ? maps.layers.findIndex((some) => some.number === number) : -1;
   const head = maps && name !== "mean" ? maps.heads.indexOf(name) : -1;
   if (layer < 0 || (head < 0 && name !== "mean")) return null;
-  return { capture, ...merge(maps, layer, head, await values(maps, layer, head)) };
+  const merged = merge(maps, layer, head, await values(maps, layer, head));
+  return merged.values.length ? { capture, ...merged } : null; // null too where all tokens are hidden
 }
 
 // What is shown in each pane for a layer and head: one map, two, or their difference.
@@ -127,13 +134,15 @@ function limitsOf(maps) {
   return { low: signed ? -high : low, high: high || 1, signed };
 }
 
+const logEnd = (limits) => Math.max(limits.high, 10 * data.floor);
+
 // A value's place on the colour bar, 0 to 1; `top` is the largest of its row.
 function level(value, limits, top) {
-  let place;
-  if (!limits.signed && state.scale === "row") place = top > 0 ? value / top : 0;
-  else if (!limits.signed && state.scale === "log") place = Math.log(value / data.floor) / Math.log(Math.max(limits.high, 10 * data.floor) / data.floor) || 0;
-  else place = (value - limits.low) / (limits.high - limits.low);
-  return Math.min(Math.max(place, 0), 1);
+  const scale = limits.signed ? "linear" : state.scale;
+  const share = scale === "row" ? value / top
+    : scale === "log" ? Math.log(value / data.floor) / Math.log(logEnd(limits) / data.floor)
+    : (value - limits.low) / (limits.high - limits.low);
+  return clamp(share || 0, 0, 1);
 }
 const rowOf = (map, row) => map.values.subarray(row * map.columns.length, (row + 1) * map.columns.length);
 
@@ -168,20 +177,22 @@ function measure(pane) {
   const { rows, columns } = pane.map;
   const context = pane.canvas.getContext("2d");
   context.font = FONT;
-  const widest = (some) => some.reduce((most, { label }) => Math.max(most, context.measureText(shorten(label)).width), 56);
+  const width = ({ label }) => context.measureText(shorten(label)).width;
+  const widest = (some) => some.reduce((most, group) => Math.max(most, width(group)), 56);
   const [left, above] = [widest(rows) + 12, widest(columns)];
   const room = pane.section.clientWidth - 16;
   if (state.view === "lines") {
-    const width = Math.min(room, 760);
-    const edge = Math.min(left + 56, width * 0.38);
-    pane.shape = { width, height: LINE * (Math.max(rows.length, columns.length) + 1.5), left: edge, right: width - Math.min(above + 60, width * 0.38) };
+    const across = Math.min(room, 760), most = across * 0.38;
+    const height = LINE * (Math.max(rows.length, columns.length) + 1.5);
+    pane.shape = { width: across, height, left: Math.min(left + 56, most), right: across - Math.min(above + 60, most) };
     return;
   }
   const top = above * 0.87 + 18, spare = above * 0.5 + 8;
   const fit = Math.min((room - left - spare) / columns.length, (0.8 * innerHeight - top) / rows.length);
   const least = Math.max(rows.length, columns.length) > 100 ? 2 : 14;
-  const cell = Math.max(2, Math.round(Math.min(Math.max(fit, least), 44) * state.zoom));
-  pane.shape = { left, top, cell, width: left + cell * columns.length + spare, height: top + cell * rows.length + 4 };
+  const cell = Math.max(2, Math.round(clamp(fit, least, 44) * state.zoom));
+  const size = { width: left + cell * columns.length + spare, height: top + cell * rows.length + 4 };
+  pane.shape = { left, top, cell, ...size };
   pane.scroll.dataset.geometry = JSON.stringify([left, top, cell]);
 }
 
@@ -230,7 +241,7 @@ function drawMatrix(pane, context, { width, height, ink, accent }) {
   context.textAlign = "right";
   context.fillText(`${to} \u2192`, left - 7, top - 26);
   context.fillText(`${from} \u2193`, left - 7, top - 9);
-  const shownAt = (i, at) => i === at || (i % every === 0 && Math.abs(i - at) * cell >= 14) || (i % every === 0 && at < 0);
+  const shownAt = (i, at) => i === at || (i % every === 0 && (at < 0 || Math.abs(i - at) * cell >= 14));
   clipped(context, 0, top, left, height, () => {
     context.textAlign = "right";
     map.rows.forEach(({ label }, r) => {
@@ -282,8 +293,11 @@ function drawLines(pane, context, { width, height, ink, accent }) {
     if (!visible(i)) return;
     context.textAlign = align;
     context.fillStyle = i === mine ? accent : ink;
-    const number = other >= 0 && mine !== i ? ` ${value(i).toFixed(2)}` : "";
-    context.fillText(align === "right" ? number.slice(1) + "  " + shorten(label) : `${shorten(label)}  ${number}`, x, y(i));
+    const number = other >= 0 && Math.abs(value(i)) >= 0.005 ? value(i).toFixed(2) : "";
+    if (other >= 0) context.globalAlpha = number ? 1 : 0.5;
+    const parts = [shorten(label), number];
+    context.fillText((align === "right" ? parts.reverse() : parts).join("  "), x, y(i));
+    context.globalAlpha = 1;
   });
   const value = (r, c) => map.values[r * columns + c];
   side(map.rows, left - 6, "right", here.row, only === "column" ? here.column : -1, (r) => value(r, here.column));
@@ -317,6 +331,12 @@ function locate(pane, event) {
 
 const digits = (value) => (Math.abs(value) >= 1e-4 || value === 0 ? value.toFixed(4) : value.toExponential(1));
 const nameOf = (map) => data.captures[map.capture].model;
+// What tells a model's name from the others': of a/x/1 and a/y/1 the x and the y.
+function shortName(map) {
+  const all = data.captures.map(({ model }) => model.split("/"));
+  const own = all[map.capture].filter((part) => !all.every((parts) => parts.includes(part)));
+  return own.join("/") || nameOf(map);
+}
 const quoted = (text) => `\u201c${text}\u201d`;
 
 function readout() {
@@ -329,7 +349,7 @@ function readout() {
   const said = panes.filter((pane) => !pane.section.hidden && pane.map).map(({ map: some }) => {
     const value = some.values[row * some.columns.length + column];
     const error = some.error * (some.columns[column] || { places: [] }).places.length;
-    const who = state.other < 0 || some.signed ? "" : `${nameOf(some)} `;
+    const who = state.other < 0 || some.signed ? "" : `${shortName(some)} `;
     return value === undefined ? "" : `${who}${digits(value)} (8-bit, within ${error.toPrecision(2)})`;
   });
   return `${quoted(map.rows[row].label)} to ${quoted(map.columns[column].label)}: ${said.join("; ")}`;
@@ -351,7 +371,7 @@ function fillTable() {
   caption.textContent = byRow ? `Where ${quoted(label)} looks` : `What looks at ${quoted(label)}`;
   const list = (byRow ? map.columns : map.rows).map((group, i) => ({
     label: group.label,
-    weights: pair.map(({ values: some, columns }) => some[byRow ? row * columns.length + i : i * columns.length + column]),
+    weights: pair.map(({ values: some, columns: { length } }) => some[byRow ? row * length + i : i * length + column]),
   }));
   const totals = pair.map((_, k) => list.reduce((sum, { weights }) => sum + weights[k], 0));
   const size = ({ weights }) => Math.max(...weights.map(Math.abs));
@@ -360,10 +380,11 @@ function fillTable() {
   const line = (name, cells, bar = 0) => {
     const share = element("span", { className: "share" });
     share.style.width = `${bar}%`;
-    return element("tr", {}, element("th", { scope: "row" }, name, share), ...cells.map((cell) => element("td", { textContent: digits(cell) })));
+    const head = element("th", { scope: "row" }, name, share);
+    return element("tr", {}, head, ...cells.map((cell) => element("td", {}, digits(cell))));
   };
-  const titles = [byRow ? "to" : "from", ...(pair.length > 1 ? pair.map(nameOf) : ["weight"])];
-  head.replaceChildren(element("tr", {}, ...titles.map((title) => element("th", { scope: "col", textContent: title }))));
+  const titles = [byRow ? "to" : "from", ...(pair.length > 1 ? pair.map(shortName) : ["weight"])];
+  head.replaceChildren(element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title))));
   const rest = list.length - shown.length;
   body.replaceChildren(
     ...shown.map((one) => line(one.label, one.weights, (100 * size(one)) / most)),
@@ -383,7 +404,8 @@ function describe(map) {
   }
   if (Math.max(...map.pool) > 1) {
     const wanted = map.head < 0 ? "" : ` --head ${map.maps.heads[map.head]}`;
-    said.push(`left out here: full resolution; each cell is the largest of ${map.pool.join(" \u00d7 ")}. In full: ${data.command} --layer ${layer.number}${wanted}`);
+    said.push(`left out here: full resolution; each cell is the largest of ${map.pool.join(" \u00d7 ")}. `
+      + `In full: ${data.command} --layer ${layer.number}${wanted}`);
   }
   return said.join(" \u00b7 ");
 }
@@ -391,44 +413,49 @@ function describe(map) {
 // ---- Views ----
 
 async function drawGrid(isCurrent) {
-  const maps = data.captures[state.model].maps.find((some) => some.kind === state.kind);
+  const maps = mapsOf(state.model);
   const cells = [];
   for (const layer of maps.layers) for (const head of ["mean", ...maps.heads]) {
     const map = (await chosen(layer.number, head))[0];
     if (!isCurrent()) return;
     cells.push({ layer, head, map });
   }
-  const limits = limitsOf(cells.map(({ map }) => map));
+  const limits = limitsOf(cells.map(({ map }) => map).filter(Boolean));
+  const thumbnail = (map) => (map && !limits.signed === !map.signed ? paint(map, limits) : "nothing to show");
   legend(limits);
   $("grid").replaceChildren(...maps.layers.map((layer) => {
     const heads = cells.filter((cell) => cell.layer === layer).map(({ head, map }) => {
       const name = head === "mean" ? "mean" : `head ${head}`;
-      const button = element("button", { type: "button", title: `Layer ${layer.number}, ${name}` }, paint(map, limits), name);
+      const button = element("button", { type: "button" }, thumbnail(map), name);
       button.classList.toggle("chosen", layer.number === state.layer && head === state.head);
       button.addEventListener("click", () => change({ layer: layer.number, head, view: "matrix" }));
       return button;
     });
     const kind = [layer.mechanism, layer.static && "static", !layer.exact && "effective"].filter(Boolean);
-    const title = element("h2", {}, `Layer ${layer.number} `, element("small", { textContent: kind.join(" \u00b7 ") }));
-    return element("div", { className: "layer" }, title, element("div", { className: heads.length > 9 ? "heads many" : "heads" }, ...heads));
+    const title = element("h2", {}, `Layer ${layer.number} `, element("small", {}, kind.join(" \u00b7 ")));
+    const row = element("div", { className: heads.length > 9 ? "heads many" : "heads" }, ...heads);
+    return element("div", { className: "layer" }, title, row);
   }));
 }
 
 function drawNumbers() {
-  const maps = data.captures[state.model].maps.find((some) => some.kind === state.kind);
+  const maps = mapsOf(state.model);
   const titles = [["layer", "from 0"], ["head", "from 0"], ...data.numbers];
-  const head = element("tr", {}, ...titles.map(([name, title]) => element("th", { scope: "col", textContent: name, title })));
+  const head = element("tr", {}, ...titles.map(([name, title]) => element("th", { scope: "col", title }, name)));
   const body = maps.layers.flatMap(({ number: layer }, l) => maps.heads.map((number, h) => {
-    const cells = [layer, number, ...maps.numbers[l][h].map((value) => (value === null ? "\u2013" : value.toFixed(3)))];
-    const row = element("tr", { tabIndex: 0 }, ...cells.map((text) => element("td", { textContent: text })));
+    const numbers = maps.numbers[l][h].map((value) => (value === null ? "\u2013" : value.toFixed(3)));
+    const cells = [layer, number, ...numbers].map((text) => element("td", {}, String(text)));
+    const row = element("tr", { tabIndex: 0 }, ...cells);
     const open = () => change({ layer, head: number, view: "matrix" });
     row.addEventListener("click", open);
     row.addEventListener("keydown", (event) => event.key === "Enter" && open());
     return row;
   }));
   const meaning = data.numbers.map(([name, title]) => `${name}: ${title}`).join("; ");
-  const caption = element("caption", { textContent: `${data.kinds[state.kind]} of ${data.captures[state.model].model}, each head averaged over its queries` });
-  $("numbers").replaceChildren(element("table", {}, caption, element("thead", {}, head), element("tbody", {}, ...body)), element("p", { textContent: `${meaning}.` }));
+  const { model } = data.captures[state.model];
+  const caption = `${data.kinds[state.kind]} of ${model}, each head averaged over its queries`;
+  const parts = [element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body)];
+  $("numbers").replaceChildren(element("table", {}, ...parts), element("p", {}, `${meaning}.`));
 }
 
 async function drawPanes(isCurrent) {
@@ -446,7 +473,8 @@ async function drawPanes(isCurrent) {
     title.textContent = maps[i] && maps[i].signed
       ? `${data.captures[state.other].model} minus ${model}: ${data.kinds[state.kind]}, ${place}`
       : `${state.other < 0 ? "" : `${model}: `}${data.kinds[state.kind]}, ${place}`;
-    note.textContent = maps[i] ? describe(maps[i]) : "This model has no such map.";
+    const none = "This model has no such map, or none of its tokens is shown.";
+    note.textContent = maps[i] ? describe(maps[i]) : none;
     if (maps[i] && maps[i].second) note.textContent = `${describe(maps[i].second)}; minus ${note.textContent}`;
     pane.scroll.hidden = !maps[i];
     pane.scroll.setAttribute("aria-label", `${title.textContent}; arrow keys move over its cells`);
@@ -459,7 +487,8 @@ async function drawPanes(isCurrent) {
     pane.box.style.height = `${pane.shape.height}px`;
   }
   const apart = state.other >= 0 && state.mode === "difference" && maps.length > 1;
-  $("note").textContent = apart ? "No difference is shown: the two maps do not have the same tokens on both axes." : "";
+  const why = "No difference is shown: the two maps do not have the same tokens on both axes.";
+  $("note").textContent = apart ? why : "";
   redraw();
 }
 
@@ -472,7 +501,7 @@ function legend(limits) {
   const relative = state.scale === "row" && !limits.signed, log = state.scale === "log" && !limits.signed;
   $("unit").textContent = limits.signed ? "difference" : log ? "weight, logarithmic" : "weight";
   $("low").textContent = relative ? "0" : log ? `\u2264 ${data.floor}` : digits(limits.low);
-  $("high").textContent = relative ? "the row\u2019s largest" : digits(log ? Math.max(limits.high, 10 * data.floor) : limits.high);
+  $("high").textContent = relative ? "the row\u2019s largest" : digits(log ? logEnd(limits) : limits.high);
 }
 
 let waiting = 0;
@@ -494,7 +523,7 @@ async function update() {
   const inPanes = state.view === "matrix" || state.view === "lines";
   $("panes").hidden = !inPanes;
   $("zoom").hidden = state.view !== "matrix";
-  $("legend").hidden = state.view === "numbers";
+  $("legend").hidden = state.view === "numbers" || state.view === "lines";
   $("readout").hidden = !inPanes;
   document.querySelector("main").classList.toggle("wide", !inPanes);
   for (const id of ["grid", "numbers"]) $(id).hidden = state.view !== id;
@@ -511,8 +540,10 @@ function change(some) {
 
 // ---- Controls ----
 
-function options(id, pairs, value) {
-  $(id).replaceChildren(...pairs.map(([key, text]) => element("option", { value: key, textContent: text })));
+const pairs = (list) => [...list].flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]);
+
+function options(id, list, value) {
+  $(id).replaceChildren(...list.map(([key, text]) => element("option", { value: key }, text)));
   $(id).value = String(value);
 }
 
@@ -520,13 +551,14 @@ function fillControls() {
   const { captures } = data;
   const kinds = captures[state.model].maps.map(({ kind }) => kind);
   if (!kinds.includes(state.kind)) [state.kind] = kinds;
-  const maps = captures[state.model].maps.find(({ kind }) => kind === state.kind);
+  const maps = mapsOf(state.model);
   const layers = maps.layers.map(({ number }) => number);
   if (!layers.includes(state.layer)) [state.layer] = layers;
   if (state.head !== "mean" && !maps.heads.includes(state.head)) state.head = "mean";
   if (maps.heads.length === 1) [state.head] = maps.heads;
   options("kind", kinds.map((kind) => [kind, data.kinds[kind]]), state.kind);
-  options("layer", maps.layers.map(({ number, mechanism }) => [number, `${number} \u00b7 ${mechanism}`]), state.layer);
+  const named = maps.layers.map(({ number, mechanism }) => [number, `${number} \u00b7 ${mechanism}`]);
+  options("layer", named, state.layer);
   options("head", [["mean", "mean"], ...maps.heads.map((head) => [head, head])], state.head);
   options("scale", Object.entries(SCALES), state.scale);
   options("model", captures.map(({ model }, i) => [i, model]), state.model);
@@ -539,26 +571,30 @@ function fillControls() {
   const texts = new Map(); // what was read and written, each text once
   for (const { model, source, output, how, facts } of captures) {
     if (source) texts.set(`read ${source}`, ["read", source]);
-    if (output) texts.set(`wrote ${output}`, [how === "given" ? "given" : "wrote", how && how !== "given" ? `${output} (${how})` : output]);
+    const written = how === "given" ? ["given", output] : ["wrote", how ? `${output} (${how})` : output];
+    if (output) texts.set(`wrote ${output}`, written);
     if (facts.note) texts.set(`note ${facts.note}`, ["note", `${model}: ${facts.note}`]);
   }
-  $("texts").replaceChildren(...[...texts.values()].flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })]));
+  $("texts").replaceChildren(...pairs(texts.values()));
 }
 
-function step(key, list, by) {
-  const at = Math.min(Math.max(list.indexOf(state[key]) + by, 0), list.length - 1);
-  change({ [key]: list[at] });
+const typed = (value) => (isNaN(value) ? value : Number(value)); // names stay text
+
+// To the next or previous option of a control.
+function step(id, by) {
+  const list = [...$(id).options];
+  change({ [id]: typed(list[clamp($(id).selectedIndex + by, 0, list.length - 1)].value) });
 }
 
 function move(rows, columns, toEnd) {
   const map = panes[0].map;
   if (!map) return;
   const from = pinned || { row: 0, column: 0 };
-  const into = (value, length) => Math.min(Math.max(value, 0), length - 1);
+  const last = { row: map.rows.length - 1, column: map.columns.length - 1 };
+  const by = pinned ? { row: rows, column: columns } : { row: 0, column: 0 };
   pinned = {
-    row: into(Math.max(from.row, 0) + (pinned ? rows : 0), map.rows.length),
-    column: toEnd ? (columns < 0 ? 0 : map.columns.length - 1)
-      : into(Math.max(from.column, 0) + (pinned ? columns : 0), map.columns.length),
+    row: clamp(Math.max(from.row, 0) + by.row, 0, last.row),
+    column: clamp(Math.max(from.column, 0) + (toEnd ? columns * Infinity : by.column), 0, last.column),
   };
   hovered = null;
   for (const { scroll, shape, map: some } of panes) if (some && shape) reveal(scroll, shape);
@@ -567,24 +603,25 @@ function move(rows, columns, toEnd) {
 
 function reveal(scroll, { left, top, cell }) {
   const lines = state.view === "lines";
-  const nearest = (at, size, from, visible) => Math.min(Math.max(from, at + size - visible), at);
-  const y = (lines ? LINE : cell) * pinned.row, size = lines ? LINE : cell;
-  scroll.scrollTop = nearest(y, size, scroll.scrollTop, scroll.clientHeight - (lines ? 2 * LINE : top));
-  if (!lines) scroll.scrollLeft = nearest(cell * pinned.column, cell, scroll.scrollLeft, scroll.clientWidth - left);
+  const size = lines ? LINE : cell;
+  const nearest = (at, from, visible) => clamp(from, (at + 1) * size - visible, at * size);
+  scroll.scrollTop = nearest(pinned.row, scroll.scrollTop, scroll.clientHeight - (lines ? 2 * LINE : top));
+  if (!lines) scroll.scrollLeft = nearest(pinned.column, scroll.scrollLeft, scroll.clientWidth - left);
 }
 
 const KEYS = {
-  ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0), ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1),
+  ArrowUp: () => move(-1, 0), ArrowDown: () => move(1, 0),
+  ArrowLeft: () => move(0, -1), ArrowRight: () => move(0, 1),
   Home: () => move(0, -1, true), End: () => move(0, 1, true),
 };
-const layersNow = () => [...$("layer").options].map(({ value }) => Number(value));
-const headsNow = () => [...$("head").options].map(({ value }) => (value === "mean" ? value : Number(value)));
 const SHORTCUTS = {
-  "[": () => step("head", headsNow(), -1), "]": () => step("head", headsNow(), 1),
-  "{": () => step("layer", layersNow(), -1), "}": () => step("layer", layersNow(), 1),
-  g: () => change({ view: "grid" }), m: () => change({ view: "matrix" }), l: () => change({ view: "lines" }), n: () => change({ view: "numbers" }),
+  "[": () => step("head", -1), "]": () => step("head", 1),
+  "{": () => step("layer", -1), "}": () => step("layer", 1),
+  g: () => change({ view: "grid" }), m: () => change({ view: "matrix" }),
+  l: () => change({ view: "lines" }), n: () => change({ view: "numbers" }),
   w: () => change({ words: !state.words }), s: () => change({ plain: !state.plain }),
-  "+": () => change({ zoom: Math.min(state.zoom * 1.25, 8) }), "-": () => change({ zoom: Math.max(state.zoom / 1.25, 0.25) }),
+  "+": () => change({ zoom: clamp(state.zoom * 1.25, 0.25, 8) }),
+  "-": () => change({ zoom: clamp(state.zoom / 1.25, 0.25, 8) }),
 };
 
 function start() {
@@ -593,18 +630,14 @@ function start() {
     button.addEventListener("click", () => change({ view }));
     $("views").append(button);
   }
-  for (const id of ["kind", "scale", "mode"]) $(id).addEventListener("change", () => change({ [id]: $(id).value }));
-  for (const id of ["layer", "model", "other"]) $(id).addEventListener("change", () => change({ [id]: Number($(id).value) }));
-  $("head").addEventListener("change", () => change({ head: $("head").value === "mean" ? "mean" : Number($("head").value) }));
-  for (const id of ["words", "plain"]) $(id).addEventListener("change", () => change({ [id]: $(id).checked }));
+  for (const box of document.querySelectorAll("#controls select, #controls input")) {
+    const value = () => (box.type === "checkbox" ? box.checked : typed(box.value));
+    box.addEventListener("change", () => change({ [box.id]: value() }));
+  }
   $("smaller").addEventListener("click", SHORTCUTS["-"]);
   $("larger").addEventListener("click", SHORTCUTS["+"]);
-  $("theme").addEventListener("click", () => {
-    const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || ($("theme").textContent === "Light");
-    setTheme(dark ? "light" : "dark");
-  });
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  system.addEventListener("change", () => setTheme(""));
+  $("theme").addEventListener("click", () => setTheme($("theme").textContent.toLowerCase()));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(""));
   setTheme("");
   for (const pane of panes) {
     pane.scroll.addEventListener("scroll", redraw, { passive: true });
@@ -633,8 +666,8 @@ function start() {
   });
   addEventListener("resize", update);
   fillFooter();
-  if (typeof DecompressionStream === "undefined") $("note").textContent = "This browser is too old to unpack the maps: it has no DecompressionStream.";
-  else update();
+  if (window.DecompressionStream) update();
+  else $("note").textContent = "This browser is too old to unpack the maps: it has no DecompressionStream.";
 }
 
 function setTheme(theme) {
@@ -649,19 +682,19 @@ function omitted() {
   return data.captures.flatMap(({ maps }) => maps).flatMap(({ kind, layers, heads, overview, full }) => {
     if (Math.max(...overview.pool) === 1) return [];
     const whole = Object.keys(full).filter((name) => !name.endsWith("mean")).length;
-    return [`${data.kinds[kind]}: ${whole} of ${layers.length * heads.length} heads are here in full resolution, the others as the largest of each ${overview.pool.join(" \u00d7 ")} weights`];
+    const pool = overview.pool.join(" \u00d7 ");
+    return [`${data.kinds[kind]}: ${whole} of ${layers.length * heads.length} heads are here in full resolution, `
+      + `the others as the largest of each ${pool} weights`];
   });
 }
 
 function fillFooter() {
   const left = omitted();
-  if (left.length) $("omitted").textContent = `To keep this file small: ${left.join("; ")}. In full: ${data.command} --layer L --head H`;
-  $("precision").textContent = "Weights are 8-bit values; each number says how close it is to the model\u2019s. Layers and heads count from 0.";
+  const command = `${data.command} --layer L --head H`;
+  if (left.length) $("omitted").textContent = `To keep this file small: ${left.join("; ")}. In full: ${command}`;
   const facts = $("facts").querySelector("dl");
   for (const { model, facts: some } of data.captures) {
-    for (const [name, text] of [["model", model], ...Object.entries(some)]) {
-      facts.append(element("dt", { textContent: name }), element("dd", { textContent: text }));
-    }
+    facts.append(...pairs([["model", model], ...Object.entries(some)]));
   }
 }
 
