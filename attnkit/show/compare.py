@@ -79,7 +79,11 @@ class Comparison:
         drawn = sum(part.body is not None for part in parts)
         for columns in dict.fromkeys((drawn, len(self.captures))):
             share = (options.max_width - _GAP * (columns - 1)) // columns
-            if not self.plain and all(_fits(one, share, ascii_only) for one in self.views):
+            if (
+                columns > 1
+                and not self.plain
+                and all(_fits(one, share, ascii_only) for one in self.views)
+            ):
                 yield _beside(parts[:columns], share)
                 parts = parts[columns:]
                 break

@@ -11,21 +11,11 @@ from attnkit.errors import UsageError
 from attnkit.maps import Capture, Kind, Maps, Token
 from attnkit.show.figure import Picture, plain, rendered, require
 from attnkit.show.sheet import Block, Panel, Scale, Sheet
+from attnkit.show.view import AXES, NAMES
 from attnkit.text import safe_text
 
 LONGEST = 24
 """Characters of a token that are shown."""
-NAMES: dict[Kind, str] = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "cross attention",
-}
-AXES: dict[Kind, tuple[str, str]] = {
-    "encoder": ("source", "source"),
-    "decoder": ("output", "output"),
-    "cross": ("output", "source"),
-}
-"""What queries and keys are."""
 
 
 def picture(
