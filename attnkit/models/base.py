@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import NamedTuple, final
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -10,6 +11,26 @@ from attnkit.attention import State, reorder
 
 PAD = 0
 """Id of padding in source rows; the tokenizer keeps it."""
+
+
+class Seen(NamedTuple):
+    """Columns of a cache whose positions no longer follow from padding."""
+
+    valid: Bool[Tensor, "R S"]
+    """False on pads, and on what is hidden from further tokens."""
+    positions: Int[Tensor, "R S"]
+    """0-based; several columns may share one."""
+
+    @classmethod
+    def of(cls, valid: Bool[Tensor, "R S"]) -> "Seen":
+        """The positions that tokens have by themselves, pads aside."""
+        return cls(valid, (valid.long().cumsum(1) - 1).clamp_min(0).masked_fill(~valid, 0))
+
+    def add(self, fresh: Bool[Tensor, "R t"]) -> "Seen":
+        """Further tokens, behind the last position of each row."""
+        last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)
+        new = (last + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
+        return Seen(torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1))
 
 
 class Decode(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attnkit.attention import Attention, Mask, State
 from attnkit.dense import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
-from attnkit.models.base import PAD, Decode, Model
+from attnkit.models.base import PAD, Decode, Model, Seen
 from attnkit.positions import Alibi, Relative, Rotary, sinusoids
 from attnkit.recipe import schema
 
@@ -176,12 +176,18 @@ class Transformer(Model):
     ) -> tuple[Tensor, Decode]:
         """Read tokens without an encoder; `fresh` says which are no pads.
 
-        Without a source (state.fixed is None) rows have pads at their ends at most, which no real
-        token looks back at; mechanisms then need not look for pads.
+        Where state.fixed is None rows have pads at their ends at most, which no real token looks
+        back at; mechanisms then need not look for pads.
         """
         if self.decoder is None or self.embed_target is None:
             raise ValueError(f"a model of shape {self.shape} cannot decode")
         states, seen = state.moving
+        if isinstance(seen, Seen):
+            seen = seen.add(fresh)
+            new = seen.positions[:, -ids.shape[1] :]
+            mask = Mask(new, seen.positions, seen.valid, True)
+            x, states, _ = self.decoder(self.embed_target(ids, new), mask, states)
+            return x, Decode((states, seen), ())
         start = 0 if seen is None else seen.shape[1]
         valid = fresh if seen is None else torch.cat((seen, fresh), 1)
         if state.fixed is None:

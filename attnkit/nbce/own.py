@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnkit.attention import State
+from attnkit.attention import Attention, State
 from attnkit.errors import UsageError
-from attnkit.models.base import Decode, Model
+from attnkit.models.base import Decode, Model, Seen
 from attnkit.nbce.reader import BATCH_TOKENS, Causal, Kept, Reader, Row
+from attnkit.patterns import Pattern
 from attnkit.tokens import BOS, EOS, PAD, Tokenizer
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Decoder(Causal):
     def __init__(self, model: Model, tokenizer: Tokenizer, name: str) -> None:
         self.model, self.vocabulary, self.name = model.eval(), tokenizer.target, name
         self.size, self.ends, self.limit = len(tokenizer.target), frozenset({EOS}), model.limit
+        self.windows = _apart(model)
 
     @property
     def device(self) -> torch.device:
@@ -82,6 +84,33 @@ class Decoder(Causal):
         """See `Causal.join`."""
         return Decode(_joined([part.moving for part in parts]), ())
 
+    def gather(self, kept: Decode, windows: int, once: Sequence[int]) -> Decode:
+        """See `Reader.gather`; columns that all rows hide are dropped."""
+        if self.windows:
+            return super().gather(kept, windows, once)  # type: ignore[no-any-return]
+        states, valid = kept.moving
+        seen = Seen.of(valid)
+        hidden = torch.tensor(once, device=valid.device).repeat_interleave(windows)
+        hidden[::windows] = 0
+        valid = (seen.valid & (seen.positions >= hidden[:, None])).view(len(once), -1)
+        columns = valid.any(0).nonzero()[:, 0]
+        positions = seen.positions.view(len(once), -1)
+        moved = _beside(states, windows, columns)
+        return Decode((moved, Seen(valid[:, columns], positions[:, columns])), ())
+
+
+def _apart(model: Model) -> str:
+    """Why its caches of several contexts cannot be seen by one row; "" where they can."""
+    for part in model.modules():
+        if isinstance(part, Attention) and part.state == "constant":
+            return (
+                "its attention keeps sums of what it has read, from which the begin token of each "
+                "window cannot be taken out again"
+            )
+        if isinstance(part, Pattern):
+            return "its attention finds keys by their distance, and windows share their positions"
+    return ""
+
 
 class Sources(Reader):
     """An encoder-decoder trained by attnkit: a row is a source, and all outputs begin alike."""
@@ -109,6 +138,10 @@ class Sources(Reader):
     def row(self, context: str, prompt: str) -> Row:
         """See `Reader.row`: the source is the context and the prompt behind it."""
         return Row((*self.encode(f"{context}{NEWLINE}{prompt}"), EOS), (BOS,))
+
+    def excess(self, row: Row, longest: int) -> int:
+        """See `Reader.excess`; outputs have room of their own."""
+        return max(0, len(row.head) - self.longest)
 
     def check(self, rows: Sequence[Row], longest: int) -> None:
         """See `Reader.check`; the encoder's sources are bounded by the recipe."""
@@ -154,3 +187,14 @@ def _joined(parts: Sequence[State]) -> State:
         return torch.cat(list(parts))
     inner = [_joined(list(some)) for some in zip(*parts, strict=True)]
     return type(first)(*inner) if hasattr(first, "_fields") else tuple(inner)
+
+
+def _beside(state: State, windows: int, columns: Int[Tensor, " n"]) -> State:
+    """Caches [R windows, H, S, D] as [R, H, n, D]: these of the windows' columns, in order."""
+    if state is None:
+        return None
+    if isinstance(state, Tensor):
+        many = torch.unflatten(state, 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
+        return many.flatten(2, 3).index_select(2, columns)
+    inner = [_beside(part, windows, columns) for part in state]
+    return type(state)(*inner) if hasattr(state, "_fields") else tuple(inner)

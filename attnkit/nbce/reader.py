@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from os.path import commonprefix
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,6 +27,15 @@ class Row(NamedTuple):
     """Begin token, template and context."""
     tail: tuple[int, ...]
     """The question; at least one token."""
+    beside: tuple[tuple[int, ...], ...] = ()
+    """Heads of further windows, each read alone; the tail sees them all (see `Reader.gather`)."""
+    once: int = 0
+    """How many tokens all windows begin with that the tail sees once only."""
+
+    @property
+    def longest(self) -> int:
+        """Tokens up to the end of the tail, which begins behind the longest window."""
+        return max(map(len, (self.head, *self.beside))) + len(self.tail)
 
 
 class Reader(ABC):
@@ -41,7 +50,7 @@ class Reader(ABC):
     """Most tokens of a row, output included; None where nothing bounds it."""
     special: int = 0
     """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
-    windows: ClassVar[str] = ""
+    windows: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 
     @abstractmethod
@@ -75,6 +84,24 @@ class Reader(ABC):
     def device(self) -> torch.device:
         """Where the model is."""
 
+    def gather(self, kept: Kept, windows: int, once: Sequence[int]) -> Kept:
+        """Rows that were read alone become windows of one row; what is read next sees them all.
+
+        Of R x `windows` rows, window by window, R remain.  The tokens keep their positions, and the
+        next token of a row stands behind the last position of its longest window.  The first
+        `once[r]` tokens of every window but the first are hidden.  Source: Ratner et al. 2023,
+        "Parallel context windows for large language models".
+
+        Raises:
+            UsageError: the model cannot, for the reason in `windows`.
+        """
+        reason = self.windows or "its reader has no way to join caches"
+        raise UsageError(f"{self.name} cannot see several windows at once: {reason}")
+
+    def excess(self, row: Row, longest: int) -> int:
+        """How many tokens too long a row is for an output of `longest` tokens; 0 where it fits."""
+        return 0 if self.limit is None else max(0, row.longest + longest - self.limit)
+
     def check(self, rows: Sequence[Row], longest: int) -> None:
         """Refuse rows that leave no room for `longest` tokens of output.
 
@@ -84,10 +111,10 @@ class Reader(ABC):
         for row in rows:
             if not row.tail:
                 raise UsageError("the prompt is empty: say what the model should continue")
-            size = len(row.head) + len(row.tail)
-            if self.limit is not None and size + longest > self.limit:
+            if self.excess(row, longest):
+                size = row.longest - len(row.tail)
                 raise UsageError(
-                    f"a context of {len(row.head):,} tokens, a prompt of {len(row.tail):,} and an "
+                    f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an "
                     f"output of {longest:,} do not fit the {self.limit:,} positions of {self.name}"
                     ": split the context (--window) or shorten the output (--max-length)"
                 )
@@ -110,6 +137,8 @@ class Causal(Reader):
 
     def begin(self, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> Kept:
         """See `Reader.begin`: what all heads begin with is read once, and equal heads once."""
+        if any(row.beside for row in rows):
+            return self._side_by_side(rows, budget)
         heads = list(dict.fromkeys(row.head for row in rows))
         shared = tuple(commonprefix(heads))
         prefix = len(shared) if len(heads) > 1 and len(shared) >= SHARED else 0
@@ -121,6 +150,13 @@ class Causal(Reader):
         kept = self._append([head[prefix:] for head in heads], kept, budget)
         index = {head: place for place, head in enumerate(heads)}
         kept = self.select(kept, self._places([index[row.head] for row in rows]))
+        return self._append([row.tail[:-1] for row in rows], kept, budget)
+
+    def _side_by_side(self, rows: Sequence[Row], budget: int) -> Kept:
+        """Read every window alone, then all tails behind their windows; equally many a row."""
+        heads = [head for row in rows for head in (row.head, *row.beside)]
+        kept = self.begin([Row(head, (0,)) for head in heads], budget)
+        kept = self.gather(kept, len(heads) // len(rows), [row.once for row in rows])
         return self._append([row.tail[:-1] for row in rows], kept, budget)
 
     def _append(self, rows: Sequence[tuple[int, ...]], kept: Kept, budget: int) -> Kept:
