@@ -314,7 +314,7 @@ def _screens(found: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[
         yield Comparison(found, kind, **drawn)
     for one in found:
         maps = one.maps[kind]
-        if len(found) > 1:
+        if len(found) > 1 and look.screens != ("full",):
             yield Text(f"\n{safe_text(one.model)}", "bold")
         if "grid" in look.screens and maps.weights.shape[:2] != (1, 1):
             yield Text()
