@@ -75,7 +75,7 @@ def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
     st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
     st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
     colour: str | None, scale: str, plain: bool, ascii_only: bool,

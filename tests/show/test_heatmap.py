@@ -152,7 +152,7 @@ def views(draw: st.DrawFn) -> View:
     views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.sampled_from(WIDES),
     st.booleans(), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     shown: View,
     width: int,
