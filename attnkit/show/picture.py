@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from attnkit.errors import UsageError
 from attnkit.maps import Capture, Kind, Maps, Token
 from attnkit.show.figure import Picture, plain, rendered, require
-from attnkit.show.sheet import Block, Panel, Scale, Sheet
-from attnkit.show.view import AXES, NAMES
+from attnkit.show.labels import cut, labels_of
+from attnkit.show.scale import Scale
+from attnkit.show.sheet import Block, Panel, Sheet
+from attnkit.show.view import AXES, NAMES, STATIC, mechanisms
 from attnkit.text import safe_text
 
 LONGEST = 24
-"""Characters of a token that are shown."""
+"""Width of a token's label, in characters of a terminal."""
 
 
 def picture(
@@ -51,8 +53,7 @@ def picture(
         reason = unlike(shown[0], maps)
         if reason is None:
             title = f"{_line(capture.model)}\nminus {_line(captures[0].model)}"
-            apart = (maps.weights - shown[0].weights).astype(np.float32)
-            blocks.append(_block(title, maps, mean, apart))
+            blocks.append(_block(title, maps, mean, maps.weights - shown[0].weights))
         else:
             told.append(f"no difference of {capture.model} and {captures[0].model}: {reason}")
     with plain(text for block in blocks for text in block.texts()) as missing:
@@ -68,7 +69,7 @@ def unlike(one: Maps, other: Maps) -> str | None:
         ("queries", one.queries, other.queries),
         ("keys", one.keys, other.keys),
     ):
-        if [(t.id, t.text) for t in ours] != [(t.id, t.text) for t in theirs]:
+        if [(t.text, t.special) for t in ours] != [(t.text, t.special) for t in theirs]:
             return f"their {what} are different tokens"
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"
@@ -83,14 +84,11 @@ def _maps(capture: Capture, kind: Kind) -> Maps:
 
 
 def _title(capture: Capture, maps: Maps) -> str:
-    """Model, kind and mechanisms, and what kind of maps they are."""
-    words = list(dict.fromkeys(layer.mechanism for layer in maps.layers))
-    facts = [", ".join(words)]
-    if not all(layer.exact for layer in maps.layers):
-        facts.append("effective")
+    """Model, kind and mechanisms, and whether the maps read the text at all."""
+    facts = f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}"
     if all(layer.static for layer in maps.layers):
-        facts.append("the same for every text of this length")
-    return f"{_line(capture.model)}\n{NAMES[maps.kind]}: {_line('; '.join(facts))}"
+        facts += f"; {STATIC}"
+    return f"{_line(capture.model)}\n{facts}"
 
 
 def _block(
@@ -134,13 +132,7 @@ def _block(
 
 
 def _labels(tokens: Sequence[Token]) -> list[str]:
-    """Tokens to be read: on one line, cut, and without marks of a space where all have one."""
-    mark = "\u2581"
-    texts = [token.text for token in tokens]
-    if all(token.special or token.text.startswith(mark) for token in tokens):
-        texts = [text.removeprefix(mark) or text for text in texts]
-    cut = [text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026" for text in texts]
-    return [_line(text) for text in cut]
+    return [cut(label, LONGEST) for label in labels_of(tokens)]
 
 
 def _line(text: str) -> str:

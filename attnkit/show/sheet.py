@@ -4,19 +4,20 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from attnkit.show import colour
 from attnkit.show.figure import RESOLUTION
+from attnkit.show.scale import Scale, Scaled, limits, scaled
 
 if TYPE_CHECKING:
-    from matplotlib.colors import Normalize
+    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
-Scale = Literal["linear", "log", "row"]
 Matrix = Float[NDArray[np.float32], "T S"]
 
 TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
@@ -37,13 +38,10 @@ GAP, PAD = 0.3, 0.08
 """Inches between blocks, and between a thing and its label."""
 BAR = (0.11, 2.6)
 """Width, and largest height, of a colour bar in inches."""
-DECADES = 4
-"""How far below the largest weight a logarithmic scale reaches, in powers of ten."""
-SEQUENTIAL, DIVERGING, ABSENT = "cividis", "RdBu_r", "0.8"
 MEANING: dict[Scale, str] = {
-    "linear": "attention weight",
-    "log": "attention weight, logarithmic",
-    "row": "share of the row's largest weight",
+    "linear": "",
+    "log": ", logarithmic",
+    "row": ", share of the row's maximum",
 }
 
 
@@ -217,12 +215,11 @@ class Sheet:
     ) -> None:
         """One map; `outer` says whether it is the first of its row and of its column."""
         axes = figure.add_axes(where)
-        norm, colours = self._colours(block.signed)
-        values = np.ma.masked_invalid(self._scaled(panel.values, block.signed))
+        values = self._scaled(panel.values, block.signed).values
         # the extent counts tokens, whatever was merged
         extent = (-0.5, len(block.keys) - 0.5, len(block.queries) - 0.5, -0.5)
-        axes.imshow(values, cmap=colours, norm=norm, aspect="auto", extent=extent,
-                    interpolation="nearest")  # fmt: skip
+        axes.imshow(values, cmap=self._colours(block.signed), vmin=0, vmax=1, aspect="auto",
+                    extent=extent, interpolation="nearest")  # fmt: skip
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         axes.tick_params(length=2 if place.stride > 1 else 0, pad=2)
@@ -244,61 +241,42 @@ class Sheet:
     def _bar(self, figure: "Figure", signed: bool, x: float, top: float, height: float) -> None:
         """The colour bar beside a block."""
         from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import LogNorm, Normalize
 
         height = min(max(height, 6 * LINE), BAR[1])
         axes = figure.add_axes((x, top - height, BAR[0], height))
-        bar = figure.colorbar(ScalarMappable(*self._colours(signed)), cax=axes, format=_number)
-        label = "difference of weights" if signed else MEANING[self.scale]
-        bar.set_label(label, fontsize=SMALL)
+        ends = self._scaled(np.zeros((1, 1), np.float32), signed)
+        norm: Normalize = Normalize(ends.low, ends.high)
+        if ends.scale == "log":
+            norm = LogNorm(ends.low, ends.high)
+        bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes, format=_number)
+        what = "difference of weights" if signed else "attention weight"
+        bar.set_label(what + MEANING[ends.scale], fontsize=SMALL)
         bar.ax.tick_params(labelsize=SMALL, length=2)
         bar.ax.minorticks_off()
         bar.outline.set_linewidth(0.5)
 
-    def _scaled(self, values: Matrix, signed: bool) -> Matrix:
-        """The values that the colours stand for."""
-        if signed or self.scale != "row":
-            return values
-        most = np.abs(values).max(1, keepdims=True, initial=0)
-        with np.errstate(invalid="ignore"):  # infinity by infinity is no number, and drawn so
-            out: Matrix = np.divide(values, most, out=np.zeros_like(values), where=most > 0)
-        return out
-
-    def _colours(self, signed: bool) -> "tuple[Normalize, Any]":
-        """Limits shared by all panels, and the colour map."""
-        return self._signed if signed else self._plain
-
     @cached_property
-    def _signed(self) -> "tuple[Normalize, Any]":
-        from matplotlib import colormaps
-        from matplotlib.colors import Normalize
+    def _bounds(self) -> dict[bool, tuple[float, float]]:
+        """The range of the weights, and that of the differences, over all panels."""
+        return {
+            signed: limits([panel.values for block in self.blocks if block.signed == signed
+                            for row in block.rows for panel in row], signed)
+            for signed in (False, True)
+        }  # fmt: skip
 
-        most = float(np.abs(self._finite(True)).max(initial=0)) or 1.0
-        return Normalize(-most, most), colormaps[DIVERGING].with_extremes(bad=ABSENT)
+    def _scaled(self, values: Matrix, signed: bool) -> Scaled:
+        """Values as shares of the colours; what a reader must know is kept."""
+        scale = "linear" if signed else self.scale
+        found = scaled(values, scale, signed=signed, bounds=self._bounds[signed])
+        self.warnings += [note for note in found.notes if note not in self.warnings]
+        return found
 
-    @cached_property
-    def _plain(self) -> "tuple[Normalize, Any]":
-        from matplotlib import colormaps
-        from matplotlib.colors import LogNorm, Normalize
+    @staticmethod
+    def _colours(signed: bool) -> "ListedColormap":
+        from matplotlib.colors import ListedColormap
 
-        values = self._finite(False)
-        colours = colormaps[SEQUENTIAL].with_extremes(bad=ABSENT)
-        positive = values[values > 0]
-        if self.scale == "log" and positive.size:
-            high = float(positive.max())
-            low = max(float(positive.min()), high * 10.0**-DECADES)
-            return LogNorm(low if low < high else high / 10, high, clip=True), colours
-        low, high = float(values.min(initial=0)), float(values.max(initial=0))
-        return Normalize(low, high if high > low else low + 1), colours
-
-    def _finite(self, signed: bool) -> NDArray[np.float32]:
-        """All values of one colour scale that are numbers."""
-        found = [
-            self._scaled(panel.values, signed).ravel()
-            for block in self.blocks if block.signed == signed
-            for row in block.rows for panel in row
-        ]  # fmt: skip
-        values = np.concatenate(found)
-        return values[np.isfinite(values)]
+        return ListedColormap(colour.table("difference" if signed else "cividis") / 255)
 
     def _text(self, figure: "Figure", x: float, y: float, text: str, **style: Any) -> None:
         kept: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style
