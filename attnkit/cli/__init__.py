@@ -17,6 +17,7 @@ COMMANDS = {
     "eval": "Score trained runs, or the output of any system, side by side.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show what a model attends to, on the terminal, as a picture, as a page.",
+    "probe": "Measure what the parts of a trained model are worth.",
     "align": "Word alignments of sentence pairs from cross attention.",
     "recipe": "List, show, explain and copy recipes.",
     "check": "Measure whether an attention mechanism keeps what all of them promise.",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attnkit.show import colour
 from attnkit.show.figure import RESOLUTION
-from attnkit.show.scale import Scale, Scaled, limits, scaled
+from attnkit.show.scale import Scale, Scaled, limits, pooled, scaled
 
 if TYPE_CHECKING:
     from matplotlib.colors import ListedColormap
@@ -32,6 +32,8 @@ CELL = (0.24, 0.5)
 """Inches of a cell: at most the first, in a map of few cells the second."""
 PANEL = (0.8, 2.2)
 """Least and largest inches of the longer side of a small multiple."""
+NUMBERED = 0.42
+"""Inches of a cell with a number in it."""
 SLIVER = 0.12
 """Inches: no map is thinner, however few rows it has."""
 GAP, PAD = 0.3, 0.08
@@ -67,6 +69,10 @@ class Block:
     column_names: tuple[str, ...] = ()
     signed: bool = False
     """A difference: the colours diverge from zero."""
+    meaning: str = ""
+    """What the colours stand for; weights or their difference when empty."""
+    numbers: bool = False
+    """Write each value into its cell."""
 
     @property
     def single(self) -> bool:
@@ -119,16 +125,13 @@ class Sheet:
             # maps that stand side by side begin at one height
             places = [place._replace(top=max(p.top for p in places)) for place in places]
             lines = [max(lines)] * len(lines)
-        self.blocks = [
-            self._reduced(b, place) for b, place in zip(self.blocks, places, strict=True)
-        ]
         x, y = 0.0, 0.0
         for number, (block, place) in enumerate(zip(self.blocks, places, strict=True)):
             self._text(figure, x, y, block.title, va="top", linespacing=1.3)
             right, top, bottom = self._block(figure, block, place, x, y - lines[number] * LINE)
             after = self.blocks[number + 1 : number + 2]
-            if not self.across or not after or after[0].signed:
-                self._bar(figure, block.signed, right + 2 * PAD, top, top - bottom)
+            if not self.across or not after or after[0].signed != block.signed:
+                self._bar(figure, block, right + 2 * PAD, top, top - bottom)
                 right += 2 * PAD + BAR[0] + 4 * LINE
             title = x + max(self._width(line) for line in block.title.split("\n"))
             below = bottom - GAP - LINE * (not block.single)
@@ -166,7 +169,9 @@ class Sheet:
     def _place(self, block: Block) -> Place:
         """How large the panels of a block are, and what their labels need."""
         most = max(len(block.queries), len(block.keys), 1)
-        if block.single:
+        if block.numbers:
+            cell = NUMBERED
+        elif block.single:
             cell = min(max(CELL[0], min(CELL[1], 1.2 / most)), PAGE / most)
         else:
             columns = len(block.rows[0])
@@ -189,20 +194,18 @@ class Sheet:
         return Place(width, height, size, stride, longest[0] + PAD + named,
                      rise + PAD + named, slant)  # fmt: skip
 
-    def _reduced(self, block: Block, place: Place) -> Block:
-        """Maps of more cells than their picture has pixels become means of neighbours."""
+    def _drawn(self, block: Block, panel: Panel, place: Place) -> Matrix:
+        """Values from 0 to 1; a map with more cells than its picture has pixels is pooled."""
+        values = self._scaled(panel.values, block.signed).values
         sides = ((len(block.queries), place.height), (len(block.keys), place.width))
-        steps = [max(1, math.ceil(count / (inches * RESOLUTION))) for count, inches in sides]
-        if steps == [1, 1]:
-            return block
-        told = (
-            f"maps of {len(block.queries)} x {len(block.keys)} tokens have more cells than their "
-            f"pictures have pixels: means of {steps[0]} x {steps[1]} weights are drawn"
-        )
-        if told not in self.warnings:
-            self.warnings.append(told)
-        rows = [[replace(p, values=_means(p.values, steps)) for p in row] for row in block.rows]
-        return replace(block, rows=rows)
+        down, across = (max(1, math.ceil(n / (inches * RESOLUTION))) for n, inches in sides)
+        if down * across > 1:
+            told = (
+                f"maps of {len(block.queries)} x {len(block.keys)} tokens have more cells than "
+                f"their pictures have pixels: each shows the largest of {down} x {across}"
+            )
+            self.warnings += [told] if told not in self.warnings else []
+        return pooled(values, down, across, block.signed)
 
     def _panel(
         self,
@@ -215,7 +218,7 @@ class Sheet:
     ) -> None:
         """One map; `outer` says whether it is the first of its row and of its column."""
         axes = figure.add_axes(where)
-        values = self._scaled(panel.values, block.signed).values
+        values = self._drawn(block, panel, place)
         # the extent counts tokens, whatever was merged
         extent = (-0.5, len(block.keys) - 0.5, len(block.queries) - 0.5, -0.5)
         axes.imshow(values, cmap=self._colours(block.signed), vmin=0, vmax=1, aspect="auto",
@@ -234,15 +237,21 @@ class Sheet:
                       ha="center" if place.slant == 0 else "left")  # fmt: skip
             if place.slant == 90:
                 label.set(va="center")
+        if block.numbers:
+            for (row, column), value in np.ndenumerate(panel.values):
+                dark = abs(values[row, column] - 0.5) > 0.35
+                axes.text(column, row, _signed(float(value)), fontsize=SMALL,
+                          ha="center", va="center", color="white" if dark else "black")  # fmt: skip
         if block.single:
             axes.set_ylabel(block.names[0], fontsize=SMALL, color="0.35")
             axes.set_xlabel(block.names[1], fontsize=SMALL, color="0.35")
 
-    def _bar(self, figure: "Figure", signed: bool, x: float, top: float, height: float) -> None:
+    def _bar(self, figure: "Figure", block: Block, x: float, top: float, height: float) -> None:
         """The colour bar beside a block."""
         from matplotlib.cm import ScalarMappable
         from matplotlib.colors import LogNorm, Normalize
 
+        signed = block.signed
         height = min(max(height, 6 * LINE), BAR[1])
         axes = figure.add_axes((x, top - height, BAR[0], height))
         ends = self._scaled(np.zeros((1, 1), np.float32), signed)
@@ -251,7 +260,7 @@ class Sheet:
             norm = LogNorm(ends.low, ends.high)
         bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes, format=_number)
         what = "difference of weights" if signed else "attention weight"
-        bar.set_label(what + MEANING[ends.scale], fontsize=SMALL)
+        bar.set_label((block.meaning or what) + MEANING[ends.scale], fontsize=SMALL)
         bar.ax.tick_params(labelsize=SMALL, length=2)
         bar.ax.minorticks_off()
         bar.outline.set_linewidth(0.5)
@@ -296,16 +305,11 @@ class Sheet:
         return float(width) / 72
 
 
-def _means(values: Matrix, steps: Sequence[int]) -> Matrix:
-    """Means of blocks of steps[0] x steps[1] cells; the last ones may be smaller."""
-    for axis, step in enumerate(steps):
-        starts = np.arange(0, values.shape[axis], step)
-        counts = np.diff(starts, append=values.shape[axis]).astype(np.float32)
-        sums: Matrix = np.add.reduceat(values, starts, axis)
-        values = sums / (counts[:, None] if axis == 0 else counts)
-    return values
-
-
 def _number(value: float, _: object = None) -> str:
     """A tick of a colour bar; plain text, since nothing is set as a formula."""
     return f"{value:g}".replace("-", "\u2212")
+
+
+def _signed(value: float) -> str:
+    """A number in a cell; what rounds to none has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\u2212")

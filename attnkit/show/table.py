@@ -178,7 +178,7 @@ class _Row:
             return Cell("-", fields)
         text = f"{record['difference']:+.2f}".replace("-0.00", "0.00").replace("+0.00", "0.00")
         if record["p"] is not None:
-            text += " " + _p(record["p"]) + _stars(record["p_corrected"])
+            text += " " + p_text(record["p"]) + stars(record["p_corrected"])
         return Cell(text, fields)
 
     def fact(self, key: str) -> Cell:
@@ -194,11 +194,13 @@ def _values(rows: Sequence[Object], metric: str) -> list[float]:
     return [score for score in scores if score is not None]
 
 
-def _p(p: float) -> str:
+def p_text(p: float) -> str:
+    """A p-value to be read."""
     return "p<0.001" if p < 0.001 else f"p={p:.3f}"
 
 
-def _stars(p: float | None) -> str:
+def stars(p: float | None) -> str:
+    """* below 0.05, ** below 0.01, with a space before."""
     if p is None or p >= 0.05:
         return ""
     return " **" if p < 0.01 else " *"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import build, run_of, sections
+from recorded import build, run_of, sections
 
 from attnkit.capture import capture, record
 from attnkit.capture.distance import distance, reference

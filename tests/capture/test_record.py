@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import build, cases, heard, sections
+from recorded import build, cases, heard, sections
 from torch import Tensor
 
 from attnkit.attention import mix

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import LENGTH, cases, run_of, sections
+from recorded import LENGTH, cases, run_of, sections
 from trained import ROWS, tokenizer
 
 from attnkit.capture import Captor, capture, captures

@@ -157,7 +157,7 @@ def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -
     shown = draw(maps(), maps(seed=1))
     assert images_of(shown.data) == 3 + 2
     found = texts_of(shown.data)
-    assert "minus toy linear seed 1, layer 0, head 0" in found
+    assert "minus toy base seed 1, layer 0, head 0" in found
     assert found.count("difference of weights") == found.count("attention weight") == 1
     assert shown.warnings == ()
 
@@ -172,7 +172,7 @@ def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -
 )
 def test_without_a_difference_the_reason_is_told(other: Maps, reason: str) -> None:
     shown = draw(maps(), other)
-    assert shown.warnings == (f"no difference of toy base seed 1 and toy linear seed 1: {reason}",)
+    assert shown.warnings == (f"no difference of toy linear seed 1 and toy base seed 1: {reason}",)
     assert "difference of weights" not in texts_of(shown.data)
 
 
@@ -214,10 +214,10 @@ def test_long_axes_keep_readable_labels() -> None:
     assert shown.warnings == ()
 
 
-def test_maps_larger_than_their_pictures_are_averaged_and_say_so() -> None:
+def test_maps_larger_than_their_pictures_are_pooled_and_say_so() -> None:
     made = maps(2, 12, texts=[f"w{i}" for i in range(300)])
     shown = draw(made)
-    assert [w.split(":")[1] for w in shown.warnings] == [" means of 2 x 2 weights are drawn"]
+    assert [w.split(":")[1] for w in shown.warnings] == [" each shows the largest of 2 x 2"]
     assert len(shown.data) < 3_000_000
 
 

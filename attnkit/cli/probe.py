@@ -1,0 +1,304 @@
+"""`attnkit probe`: what the parts of a trained model are worth."""
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnkit.cli import console, plugin
+from attnkit.errors import MissingInputError, OutputPathError, UsageError
+from attnkit.files import atomic_write
+from attnkit.text import nearest, quoted
+
+if TYPE_CHECKING:
+    from attnkit.maps import Kind
+    from attnkit.probe.heads import Importance, Place
+    from attnkit.runs import Run
+    from attnkit.show.importance import Grid
+    from attnkit.show.table import Cell, Table
+
+app = typer.Typer(help="What the parts of a trained model are worth.", no_args_is_help=True)
+
+FORMATS = ("table", "markdown", "latex", "csv", "json")
+KINDS = ("encoder", "decoder", "cross")
+
+
+@app.callback()
+def _group() -> None:
+    """What the parts of a trained model are worth."""
+
+
+@app.command("heads")
+def heads(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a finished run (its seed-N folder).")
+    ],
+    *,
+    split: Annotated[str, typer.Option(metavar="S", help="Split that is scored.")] = "valid",
+    rows: Annotated[
+        int | None, typer.Option(metavar="N", help="Its first N rows alone. [default: all]")
+    ] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            metavar="M,...",
+            help="perplexity and accuracy are fast; bleu, rouge, ... decode once a head.",
+        ),
+    ] = "perplexity",
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="encoder, decoder or cross. [default: all]"),
+    ] = None,
+    layer: Annotated[
+        list[int] | None, typer.Option(metavar="L", help="Layer, from 0. [default: all]")
+    ] = None,
+    head: Annotated[
+        list[int] | None, typer.Option(metavar="H", help="Head, from 0. [default: all]")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
+    ] = "table",
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the first metric: a .png, .svg or .pdf file."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
+    ] = "auto",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    plugins: plugin.Plugins = None,
+) -> None:
+    """What the model loses without each attention head.
+
+    Each head's output is set to zero in turn (Michel et al. 2019), whatever its mechanism, and the
+    rest is scored against the whole model, with a paired bootstrap test. The run is not changed.
+
+      attnkit probe heads RUN
+      attnkit probe heads RUN --metrics bleu --rows 200 --kind cross --save heads.svg
+    """
+    _check(rows, kind, format, save)
+    from attnkit.probe.heads import probe_heads
+    from attnkit.runs import Run
+    from attnkit.scoring import expand
+
+    names = expand([name.strip() for name in metrics.split(",")])
+    trained = Run.open(run)
+    chosen: list[Kind] = [one for one in _kinds() if one in (kind or ())]
+    found = probe_heads(
+        trained,
+        _rows(trained, split, rows, data_dir, offline),
+        metrics=names,
+        kinds=chosen or None,
+        layers=layer or (),
+        heads=head or (),
+        device=device,
+        progress=_Progress(),
+    )
+    made = table(f"{trained.name}/{trained.variant}/seed-{trained.seed}: {split}", found)
+    if format == "table":
+        _show(made, found)
+    else:
+        _write(made, format)
+    if save is not None:
+        _save(trained, found, save)
+
+
+def _check(rows: int | None, kinds: Sequence[str] | None, format: str, save: Path | None) -> None:
+    """Refuse what cannot be before the model is loaded."""
+    if format not in FORMATS:
+        raise UsageError(f"--format {quoted(format)}: {_choices(format, FORMATS)}")
+    for kind in kinds or ():
+        if kind not in KINDS:
+            raise UsageError(f"--kind {quoted(kind)}: {_choices(kind, KINDS)}")
+    if rows is not None and rows < 1:
+        raise UsageError(f"--rows {rows}: should be greater than or equal to 1")
+    if save is not None:
+        from attnkit.show import figure
+
+        if figure.suffix(save) not in figure.FORMATS:
+            raise UsageError(f"--save {save}: the name must end in .png, .svg or .pdf")
+        figure.require(figure.suffix(save))
+        if not save.parent.is_dir():
+            raise OutputPathError(f"--save {save}: there is no folder {save.parent}")
+
+
+def _choices(word: str, known: Sequence[str]) -> str:
+    """How to go on after an unknown word."""
+    near = nearest(word, known)
+    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
+
+
+def _kinds() -> "tuple[Kind, ...]":
+    from attnkit.maps import KINDS
+
+    return KINDS
+
+
+def _rows(
+    run: "Run", split: str, most: int | None, data_dir: Path | None, offline: bool
+) -> list[Any]:
+    """The rows of a split of the run's corpus.
+
+    Raises:
+        MissingInputError: the run is not finished, or its corpus has no such split.
+    """
+    from itertools import islice
+
+    from attnkit.data.corpus import Corpus
+
+    if not run.finished:
+        raise MissingInputError(
+            f"{run.path}: training is not finished; run `attnkit train` again to go on"
+        )
+    recipe = run.recipe
+    corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, offline=offline)
+    return list(islice(corpus.rows(split), most))
+
+
+class _Progress:
+    """Heads done: a bar on a terminal, a line every half minute elsewhere."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._last = time.monotonic()
+
+    def __call__(self, done: int, heads: int) -> None:
+        if console.terminal(sys.stderr):
+            if self._bar is None:
+                from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+                columns = (BarColumn(), MofNCompleteColumn(), TextColumn("heads"))
+                self._bar = Progress(*columns, console=console.stderr(), transient=True)
+                self._bar.start()
+                self._bar.add_task("", total=heads)
+            self._bar.update(self._bar.task_ids[0], completed=done)
+            if done == heads:
+                self._bar.stop()
+        elif time.monotonic() - self._last > 30:
+            self._last = time.monotonic()
+            console.say(f"{done} of {heads} heads")
+
+
+def table(title: str, found: "Importance") -> "Table":
+    """The whole model, then a row a head."""
+    from attnkit.recipe.schema import LOWER_IS_BETTER
+    from attnkit.show.table import TITLES, Cell, Column, Table
+
+    names = list(found.whole)
+    columns = [Column("without", "left"), Column("layer"), Column("head")]
+    first = [Cell("nothing", {"kind": None}), Cell("", {"layer": None}), Cell("", {"head": None})]
+    for name in names:
+        columns += [Column(TITLES.get(name, name)), Column("loss", under=True)]
+        fields = {name: found.whole[name].value, f"{name}_loss": 0.0}
+        first += [Cell(f"{found.whole[name].value:.2f}", fields), Cell("")]
+    rows = [tuple(first)]
+    for place in found.effects:
+        cells = [
+            Cell(place.kind, {"kind": place.kind}),
+            Cell(str(place.layer), {"layer": place.layer}),
+            Cell(str(place.head), {"head": place.head}),
+        ]
+        rows.append((*cells, *(cell for name in names for cell in _cells(found, place, name))))
+    notes = []
+    for name in names:
+        lower = " (lower is better)" if name in LOWER_IS_BETTER else ""
+        notes.append(f"{TITLES.get(name, name)}{lower}: {found.whole[name].signature}")
+    notes.append(f"rows: {found.rows:,}")
+    notes.append(
+        "loss: how much worse than the whole model; p: paired bootstrap, "
+        f"{found.resamples:,} resamples; * and **: below 0.05 and 0.01 after doubling and Holm's "
+        f"correction over {len(found.effects)} heads"
+    )
+    notes.append("a head without loss need not be idle: others may make up for it")
+    return Table(f"{title}, one head taken away", tuple(columns), tuple(rows), tuple(notes))
+
+
+def _cells(found: "Importance", place: "Place", name: str) -> "list[Cell]":
+    """Score and loss of one head on one metric."""
+    from attnkit.show.importance import number
+    from attnkit.show.table import Cell, p_text, stars
+
+    effect = found.effects[place][name]
+    most = max(effects[name].loss for effects in found.effects.values())
+    fields = {
+        f"{name}_loss": effect.loss,
+        f"{name}_p": effect.p,
+        f"{name}_p_corrected": effect.p_corrected,
+    }
+    tested = "" if effect.p is None else f" {p_text(effect.p)}{stars(effect.p_corrected)}"
+    return [
+        Cell(f"{effect.score:.2f}", {name: effect.score}),
+        Cell(number(effect.loss) + tested, fields, best=effect.loss == most),
+    ]
+
+
+def grids(found: "Importance", metric: str) -> "list[Grid]":
+    """The losses of each kind of attention as a matrix."""
+    import numpy as np
+
+    from attnkit.show.importance import Grid
+
+    out = []
+    for kind in dict.fromkeys(place.kind for place in found.effects):
+        own = {place: found.effects[place][metric].loss for place in found.effects
+               if place.kind == kind}  # fmt: skip
+        layers = tuple(dict.fromkeys(place.layer for place in own))
+        numbers = tuple(dict.fromkeys(place.head for place in own))
+        losses = np.array(list(own.values())).reshape(len(layers), len(numbers))
+        out.append(Grid(kind, layers, numbers, losses))
+    return out
+
+
+def _show(made: "Table", found: "Importance") -> None:
+    """The table, then the losses at a glance."""
+    from attnkit.show.importance import Grids
+    from attnkit.show.screen import Screen
+
+    screen = console.stdout()
+    screen.print(Screen(made))
+    for metric in found.whole:
+        screen.print()
+        screen.print(Grids(grids(found, metric), _loss(metric)))
+
+
+def _loss(metric: str) -> str:
+    from attnkit.show.table import TITLES
+
+    return f"loss of {TITLES.get(metric, metric)}"
+
+
+def _write(made: "Table", format: str) -> None:
+    from attnkit.show import formats
+
+    render = {
+        "markdown": formats.markdown,
+        "latex": formats.latex,
+        "csv": formats.csv_text,
+        "json": formats.json_text,
+    }
+    console.write(render[format](made))
+
+
+def _save(run: "Run", found: "Importance", path: Path) -> None:
+    """Draw the first metric.
+
+    Raises:
+        OutputPathError, OutputError: the file cannot be written.
+    """
+    from attnkit.show.figure import suffix
+    from attnkit.show.importance import importance_picture
+
+    metric = next(iter(found.whole))
+    title = f"{run.name}/{run.variant}/seed-{run.seed}"
+    picture = importance_picture(grids(found, metric), title, _loss(metric), suffix(path))
+    for warning in picture.warnings:
+        console.warn(warning)
+    atomic_write(path, picture.data)
+    console.say(f"drawn: {path} ({_loss(metric)})")

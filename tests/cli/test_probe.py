@@ -1,0 +1,138 @@
+"""`attnkit probe heads`: the table, the picture, and what it refuses."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+from trained import make_run
+
+from attnkit.cli import main
+from attnkit.runs import Run
+from attnkit.show.importance import Grid, Grids, number
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("probe-cli"))
+
+
+@pytest.fixture
+def probe(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """`attnkit probe heads RUN --split test`, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, split: str = "test") -> Done:
+        capsys.readouterr()
+        code = main(["probe", "heads", str(run.path), "--split", split, *words])
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+def test_each_head_has_a_row_below_the_whole_model(probe: Any) -> None:
+    rows = json.loads(probe("--format", "json").out)["rows"]
+    assert [(row["kind"], row["layer"], row["head"]) for row in rows] == [
+        (None, None, None),
+        *[(kind, 0, head) for kind in ("encoder", "decoder", "cross") for head in (0, 1)],
+    ]
+    for row in rows[1:]:
+        assert row["perplexity_loss"] == pytest.approx(row["perplexity"] - rows[0]["perplexity"])
+
+
+def test_the_table_ends_with_the_losses_at_a_glance(probe: Any) -> None:
+    done = probe("--kind", "cross", "--metrics", "bleu,perplexity", "--rows", "3")
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert "rows: 3" in lines
+    place = lines.index("cross attention: loss of perplexity")
+    assert lines[place + 1].split() == ["head", "0", "head", "1"]
+    assert lines[place + 2].startswith("layer 0 ")
+    assert "cross attention: loss of BLEU" in lines
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
+def test_it_comes_in_every_format(probe: Any, format: str) -> None:
+    done = probe("--kind", "cross", "--head", "1", "--format", format)
+    assert done.code == 0
+    assert "cross" in done.out
+
+
+@pytest.mark.parametrize("name", ["heads.png", "heads.svg", "heads.PDF"])
+def test_the_losses_are_drawn(probe: Any, name: str) -> None:
+    pytest.importorskip("matplotlib")
+    done = probe("--kind", "cross", "--save", name)
+    assert (done.code, done.err) == (0, f"drawn: {name} (loss of perplexity)\n")
+    assert Path(name).read_bytes()[:4] in (b"\x89PNG", b"<?xm", b"%PDF")
+
+
+def test_numbers_of_the_picture_are_those_of_the_table(probe: Any) -> None:
+    pytest.importorskip("matplotlib")
+    rows = json.loads(probe("--save", "heads.svg", "--format", "json").out)["rows"]
+    drawn = Path("heads.svg").read_text(encoding="utf-8")
+    for row in rows[1:]:
+        shown = number(row["perplexity_loss"]).removeprefix("+").replace("-", "\u2212")
+        assert f">{shown}</text>" in drawn
+    assert ">loss of perplexity</text>" in drawn
+    assert drawn.count(">head</text>") == 3
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+@pytest.mark.parametrize("colours", ["truecolor", "256", None])
+def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
+    import numpy as np
+
+    losses = np.linspace(-1, 12, 24).reshape(2, 12)
+    grid = Grid("cross", (0, 1), tuple(range(12)), losses)
+    screen = Console(
+        width=width, color_system=colours, force_terminal=bool(colours), file=io.StringIO(),
+        no_color=colours is None,
+    )  # fmt: skip
+    screen.print(Grids([grid], "loss of BLEU"))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= width
+    found = [word for line in lines for word in line.split() if word[:1] in "+-"]
+    assert sorted(found) == sorted(number(loss) for loss in losses.ravel())
+    backgrounds = {"truecolor": "48;2;", "256": "48;5;", None: ""}
+    assert backgrounds[colours] in shown
+    assert ("\x1b[" in shown) == bool(colours)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--kind", "croos"), 2, "--kind 'croos': did you mean cross? choose from encoder"),
+        (("--rows", "0"), 2, "--rows 0: should be greater than or equal to 1"),
+        (("--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
+        (("--metrics", "blue"), 2, "unknown metric 'blue': did you mean bleu?"),
+        (("--layer", "7"), 2, "--layer 7: encoder attention has layers 0"),
+        (("--save", "heads.jpg"), 2, "--save heads.jpg: the name must end in .png, .svg or .pdf"),
+        (("--save", "no/such/heads.svg"), 73, "no/such"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    probe: Any, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = probe(*words)
+    assert done.code == code
+    error = done.err.splitlines()[-1]
+    assert error.startswith("attnkit: error: ")
+    assert message in error
+
+
+def test_a_split_that_is_not_there_is_refused(probe: Any) -> None:
+    done = probe(split="valid")
+    assert done.code == 66
+    assert "valid" in done.err
