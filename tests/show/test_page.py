@@ -136,16 +136,28 @@ def test_effective_weights_come_back_within_the_error_that_is_stated(
     assert not values[weights == 0].any()
 
 
-def test_weights_that_are_no_numbers_are_drawn_as_zero() -> None:
-    weights = np.array([[[np.nan, 0.5, np.inf]]], np.float32)
-    np.testing.assert_allclose(decode(encode(weights, 1)), [[[0, 0.5, 0]]])
-
-
 def test_pools_keep_what_is_farthest_from_zero() -> None:
     weights = np.zeros((1, 5, 5), np.float32)
     weights[0, 1, 1], weights[0, 4, 0], weights[0, 4, 1] = 0.25, -0.5, 0.25
     expected = [[0.25, 0, 0], [0, 0, 0], [-0.5, 0, 0]]
     np.testing.assert_array_equal(pooled(weights, (2, 2))[0], expected)
+
+
+def test_what_is_no_number_is_counted_and_breaks_no_page() -> None:
+    plain = translation()
+    weights = plain.maps["cross"].weights.copy()
+    weights[0, 1, 2, 3:5] = np.nan, np.inf
+    layer = Layer(0, "linear", exact=False, distance=(float("nan"), 0.5, 0.25))
+    broken = replace(plain.maps["cross"], weights=weights, layers=(layer,) * 2)
+    (record,) = Document(page([replace(plain, maps={"cross": broken})])).data["captures"]
+    (maps,) = record["maps"]
+    assert maps["lost"] == 2
+    values = decode(maps["overview"])[1, 2]
+    assert np.abs(values - np.where(np.isfinite(weights[0, 1, 2]), weights[0, 1, 2], 0)).max() < 0.1
+    assert not values[3:5].any()
+    assert maps["layers"][0]["distance"] == [None, 0.5, 0.25]
+    assert maps["numbers"][0][1][0] is None
+    assert maps["numbers"][0][0][0] is not None
 
 
 def test_the_same_captures_give_the_same_bytes() -> None:
@@ -194,11 +206,13 @@ def long(layers: int, heads: int, length: int) -> Capture:
     """Maps between `length` tokens, from sharp to flat."""
     random = np.random.default_rng(3)
     axis = tuple(Token(f"\u2581t{i}", i, i) for i in range(length))
-    scores = random.standard_normal((layers, heads, length, length), np.float32)
-    near = -np.abs(np.subtract.outer(np.arange(length), np.arange(length))) / 4
-    scores = np.linspace(0.2, 3, heads, dtype=np.float32)[:, None, None] * (scores + near)
+    scores = random.standard_normal((heads, length, length), np.float32)
+    apart = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
+    scores -= apart.astype(np.float32) / 4
+    scores *= np.linspace(0.2, 3, heads, dtype=np.float32)[:, None, None]
+    layered = np.linspace(1, 1.5, layers, dtype=np.float32)[:, None, None, None] * scores
     maps = made("encoder", axis[:1], axis[:1], layers=layers, heads=heads)
-    whole = replace(maps, weights=softmax(scores), queries=axis, keys=axis)
+    whole = replace(maps, weights=softmax(layered), queries=axis, keys=axis)
     return replace(translation(), maps={"encoder": whole})
 
 

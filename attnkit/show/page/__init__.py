@@ -4,14 +4,18 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from attnkit.errors import UsageError
 from attnkit.maps import KINDS, Capture, Kind, Maps, Token
-from attnkit.mapstats import Numbers, statistics
+from attnkit.mapstats import statistics
 from attnkit.show.colour import Palette, table
 from attnkit.show.labels import visible
 from attnkit.show.page.budget import fitted
@@ -93,7 +97,7 @@ def page(
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
     room = budget - len(_fill(title, data))
     described = [maps for record in records for maps in record["maps"]]
-    for maps, coded in zip(described, fitted(every, room), strict=True):
+    for maps, coded in zip(described, fitted([_finite(maps) for maps in every], room), strict=True):
         maps |= coded
     return _fill(title, data)
 
@@ -129,6 +133,13 @@ def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[Maps]]]:
     return [(one, maps) for one, maps in found if maps]
 
 
+def _finite(maps: Maps) -> Maps:
+    finite = np.isfinite(maps.weights)
+    if finite.all():
+        return maps
+    return replace(maps, weights=np.where(finite, maps.weights, np.float32(0)))
+
+
 def _single(maps: Maps) -> bool:
     return maps.weights.shape[:2] == (1, 1)
 
@@ -149,19 +160,24 @@ def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
             {
                 "number": layer.number, "mechanism": safe_text(layer.mechanism),
                 "exact": layer.exact, "static": layer.static,
-                "distance": layer.distance and [round(float(x), 4) for x in layer.distance],
+                "distance": layer.distance and _rounded(layer.distance),
             }
             for layer in maps.layers
         ],
         "heads": list(maps.heads),
         "queries": axes.number(maps.queries),
         "keys": axes.number(maps.keys),
+        "lost": int(maps.weights.size - np.isfinite(maps.weights).sum()),
         "numbers": [[_rounded(head) for head in layer] for layer in statistics(maps)],
     }  # fmt: skip
 
 
-def _rounded(head: Numbers) -> list[float | None]:
-    return [None if number is None else round(number, 3) for number in head]
+def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
+    """To four decimals; what is no number is null, which JSON has."""
+    return [
+        round(float(number), 4) if number is not None and math.isfinite(number) else None
+        for number in numbers
+    ]
 
 
 def _hex(palette: Palette) -> str:
@@ -179,7 +195,7 @@ def _fill(title: str, data: dict[str, Any]) -> bytes:
         "style": style,
         "script-hash": _hash(script),
         "style-hash": _hash(style),
-        "data": json.dumps(data, separators=(",", ":")).translate(_INERT),
+        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_INERT),
     }
     template = (_FOLDER / "template.html").read_text(encoding="utf-8")
     filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: parts[found[1]], template)

@@ -17,7 +17,8 @@ def encode(weights: Weights, power: Power, pool: tuple[int, int] = (1, 1)) -> di
 
     A value is step * q with q = byte - zero, or step * q * |q| where `power` is 2, which is finer
     where weights are small; step and zero are the row's own.  Rows in [0, 1] come back within
-    1/255, and where that allows it with their exact sum.  Weights that are not finite become 0.
+    1/255, and with `power` 2, where that allows it, with their exact sum.  Weights are
+    finite.
 
     Returns:
         shape, `power`, `pool` (how many queries and keys each value stands for), `error` (the
@@ -25,7 +26,6 @@ def encode(weights: Weights, power: Power, pool: tuple[int, int] = (1, 1)) -> di
         little endian), zeros and values, deflated, as base64.
     """
     count, rows, columns = weights.shape
-    weights = np.where(np.isfinite(weights), weights, 0).astype(np.float32)
     bent = weights if power == 1 else np.sign(weights) * np.sqrt(np.abs(weights))
     low = np.minimum(bent.min(2, keepdims=True), 0)
     high = np.maximum(bent.max(2, keepdims=True), 0)
@@ -36,7 +36,7 @@ def encode(weights: Weights, power: Power, pool: tuple[int, int] = (1, 1)) -> di
     if power == 2:
         places *= np.abs(places)
     steps = (step**power).astype(np.float32)
-    if pool == (1, 1):
+    if power == 2 and pool == (1, 1):
         steps = _with_sums(weights, places, steps)
     error = float(np.abs(steps * places - weights).max())
     parts = (steps.astype("<f4"), zero.astype(np.uint8), q.astype(np.uint8))

@@ -146,6 +146,20 @@ function level(value, limits, top) {
 }
 const rowOf = (map, row) => map.values.subarray(row * map.columns.length, (row + 1) * map.columns.length);
 
+// A map for a thumbnail: the value farthest from zero of each block.
+function shrink(map) {
+  const by = Math.ceil(Math.max(map.rows.length, map.columns.length) / 64);
+  if (by === 1) return map;
+  const [rows, columns] = [map.rows, map.columns].map((some) => some.filter((_, i) => i % by === 0));
+  const values = new Float32Array(rows.length * columns.length);
+  map.values.forEach((value, i) => {
+    const [row, column] = [Math.floor(i / map.columns.length), i % map.columns.length];
+    const at = Math.floor(row / by) * columns.length + Math.floor(column / by);
+    if (Math.abs(value) > Math.abs(values[at])) values[at] = value;
+  });
+  return { ...map, rows, columns, values };
+}
+
 function paint(map, limits) {
   const canvas = element("canvas", { width: map.columns.length, height: map.rows.length });
   const context = canvas.getContext("2d");
@@ -280,7 +294,8 @@ function drawLines(pane, context, { width, height, ink, accent }) {
       const place = limits.signed ? Math.abs(value) / limits.high : level(value, limits, top);
       if (place < 0.03) return;
       context.globalAlpha = only ? 0.15 + 0.85 * place : 0.75 * place;
-      context.strokeStyle = limits.signed && value < 0 ? ink : accent;
+      const end = colours.diverging.slice(value < 0 ? 3 * 40 : 3 * 215).slice(0, 3);
+      context.strokeStyle = limits.signed ? `rgb(${end})` : accent;
       context.lineWidth = only ? 1 + 3 * place : 1.5;
       context.beginPath();
       context.moveTo(left, y(r));
@@ -329,7 +344,10 @@ function locate(pane, event) {
 
 // ---- Numbers in words and tables ----
 
-const digits = (value) => (Math.abs(value) >= 1e-4 || value === 0 ? value.toFixed(4) : value.toExponential(1));
+function digits(value) {
+  const size = Math.abs(value);
+  return size < 1e-4 && size > 1e-6 ? value.toExponential(1) : (size < 1e-6 ? 0 : value).toFixed(4);
+}
 const nameOf = (map) => data.captures[map.capture].model;
 // What tells a model's name from the others': of a/x/1 and a/y/1 the x and the y.
 function shortName(map) {
@@ -400,8 +418,9 @@ function describe(map) {
   if (layer.distance) {
     const some = map.head < 0 ? layer.distance : [layer.distance[map.head]];
     const mean = some.reduce((a, b) => a + b, 0) / some.length;
-    said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (total variation)`);
+    if (!some.includes(null)) said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (total variation)`);
   }
+  if (map.maps.lost) said.push(`${map.maps.lost} weights of these maps are not finite: drawn as 0`);
   if (Math.max(...map.pool) > 1) {
     const wanted = map.head < 0 ? "" : ` --head ${map.maps.heads[map.head]}`;
     said.push(`left out here: full resolution; each cell is the largest of ${map.pool.join(" \u00d7 ")}. `
@@ -418,7 +437,7 @@ async function drawGrid(isCurrent) {
   for (const layer of maps.layers) for (const head of ["mean", ...maps.heads]) {
     const map = (await chosen(layer.number, head))[0];
     if (!isCurrent()) return;
-    cells.push({ layer, head, map });
+    cells.push({ layer, head, map: map && shrink(map) });
   }
   const limits = limitsOf(cells.map(({ map }) => map).filter(Boolean));
   const thumbnail = (map) => (map && !limits.signed === !map.signed ? paint(map, limits) : "nothing to show");
@@ -463,6 +482,7 @@ async function drawPanes(isCurrent) {
   if (!isCurrent()) return;
   const limits = limitsOf(maps.filter(Boolean));
   legend(limits);
+  $("legend").hidden = state.view === "lines" && !limits.signed;
   panes.forEach((pane, i) => {
     pane.section.hidden = i >= maps.length;
     pane.map = maps[i];
@@ -523,7 +543,7 @@ async function update() {
   const inPanes = state.view === "matrix" || state.view === "lines";
   $("panes").hidden = !inPanes;
   $("zoom").hidden = state.view !== "matrix";
-  $("legend").hidden = state.view === "numbers" || state.view === "lines";
+  $("legend").hidden = state.view === "numbers";
   $("readout").hidden = !inPanes;
   document.querySelector("main").classList.toggle("wide", !inPanes);
   for (const id of ["grid", "numbers"]) $(id).hidden = state.view !== id;
