@@ -1,0 +1,315 @@
+"""Where contexts come from: files, JSON lines, standard input; split, packed, and traceable.
+
+Every context knows the characters of the files that it was made of, so that an answer can name its
+source.  Splitting never changes a text: windows are stretches of it.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from attnkit.errors import DataError, UsageError
+from attnkit.files import input_error
+from attnkit.nbce.baselines import JOIN
+from attnkit.nbce.splitting import sentences, stretches
+from attnkit.text import quoted
+
+Unit = Literal["tokens", "sentences"]
+STDIN = "-"
+"""The name of standard input."""
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Part(NamedTuple):
+    """A stretch of a file, or of a line of it."""
+
+    name: str
+    """The file, with the number of the line where a line is a context."""
+    start: int
+    """Its first character, from 0."""
+    end: int
+    """The one behind its last."""
+    whole: bool = True
+    """Whether it is all that there is under this name."""
+
+    def __str__(self) -> str:
+        """The name, and which characters of it."""
+        return self.name if self.whole else f"{self.name}[{self.start}:{self.end}]"
+
+
+class Context(NamedTuple):
+    """A text that is read in one row."""
+
+    text: str
+    parts: tuple[Part, ...]
+    """What it was made of, in order."""
+
+    @property
+    def name(self) -> str:
+        """Its parts, for people."""
+        return " + ".join(map(str, self.parts))
+
+
+class Contexts(NamedTuple):
+    """What a model is to read, and what was done to it."""
+
+    all: list[Context]
+    notes: list[str]
+    """A sentence each: what was dropped, merged, split or packed."""
+
+    @property
+    def texts(self) -> list[str]:
+        """What `ask` reads."""
+        return [context.text for context in self.all]
+
+
+def from_text(path: str) -> Context:
+    """A file, or standard input ("-"), as one context.
+
+    Raises:
+        MissingInputError: the file is not there.
+        DataError: it is not UTF-8 (file:line:byte).
+    """
+    name, text = _read(path)
+    return _whole(text, name)
+
+
+def from_jsonl(path: str) -> list[Context]:
+    """A context a line: a string, {"text": ...}, or {"contexts": [...]} with several of them.
+
+    A blank line is none.  Other fields are left alone.
+
+    Raises:
+        MissingInputError: the file is not there.
+        DataError: it is not UTF-8, or a line is not such JSON (file:line:column).
+    """
+    name, text = _read(path)
+    found = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            texts = _texts(line, f"{name}:{number}")
+            single = len(texts) == 1
+            for place, one in enumerate(texts, 1):
+                found.append(_whole(one, f"{name}:{number}" + ("" if single else f".{place}")))
+    return found
+
+
+def prepare(
+    contexts: Iterable[Context],
+    count: Callable[[str], int],
+    *,
+    window: int | None = None,
+    overlap: int = 0,
+    unit: Unit = "tokens",
+    pack: int | None = None,
+    longest: int | None = None,
+) -> Contexts:
+    """Contexts as rows are to read them: no empty one, none twice, split and packed as asked.
+
+    Args:
+        contexts: as read.
+        count: tokens of a text.
+        window: size of the windows into which longer contexts are split; None: they are not.
+        overlap: how much of a window is read again in the next one.
+        unit: what `window` and `overlap` are numbers of.
+        pack: most tokens of a row that holds several neighbouring contexts; None: one each.
+        longest: most tokens of a context; None: no limit.
+
+    Raises:
+        UsageError: there is no context, one is longer than `longest`, or a size is out of range.
+    """
+    notes: list[str] = []
+    left = _distinct(_filled(list(contexts), notes), notes)
+    if window is not None:
+        left = _split(left, count, window, overlap, unit, notes)
+    elif overlap:
+        raise UsageError("an overlap is for windows: give their size too (--window)")
+    for context in left:
+        size = 0 if longest is None else count(context.text)
+        if longest is not None and size > longest:
+            hint = "smaller windows" if window is not None else "split it (--window)"
+            raise UsageError(
+                f"{context.name}: the context has {size:,} tokens, and {longest:,} fit beside the "
+                f"prompt and the output: {hint}"
+            )
+    if pack is not None:
+        left = _packed(left, count, pack, notes)
+    return Contexts(left, notes)
+
+
+def windows(
+    text: str, count: Callable[[str], int], size: int, overlap: int = 0, unit: Unit = "tokens"
+) -> list[tuple[int, int]]:
+    """Overlapping stretches (start, end) of a text that cover it in order.
+
+    By tokens, a stretch has at most `size` of them when it is encoded by itself, and begins and
+    ends between words where it can; by sentences, it has `size` of those.
+
+    Raises:
+        UsageError: `overlap` is not below `size`, or one character has more than `size` tokens.
+    """
+    if size < 1:
+        raise UsageError(f"a window must hold at least 1 of {unit}, got {size}")
+    if not 0 <= overlap < size:
+        raise UsageError(f"the overlap must be at least 0 and below the window {size}: {overlap}")
+    if unit == "tokens":
+        return stretches(text, count, size, overlap)
+    ends = sentences(text)
+    starts = [0, *ends[:-1]]
+    found = []
+    for first in range(0, len(ends), size - overlap):
+        last = min(first + size, len(ends)) - 1
+        found.append((starts[first], ends[last]))
+        if last == len(ends) - 1:
+            break
+    return found
+
+
+def _filled(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
+    """Those that say something."""
+    left = [context for context in contexts if context.text.strip()]
+    empty = [context.name for context in contexts if not context.text.strip()]
+    if not left:
+        found = f"all {len(empty)} are empty" if len(empty) > 1 else "it is empty" * len(empty)
+        raise UsageError(
+            "there is no context" + (f" ({found})" if found else "") + ": give one with --context "
+            "FILE or --contexts FILE.jsonl"
+        )
+    if empty:
+        notes.append(f"{_contexts(len(empty))} without text left out: {_some(empty)}")
+    return left
+
+
+def _distinct(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
+    """Each text once, where it came first."""
+    first: dict[str, Context] = {}
+    again = []
+    for context in contexts:
+        key = context.text.strip()
+        if key in first:
+            again.append(f"{context.name} = {first[key].name}")
+        first.setdefault(key, context)
+    if again:
+        notes.append(f"{_contexts(len(again))} met before left out: {_some(again)}")
+    return list(first.values())
+
+
+def _split(
+    contexts: Sequence[Context],
+    count: Callable[[str], int],
+    size: int,
+    overlap: int,
+    unit: Unit,
+    notes: list[str],
+) -> list[Context]:
+    """Windows of those that are longer."""
+    found, many = [], 0
+    for context in contexts:
+        spans = windows(context.text, count, size, overlap, unit)
+        if len(spans) == 1:
+            found.append(context)
+            continue
+        many += 1
+        (part,) = context.parts
+        found += [
+            Context(context.text[start:end], (Part(part.name, start, end, False),))
+            for start, end in spans
+            if context.text[start:end].strip()
+        ]
+    if many:
+        notes.append(
+            f"{_contexts(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
+            f"{len(found):,} rows"
+        )
+    return found
+
+
+def _packed(
+    contexts: Sequence[Context], count: Callable[[str], int], most: int, notes: list[str]
+) -> list[Context]:
+    """Neighbours in one row while they fit; one that is longer has a row of its own."""
+    if most < 1:
+        raise UsageError(f"a row must have room for at least 1 token, got {most}")
+    rows: list[Context] = []
+    for context in contexts:
+        if rows:
+            both = rows[-1].text + JOIN + context.text
+            if count(both) <= most:
+                rows[-1] = Context(both, rows[-1].parts + context.parts)
+                continue
+        rows.append(context)
+    if len(rows) < len(contexts):
+        notes.append(
+            f"{_contexts(len(contexts))} packed into {len(rows):,} rows of {most:,} tokens"
+        )
+    return rows
+
+
+def _contexts(number: int) -> str:
+    return f"{number:,} context" + "s" * (number > 1)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _whole(text: str, name: str) -> Context:
+    """A text as it is read: characters that command terminals are spaces, so places stay."""
+    text = _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
+    return Context(text, (Part(name, 0, len(text)),))
+
+
+def _read(path: str) -> tuple[str, str]:
+    """The name and the text of a file."""
+    name = "standard input" if path == STDIN else path
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+    except OSError as error:
+        raise input_error(error, Path(name)) from error
+    except ValueError as error:  # a NUL in the name
+        raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = error.start - data.rfind(b"\n", 0, error.start)
+        raise DataError(
+            f"{name}:{line}:{byte}: malformed UTF-8 (byte 0x{data[error.start]:02x}); save the "
+            "context as UTF-8"
+        ) from error
+    return name, text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _texts(line: str, place: str) -> list[str]:
+    """The contexts that a line of JSON holds."""
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{place}:{error.colno}: not JSON: {error.msg}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
+    column = len(line) - len(line.lstrip()) + 1
+    many = isinstance(value, dict) and "contexts" in value
+    if many:
+        column = line.find('"contexts"') + 1
+        value = value["contexts"]
+    inside = value if many and isinstance(value, list) else [value]
+    if many and not isinstance(value, list):
+        inside = [None]
+    texts = []
+    for one in inside:
+        text = one.get("text") if isinstance(one, dict) else one
+        if not isinstance(text, str):
+            raise DataError(
+                f'{place}:{column}: a line must be a string, {{"text": "..."}} or {{"contexts": '
+                "[...]}, a list of those"
+            )
+        texts.append(text)
+    return texts

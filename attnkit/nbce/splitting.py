@@ -1,0 +1,144 @@
+"""Places at which a text may be cut: between words, between sentences."""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+
+from attnkit.errors import UsageError
+from attnkit.text import quoted
+
+_CLOSING = "\"')\\]\u2019\u201d\u00bb"
+_WIDE = "\u3002\uff01\uff1f"
+_IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+
+_WORD = re.compile(rf"(?<=\s)(?=\S)|(?<=[{_IDEOGRAPH}{_WIDE}\uff0c\u3001])(?=[{_IDEOGRAPH}])")
+"""Where a word begins, or an ideograph after another."""
+_END = re.compile(
+    rf"[{_WIDE}]+[{_CLOSING}\u300d\u300f\uff09]*\s*|[.!?\u2026]+[{_CLOSING}]*\s+|\n[ \t]*\n\s*"
+)
+"""What may end a sentence, with the space behind it."""
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(\"'\u201c\u2018])(?:[A-Za-z]|[A-Za-z](?:\.[A-Za-z])+|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|Gen|Col|Capt"
+    r"|Sgt|Lt|Rev|Hon|Gov|Sen|Rep|No|Nr|Vol|Fig|fig|eq|Eq|vs|cf|ca|etc|al|approx|Inc|Ltd|Co|Corp"
+    r"|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|usw|bzw|vgl|Abs|pp|p)\.$"
+)
+"""A full stop that belongs to the word before it."""
+_LATER = re.compile(r"[a-z,;:)\u00e0-\u00ff]")
+"""What does not begin a sentence."""
+
+
+def sentences(text: str) -> list[int]:
+    """Where each sentence of a text ends, with the white space behind it; the last is its length.
+
+    By rules: a stop, a question or an exclamation mark (with what closes a quotation) before white
+    space and no small letter, unless it belongs to an abbreviation or an initial; a blank line;
+    East Asian marks anywhere.  An empty text has none.
+    """
+    ends: list[int] = []
+    for match in _END.finditer(text):
+        mark = match[0].rstrip()
+        if mark.startswith("."):
+            before = text[max(0, match.start() - 24) : match.start() + 1]
+            plain = mark == "." and _ABBREVIATION.search(before)
+            if plain or _LATER.match(text, match.end()):
+                continue
+        elif mark and mark[0] in "!?\u2026" and _LATER.match(text, match.end()):
+            continue
+        if ends or text[: match.end()].strip():
+            ends.append(match.end())
+    if text and (not ends or ends[-1] < len(text)):
+        ends.append(len(text))
+    return ends
+
+
+def stretches(
+    text: str, count: Callable[[str], int], size: int, overlap: int
+) -> list[tuple[int, int]]:
+    """Overlapping stretches of at most `size` tokens that cover a text; see `contexts.windows`.
+
+    Raises:
+        UsageError: one character has more than `size` tokens.
+    """
+    words = sorted({0, *(match.start() for match in _WORD.finditer(text)), len(text)})
+    found: list[tuple[int, int]] = []
+    start, guess = 0, 4 * size
+    while start < len(text):
+        end = _reach(text, words, start, size, count, guess)
+        if found and end <= found[-1][1]:  # no room for a long word behind the overlap
+            start = min(words[bisect_right(words, start)], found[-1][1])
+            continue
+        found.append((start, end))
+        guess = end - start
+        if end == len(text):
+            break
+        start = _back(text, words, (start, end), overlap, count) if overlap else end
+    return found
+
+
+def _reach(
+    text: str, words: list[int], start: int, size: int, count: Callable[[str], int], guess: int
+) -> int:
+    """The end of the longest stretch from `start` that fits, likely `guess` characters on."""
+
+    def fits(end: int) -> bool:
+        return count(text[start:end]) <= size
+
+    first = bisect_right(words, start)
+    end = _last(words[first : first + 4 * size], fits, start + guess)
+    if end is None:
+        end = _last(_characters(text, start, words[first]), fits, start + guess)
+    if end is None:
+        raise UsageError(
+            f"a window of {size:,} tokens is too small for the character {quoted(text[start])}"
+        )
+    return end
+
+
+def _back(
+    text: str, words: list[int], span: tuple[int, int], overlap: int, count: Callable[[str], int]
+) -> int:
+    """Where the longest stretch of at most `overlap` tokens begins that ends where `span` does."""
+    start, end = span
+    places = words[bisect_right(words, start) : bisect_left(words, end)]
+    places = places or _characters(text, start, end)
+    longer = _last(places, lambda place: count(text[place:end]) > overlap, end - overlap * 4)
+    first = 0 if longer is None else places.index(longer) + 1
+    return places[first] if first < len(places) else end
+
+
+def _last(places: Sequence[int], fits: Callable[[int], bool], guess: int) -> int | None:
+    """The last place that fits, where those that fit come first; sought from the guess on."""
+    high = len(places)
+    at = min(max(0, bisect_right(places, guess) - 1), high - 1)
+    if high == 0:
+        return None
+    step = 1
+    if fits(places[at]):
+        good = at
+        while good + step < high and fits(places[good + step]):
+            good, step = good + step, 2 * step
+        bad = min(high, good + step)
+    else:
+        bad = at
+        while bad - step >= 0 and not fits(places[bad - step]):
+            bad, step = bad - step, 2 * step
+        good = max(-1, bad - step)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(places[middle]) else (good, middle)
+    return None if good < 0 else places[good]
+
+
+def _characters(text: str, start: int, end: int) -> list[int]:
+    """Places between characters as people see them, behind `start` and up to `end`."""
+    joined = "\u200d"
+    return [
+        place
+        for place in range(start + 1, end + 1)
+        if place == len(text)
+        or (
+            unicodedata.category(text[place])[0] != "M"
+            and joined not in text[place - 1 : place + 1]
+        )
+    ]

@@ -1,0 +1,225 @@
+"""Contexts from files and lines; splitting that changes no text."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnkit.errors import DataError, MissingInputError, UsageError
+from attnkit.nbce.contexts import Context, Part, from_jsonl, from_text, prepare, windows
+from attnkit.nbce.splitting import sentences
+from tests.trained import tokenizer
+
+
+def count(text: str) -> int:
+    return len(tokenizer().target.encode([text])[0])
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def context(text: str, name: str = "a.txt") -> Context:
+    return Context(text, (Part(name, 0, len(text)),))
+
+
+def test_a_file_is_one_context(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffone\r\ntwo\x00\x1b[31m\u00e9\n".encode())
+    found = from_text(str(path))
+    assert found.text == "one\ntwo  [31m\u00e9\n"
+    assert found.name == str(path)
+    assert found.parts == (Part(str(path), 0, len(found.text)),)
+
+
+def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed(data: bytes) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+    typed(b"one dog\n")
+    assert from_text("-") == context("one dog\n", "standard input")
+    typed(b'"one dog"\n\n{"text": "two", "title": 3}\n{"contexts": ["x", {"text": "y"}]}')
+    assert [(c.text, c.name) for c in from_jsonl("-")] == [
+        ("one dog", "standard input:1"),
+        ("two", "standard input:3"),
+        ("x", "standard input:4.1"),
+        ("y", "standard input:4.2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [("{", "2:2: not JSON"), ("3", "2:1: a line must be"), ("  [1]", "2:3: a line must be"),
+     ('{"txt": "a"}', "2:1: a line must be"), ('{"text": null}', "2:1: a line must be"),
+     ('{"a": 1, "contexts": [1]}', "2:10: a line must be"),
+     ('{"contexts": "a"}', "2:2: a line must be"), ("[" * 100_000, "2:1: not JSON that can")],
+)  # fmt: skip
+def test_a_bad_line_is_refused_with_its_place(tmp_path: Path, line: str, place: str) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(f'"fine"\n{line}\n', encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        from_jsonl(str(path))
+    assert str(caught.value).startswith(f"{path}:{place}")
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError):
+        from_text(str(tmp_path / "none.txt"))
+    (tmp_path / "bad.txt").write_bytes(b"one\ntw\xff")
+    with pytest.raises(DataError, match=r"bad\.txt:2:3: malformed UTF-8 \(byte 0xff\)"):
+        from_text(str(tmp_path / "bad.txt"))
+    (tmp_path / "half.jsonl").write_text(r'"a\ud800b"', encoding="utf-8")
+    assert [c.text for c in from_jsonl(str(tmp_path / "half.jsonl"))] == ["a\ufffdb"]
+
+
+def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
+    given_ = [context(*pair) for pair in
+              (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]  # fmt: skip
+    found = prepare(given_, words)
+    assert found.texts == ["one", "two"]
+    assert found.notes == [
+        "2 contexts without text left out: b, e",
+        "1 context met before left out: d = a",
+    ]
+    for none in ([], [context("")], [context(""), context(" ")]):
+        with pytest.raises(UsageError, match="there is no context.*--context"):
+            prepare(none, words)
+
+
+def test_a_context_that_is_too_long_is_refused_or_split() -> None:
+    long = context("one dog " * 20)
+    with pytest.raises(UsageError, match=r"a\.txt: the context has 40 tokens, and 10 fit.*window"):
+        prepare([long], words, longest=10)
+    found = prepare([context("two"), long], words, window=10, overlap=2, longest=10)
+    assert found.texts[0] == "two"
+    assert all(words(text) <= 10 for text in found.texts)
+    assert "1 context split into windows of 10 tokens (overlap 2): 6 rows" in found.notes[0]
+    for one in found.all[1:]:
+        (part,) = one.parts
+        assert one.text == long.text[part.start : part.end]
+        assert one.name == f"a.txt[{part.start}:{part.end}]"
+    with pytest.raises(UsageError, match="overlap is for windows"):
+        prepare([long], words, overlap=2)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
+def test_packing_keeps_order_and_sources_and_fills_rows(sizes: list[int], most: int) -> None:
+    given_ = [context(f"{n} " * size, f"f{n}") for n, size in enumerate(sizes)]
+    found = prepare(given_, words, pack=most)
+    assert [part.name for row in found.all for part in row.parts] == [c.name for c in given_]
+    for row in found.all:
+        assert words(row.text) <= most or len(row.parts) == 1
+        assert row.text.split() == [
+            word for part in row.parts for word in given_[int(part.name[1:])].text.split()
+        ]
+    for row, after in zip(found.all, found.all[1:], strict=False):
+        assert words(row.text) + words(given_[int(after.parts[0].name[1:])].text) > most
+
+
+TEXTS = st.text(st.sampled_from("abc\u00e9 \n.,\u4e2d\u3002\u0301\u200d"), max_size=120)
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS, st.integers(1, 12), st.data())
+def test_windows_cover_a_text_in_order_and_fit(text: str, size: int, data: Any) -> None:
+    overlap = data.draw(st.integers(0, size - 1))
+
+    def letters(some: str) -> int:
+        return sum(not letter.isspace() for letter in some)
+
+    try:
+        spans = windows(text, letters, size, overlap)
+    except UsageError:
+        assert "\u0301" in text or "\u200d" in text  # one character of many code points
+        return
+    assert [span[0] for span in spans[:1]] == [0] * bool(text)
+    assert spans[-1:] == [] or spans[-1][1] == len(text)
+    for start, end in spans:
+        assert start < end
+        assert letters(text[start:end]) <= size
+    for (start, end), (after, later) in zip(spans, spans[1:], strict=False):
+        assert start < after <= end < later  # nothing is lost, and each goes on
+        assert letters(text[after:end]) <= overlap
+
+
+@pytest.mark.parametrize("overlap", [0, 3])
+def test_windows_by_tokens_are_cut_between_words(overlap: int) -> None:
+    text = " ".join(f"one red dog and {n} cats." for n in range(40))
+    spans = windows(text, count, 12, overlap)
+    assert all(count(text[start:end]) <= 12 for start, end in spans)
+    assert all(start == 0 or text[start - 1] == " " for start, _ in spans)
+    tokens = sum(count(text[start:end]) for start, end in spans)
+    assert tokens / len(spans) > 12 - 6  # filled, but for a word
+    assert windows("one dog", count, 12) == [(0, 7)]
+
+
+def test_a_long_text_is_split_with_few_counts() -> None:
+    text, asked = "word " * 20_000, 0
+
+    def counted(some: str) -> int:
+        nonlocal asked
+        asked += len(some)
+        return words(some)
+
+    spans = windows(text, counted, 200, 20)
+    assert len(spans) == 111
+    assert asked < 20 * len(text)
+
+
+def test_windows_by_sentences_hold_so_many_of_them() -> None:
+    text = "One dog. Two cats! Is it red? Dr. Who said so. End"
+    spans = windows(text, words, 2, 1, "sentences")
+    assert [text[start:end] for start, end in spans] == [
+        "One dog. Two cats! ",
+        "Two cats! Is it red? ",
+        "Is it red? Dr. Who said so. ",
+        "Dr. Who said so. End",
+    ]
+    assert windows("", words, 2, 1, "sentences") == []
+
+
+@pytest.mark.parametrize(("size", "overlap"), [(0, 0), (3, 3), (3, -1)])
+def test_sizes_out_of_range_are_refused(size: int, overlap: int) -> None:
+    for unit in ("tokens", "sentences"):
+        with pytest.raises(UsageError, match=r"at least \d"):
+            windows("one dog", words, size, overlap, unit)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="at least 1 token"):
+        prepare([context("one")], words, pack=0)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [["It cost 3.14 dollars. ", "Then it fell."], ["He met Mr. Smith of the U.S. Navy. ", "Good."],
+     ['"Stop!" she said. ', '"Why?" ', "He left."], ["J. R. Tolkien wrote it. ", "Yes."],
+     ["A heading\n\n", "Text e.g. this one, i.e. that."], ["What?! ", "No... ", "Maybe"],
+     ["\u4f60\u597d\u3002", "\u4ed6\u8bf4\uff1a\u300c\u8d70\uff01\u300d", "\u5b8c"],
+     ["Wait ... what?"], ["  One. ", "Two."], ["one"]],
+)  # fmt: skip
+def test_sentences_end_where_people_end_them(parts: list[str]) -> None:
+    text, start, found = "".join(parts), 0, []
+    for end in sentences(text):
+        found.append(text[start:end])
+        start = end
+    assert found == parts
+
+
+@given(st.text(max_size=200))
+def test_sentences_cover_any_text(text: str) -> None:
+    ends = sentences(text)
+    assert ends == sorted(set(ends))
+    assert (ends[-1] if ends else 0) == len(text)
+
+
+def test_a_thousand_lines_are_a_thousand_contexts(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(
+        "".join(json.dumps({"text": f"dog {n}"}) + "\n" for n in range(1000)), encoding="utf-8"
+    )
+    found = prepare(from_jsonl(str(path)), words, pack=50)
+    assert len(found.all) == 40
+    assert found.all[1].parts[0].name == f"{path}:26"
