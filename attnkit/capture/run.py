@@ -218,7 +218,8 @@ class Captor:
 
     def _axes(self, reading: Reading, longest: int) -> dict[Kind, tuple["Axis", "Axis"]]:
         """Queries and keys of each kind."""
-        special = self.recipe.tokenizer.special
+        # letters and digits that are kept whole are text; only marks stand between texts
+        special = [piece for piece in self.recipe.tokenizer.special if not piece.isalnum()]
         read = (self.tokenizer.source, reading.source)
         written = (self.tokenizer.target, reading.ids)
         source = Axis.of(axis([read], special))

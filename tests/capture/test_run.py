@@ -153,6 +153,14 @@ def test_separators_of_the_recipe_are_special(tmp_path: Path) -> None:
     assert all(token.special and token.word is None for token in there)
 
 
+def test_letters_and_digits_that_are_kept_whole_are_text(tmp_path: Path) -> None:
+    pieces = tokenizer().source.pieces(ids("cat and two cats"))
+    run = run_of(tmp_path, sections(), special=tuple({p for p in pieces if p.isalnum()}))
+    keys = capture(run, "cat and two cats", target="a", device="cpu").maps["cross"].keys
+    assert any(token.text.isalnum() for token in keys)
+    assert [token.special for token in keys] == [False] * (len(keys) - 1) + [True]
+
+
 @pytest.mark.parametrize("shape", [*SHAPES, "encoder"])
 def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
     runs: dict[str, Run], shape: str, monkeypatch: pytest.MonkeyPatch
