@@ -19,6 +19,7 @@ COMMANDS = {
     "visualize-attn": "Show what a model attends to, on the terminal, as a picture, as a page.",
     "probe": "Measure what the parts of a trained model are worth.",
     "align": "Word alignments of sentence pairs from cross attention.",
+    "nbce": "Answer from more context than a model was trained for, and show the source.",
     "recipe": "List, show, explain and copy recipes.",
     "check": "Measure whether an attention mechanism keeps what all of them promise.",
     "mechanisms": "List the attention mechanisms, or explain one.",

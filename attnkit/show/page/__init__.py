@@ -1,11 +1,6 @@
 """Attention maps as one HTML file that needs nothing else: no network, no other file."""
 
-import base64
-import hashlib
-import html
-import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +35,6 @@ NUMBERS = (
 """Fields of `attnkit.mapstats.Numbers`, and what they say to a reader."""
 
 _FOLDER = Path(__file__).parent
-_INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def page(
@@ -95,11 +89,11 @@ def page(
         "numbers": NUMBERS, "start": start,
     }  # fmt: skip
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
-    room = budget - len(_fill(title, data))
+    room = budget - len(document(_FOLDER, title, data))
     described = [maps for record in records for maps in record["maps"]]
     for maps, coded in zip(described, fitted([_finite(maps) for maps in every], room), strict=True):
         maps |= coded
-    return _fill(title, data)
+    return document(_FOLDER, title, data)
 
 
 class _Axes:
@@ -183,25 +177,3 @@ def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
 def _hex(palette: Palette) -> str:
     """256 colours of six hexadecimal digits."""
     return table(palette).tobytes().hex()
-
-
-def _fill(title: str, data: dict[str, Any]) -> bytes:
-    """The template with script, style, their hashes and the data; data can end no element."""
-    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
-    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
-    parts = {
-        "title": html.escape(safe_text(title)),
-        "script": script,
-        "style": style,
-        "script-hash": _hash(script),
-        "style-hash": _hash(style),
-        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_INERT),
-    }
-    template = (_FOLDER / "template.html").read_text(encoding="utf-8")
-    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: parts[found[1]], template)
-    return filled.encode("utf-8")
-
-
-def _hash(content: str) -> str:
-    digest = hashlib.sha256(content.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

@@ -1,0 +1,235 @@
+"""What an answer was made of: which context spoke at each token, and how sure all of them were."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from os.path import commonprefix
+from typing import Any, NamedTuple
+
+from attnkit.nbce.contexts import Context
+from attnkit.nbce.merge import Rule
+from attnkit.nbce.merged import Step
+
+FORMAT, VERSION = "attnkit nbce trace", 1
+"""Of `Trace.json`; the number grows when something that was there changes its meaning."""
+DIGITS = 4
+"""Decimals of entropies and weights, which are float32 or less to begin with."""
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class Spoken(NamedTuple):
+    """One token of an answer."""
+
+    text: str
+    """What it adds to the answer; "" where a later token completes the character."""
+    chosen: int | None
+    """The context that spoke, from 0; None where the pool mixes them."""
+    entropies: tuple[float, ...]
+    """Of each context after the cut, in nats."""
+    apart: bool = False
+    """No token was kept by all contexts, and the merge is over the union of what they kept."""
+    end: bool = False
+    """It ended the answer."""
+
+    @property
+    def runner_up(self) -> int | None:
+        """The surest context but the one that spoke; None where there is no other."""
+        others = [at for at in range(len(self.entropies)) if at != self.speaker]
+        return min(others, key=self.entropies.__getitem__, default=None)
+
+    @property
+    def speaker(self) -> int:
+        """The context that spoke, or the surest where the pool mixes them."""
+        if self.chosen is not None:
+            return self.chosen
+        return min(range(len(self.entropies)), key=self.entropies.__getitem__)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One answer with its sources."""
+
+    model: str
+    prompt: str
+    answer: str
+    contexts: tuple[Context, ...]
+    rule: Rule
+    tokens: tuple[Spoken, ...]
+    """Their texts, one behind the other, are the answer."""
+
+    @property
+    def spoken(self) -> tuple[Spoken, ...]:
+        """The tokens of the text: all but the end."""
+        return tuple(token for token in self.tokens if not token.end)
+
+    @property
+    def voiced(self) -> bool:
+        """Whether one context speaks at a time."""
+        return self.rule.pool == "entropy"
+
+    def shares(self) -> list[float]:
+        """Each context's share of the tokens; where they are mixed its mean weight, if it has one.
+
+        All are 0 where there is neither: maxima have no weights.
+        """
+        tokens = self.spoken or self.tokens
+        if self.voiced:
+            counts = [0] * len(self.contexts)
+            for token in tokens:
+                counts[token.speaker] += 1
+            return [count / max(1, len(tokens)) for count in counts]
+        every = [weights for token in tokens if (weights := self.weights(token))]
+        return [sum(some) / len(every) for some in zip(*every, strict=True)] or [0.0] * len(
+            self.contexts
+        )
+
+    def weights(self, token: Spoken) -> tuple[float, ...] | None:
+        """Of each context in the mixture; None where the pool has none."""
+        if self.rule.pool == "mean":
+            return (1 / len(self.contexts),) * len(self.contexts)
+        if self.rule.pool != "weighted":
+            return None
+        if self.rule.weights is not None:
+            return self.rule.weights
+        least = min(token.entropies)
+        powers = [math.exp(least - entropy) for entropy in token.entropies]
+        return tuple(power / sum(powers) for power in powers)
+
+    def entropies(self) -> list[float]:
+        """Each context's mean over the tokens, in nats."""
+        every = [token.entropies for token in self.spoken or self.tokens]
+        return [sum(some) / len(every) for some in zip(*every, strict=True)]
+
+    def voices(self) -> list[int]:
+        """The contexts that spoke, in the order in which they first did."""
+        if not self.voiced:
+            return []
+        return list(dict.fromkeys(token.speaker for token in self.spoken))
+
+    @property
+    def apart(self) -> int:
+        """Tokens for which the kept sets did not meet."""
+        return sum(token.apart for token in self.tokens)
+
+    def json(self) -> dict[str, Any]:
+        """All of it as JSON's types; contexts are counted from 0, entropies are in nats.
+
+        `format` and `version` say how to read it.  A token has `context` null where the pool mixes
+        contexts; `weights` are there for pools "mean" and "weighted" only.
+        """
+        rule = self.rule._asdict()
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "prompt": self.prompt,
+            "answer": self.answer,
+            "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
+            "contexts": [
+                self._context(context, share)
+                for context, share in zip(self.contexts, self.shares(), strict=True)
+            ],
+            "tokens": [self._token(token) for token in self.tokens],
+            "apart": self.apart,
+        }
+
+    def _context(self, context: Context, share: float) -> dict[str, Any]:
+        """Name and text, and the characters of which files that text is."""
+        parts = [{"name": part.name, "start": part.start, "end": part.end}
+                 for part in context.parts]  # fmt: skip
+        return {
+            "name": context.name, "text": context.text, "parts": parts,
+            "share": round(share, DIGITS),
+        }  # fmt: skip
+
+    def _token(self, token: Spoken) -> dict[str, Any]:
+        other, weights = token.runner_up, self.weights(token)
+        fields = {
+            "text": token.text,
+            "context": token.chosen,
+            "entropy": round(token.entropies[token.speaker], DIGITS),
+            "runner_up": other,
+            "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
+            "apart": token.apart,
+            "end": token.end,
+            "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
+        }
+        return fields | ({"weights": [round(w, DIGITS) for w in weights]} if weights else {})
+
+
+def trace(
+    model: str,
+    prompt: str,
+    contexts: Iterable[Context],
+    rule: Rule,
+    ids: Sequence[int],
+    steps: Sequence[Step],
+    decode: Decode,
+) -> Trace:
+    """The trace of one output.
+
+    Args:
+        model: its name.
+        prompt: what was asked.
+        contexts: in the order of the rows.
+        rule: how they were merged.
+        ids: the output.
+        steps: one a token, and one more where the end token was written.
+        decode: the text of some ids.
+    """
+    texts = pieces(decode, ids)
+    tokens = [_spoken(text, step) for text, step in zip(texts, steps, strict=False)]
+    tokens += [_spoken("", step)._replace(end=True) for step in steps[len(ids) :]]
+    return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens))
+
+
+def _spoken(text: str, step: Step) -> Spoken:
+    return Spoken(text, step.chosen, step.entropies, step.apart)
+
+
+def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:
+    """What each token adds to the text of all of them; one behind the other they are that text.
+
+    A character of several tokens belongs to the one that completes it, and text that later tokens
+    change (spaces before punctuation) to those that settle it.
+    """
+    whole = decode(ids)
+    ends = [0]
+    for count in range(1, len(ids)):
+        settled = len(commonprefix((decode(ids[:count]), whole)))
+        ends.append(max(ends[-1], settled))
+    ends.append(len(whole))
+    return [whole[start:end] for start, end in zip(ends, ends[1:], strict=False)][: len(ids)]
+
+
+class Stream:
+    """Text as it is being written: what the next token can no longer change."""
+
+    def __init__(self, decode: Decode) -> None:
+        self.decode = decode
+        self.ids: list[int] = []
+        self.before = ""
+        self.told = ""
+
+    def add(self, token: int) -> str:
+        """The text that is settled once this token is there, and was not before."""
+        self.ids.append(token)
+        now = self.decode(self.ids)
+        # A character whose bytes are not all there yet ends in U+FFFD, however many are missing.
+        settled = commonprefix((self.before, now)).rstrip("\ufffd")
+        self.before = now
+        return self._tell(settled)
+
+    def close(self, whole: str) -> str:
+        """The rest of the final text; all of it on a new line where it begins otherwise."""
+        if whole.startswith(self.told):
+            return self._tell(whole)
+        self.told = whole
+        return f"\n{whole}"
+
+    def _tell(self, settled: str) -> str:
+        if not settled.startswith(self.told):
+            return ""
+        new, self.told = settled[len(self.told) :], settled
+        return new

@@ -1,0 +1,52 @@
+"""What several methods answered to one prompt, side by side."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from attnkit.text import safe_text
+
+NARROW = 50
+"""Cells below which an answer stands under its method's name."""
+
+
+class Said(NamedTuple):
+    """An answer and where it comes from."""
+
+    method: str
+    answer: str
+    notes: tuple[str, ...] = ()
+
+
+class Replies:
+    """A rich renderable; long answers are folded, never cut."""
+
+    def __init__(self, said: Sequence[Said]) -> None:
+        self.said = said
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        if options.max_width < NARROW:
+            for one in self.said:
+                yield Text(one.method, style="bold")
+                yield Padding(_body(one), (0, 0, 0, 2))
+            return
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, width=max(cell_len(one.method) for one in self.said))
+        grid.add_column(overflow="fold")
+        for one in self.said:
+            grid.add_row(Text(one.method, style="bold"), _body(one))
+        yield grid
+
+
+def _body(one: Said) -> Text:
+    """The answer, and in lines of their own what is to be known about it."""
+    parts = [Text(safe_text(one.answer) or "(nothing)", overflow="fold")]
+    parts += [Text(safe_text(note), style="dim", overflow="fold") for note in one.notes]
+    return Text("\n", overflow="fold").join(parts)
