@@ -149,7 +149,8 @@ def _cells(trace: "Trace", ascii_only: bool) -> Cells:
             text = text.encode("ascii", "backslashreplace").decode("ascii")
         texts.append(text)
         owners += [number] * len(text)
-    found, place = [], 0
+    found: Cells = []
+    place = 0
     for cluster in clusters("".join(texts)):
         owner = found[-1][1] if cluster == " " and found else owners[place]
         found.append((cluster, owner))

@@ -12,6 +12,7 @@ from attnkit.errors import UsageError
 from attnkit.maps import KINDS, Capture, Kind, Maps, Token
 from attnkit.mapstats import statistics
 from attnkit.show.colour import Palette, table
+from attnkit.show.document import document
 from attnkit.show.labels import visible
 from attnkit.show.page.budget import fitted
 from attnkit.show.scale import FLOOR, Scale
