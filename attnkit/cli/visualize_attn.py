@@ -340,7 +340,7 @@ def _write(path: Path, found: "Sequence[Capture]", request: Request, look: Look)
         command = console.again(without=("--save", str(path)))
         made = page(
             found, command=command, kind=request.kind, scale=look.scale, words=look.words,
-            special=look.special,
+            special=look.special, colours=look.colours,
         )  # fmt: skip
         atomic_write(path, made)
     else:
