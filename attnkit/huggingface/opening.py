@@ -107,6 +107,7 @@ def open_model(
     attn_implementation: str | None = None,
     offline: bool = False,
     revision: str | None = None,
+    quantization: Any = None,
 ) -> Pretrained:
     """Open a local directory, or where there is none a model of the hub.
 
@@ -121,6 +122,7 @@ def open_model(
             where the model has it.
         offline: forbid downloads.
         revision: branch, tag or commit of a hub model.
+        quantization: transformers' quantization_config, handed on; None: as the model was saved.
 
     Raises:
         UnavailableError: transformers, another package that the model needs, the device or the
@@ -137,7 +139,12 @@ def open_model(
     check(place)
     with quiet():
         shape, auto = _kind(place)
-        model = _weights(place, shape, auto, dtype, attn_implementation).to(place_of_work)
+        options: dict[str, Any] = {}
+        if quantization is not None:  # such weights are quantised where they stay
+            options = {"quantization_config": quantization, "device_map": {"": place_of_work}}
+        model = _weights(place, shape, auto, dtype, attn_implementation, options)
+        if quantization is None:
+            model = model.to(place_of_work)
         tokenizer = _tokenizer(place, model)
     return Pretrained(
         place.name,
@@ -217,7 +224,14 @@ def _decodes(config: Any, named: str, causal: Any, masked: Any) -> bool:
     return only_causal or any(getattr(config, flag, False) for flag in ("is_decoder", "causal"))
 
 
-def _weights(place: Place, shape: Shape, auto: Any, dtype: str, attention: str | None) -> Any:
+def _weights(
+    place: Place,
+    shape: Shape,
+    auto: Any,
+    dtype: str,
+    attention: str | None,
+    more: dict[str, Any],
+) -> Any:
     """The model, every weight of it from the files."""
     options: dict[str, Any] = {
         "dtype": "auto" if dtype == "auto" else getattr(torch, dtype),
@@ -225,6 +239,7 @@ def _weights(place: Place, shape: Shape, auto: Any, dtype: str, attention: str |
         "trust_remote_code": False,
         "use_safetensors": True,
         "output_loading_info": True,
+        **more,
     }
     # named in any case: config.json could name a kernel to download
     choices = [attention] if attention else ["sdpa", "eager"]

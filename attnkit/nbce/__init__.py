@@ -6,3 +6,4 @@
 from attnkit.nbce.merge import POOLS as POOLS
 from attnkit.nbce.merge import Rule as Rule
 from attnkit.nbce.merge import merge as merge
+from attnkit.nbce.opening import open_model as open_model

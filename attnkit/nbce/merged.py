@@ -131,7 +131,7 @@ class MergedModel:
         count = self.reader.special
         if not count:
             return logprobs
-        ends = torch.tensor(sorted(self.reader.ends), device=logprobs.device)
+        ends = torch.tensor(sorted(self.reader.ends), dtype=torch.long, device=logprobs.device)
         special = logprobs.new_full((len(logprobs), count), -torch.inf)
         special[:, EOS] = logprobs[:, ends].logsumexp(1)
         out = torch.cat((special, logprobs), 1)

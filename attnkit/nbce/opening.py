@@ -1,0 +1,58 @@
+"""Opening whatever can read many contexts, by the name that a user writes."""
+
+from pathlib import Path
+from typing import Any
+
+from attnkit.nbce.reader import Reader
+
+
+def open_model(
+    name: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    offline: bool = False,
+    chat: bool = False,
+    template: str = "",
+    quantization: Any = None,
+) -> Reader:
+    """A folder with manifest.json as a run, with config.json as a Hugging Face model; else the hub.
+
+    Args:
+        name: folder, or OWNER/MODEL.
+        device: auto takes a GPU where there is one.
+        dtype: of a Hugging Face model; see `attnkit.huggingface.open_model`.
+        offline: forbid downloads.
+        chat: use the chat template of a Hugging Face model.
+        template: of a Hugging Face model; see `attnkit.nbce.prompts.Prompts`.
+        quantization: transformers' quantization_config, handed on.
+
+    Raises:
+        MissingInputError: there is no such model, or a path leads to no folder.
+        UsageError: the model cannot read several contexts, or an option is not for it.
+        UnavailableError: transformers, the device or the network is not there.
+        DataError: its files are damaged.
+    """
+    from attnkit.runs import is_run
+
+    if is_run(str(name)):
+        return _run(name, device, dtype, chat or bool(template), quantization)
+    from attnkit.huggingface import open_model as opened
+    from attnkit.nbce.huggingface import HuggingFace
+
+    model = opened(name, device=device, dtype=dtype, offline=offline, quantization=quantization)
+    return HuggingFace(model, chat=chat, template=template)
+
+
+def _run(name: str | Path, device: str, dtype: str, templated: bool, quantization: Any) -> Reader:
+    from attnkit.errors import UsageError
+    from attnkit.evaluate import pick_device
+    from attnkit.nbce.own import open_run
+    from attnkit.runs import Run
+
+    asked = {"dtype": dtype != "float32", "chat or template": templated,
+             "quantization": quantization is not None}  # fmt: skip
+    for word, given in asked.items():
+        if given:
+            raise UsageError(f"{name}: a run of attnkit takes no {word}: leave it out")
+    return open_run(Run.open(name), pick_device(device))
