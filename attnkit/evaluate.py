@@ -20,7 +20,17 @@ from attnkit import __version__
 from attnkit.data.rows import Row
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
 from attnkit.recipe.schema import Eval, Search
-from attnkit.scoring import FORCED, TEXT, Entry, Score, expand, score, side_by_side, warnings
+from attnkit.scoring import (
+    CHOSEN,
+    FORCED,
+    TEXT,
+    Entry,
+    Score,
+    expand,
+    score,
+    side_by_side,
+    warnings,
+)
 from attnkit.scoring.checks import SHARE
 from attnkit.scoring.forced import forced, forced_scores
 from attnkit.scoring.kept import Kept
@@ -31,7 +41,10 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
     from attnkit.tokens import Tokenizer
 
-__all__ = ["baselines", "comparison", "evaluate", "forced", "pick_device", "stored"]
+__all__ = [
+    "baselines", "comparison", "digest", "evaluate", "forced", "kept_before", "pick_device",
+    "stored",
+]  # fmt: skip
 
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
@@ -206,38 +219,15 @@ class _Job:
 
     def _start(self, split: str, rows: Sequence[Row], references: list[list[str]]) -> Kept:
         """What an earlier evaluation found and is still true."""
-        kept = Kept(
-            weights=self.run.manifest["files"]["model.safetensors"],
-            source=_digest([row.source for row in rows]),
-            references=_digest(*references),
+        return kept_before(
+            self.run,
+            split,
+            self.eval,
+            force=self.force,
+            source=digest([row.source for row in rows]),
+            references=digest(*references),
             search=self.search.model_dump(mode="json"),
-            scoring={
-                "tokenize": self.eval.tokenize,
-                "lowercase": self.eval.lowercase,
-                "sentences": self.eval.sentences,
-                "attnkit": __version__,
-                "sacrebleu": version("sacrebleu"),
-                "rouge-score": version("rouge-score"),
-            },
         )
-        try:
-            self.run.scores()
-        except DataError as error:  # told before the work, since it cannot be written to either
-            if not self.force:
-                text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
-                raise DataError(text) from error
-            self.run.remove_scores()
-        try:
-            old = None if self.force else Kept.read(self.run, split)
-        except DataError:
-            return kept
-        made_from = (kept.weights, kept.source, kept.search)
-        if old is None or (old.weights, old.source, old.search) != made_from:
-            return kept
-        kept.texts, kept.facts = old.texts, old.facts
-        if (old.scoring, old.references) == (kept.scoring, kept.references):
-            kept.scores = old.scores
-        return kept
 
     def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
         """Outputs of the split, and how fast they came."""
@@ -282,6 +272,63 @@ class _Job:
         )
 
 
+def kept_before(
+    run: "Run",
+    split: str,
+    eval: Eval,
+    *,
+    force: bool,
+    source: str,
+    references: str,
+    search: dict[str, Any],
+) -> Kept:
+    """What an earlier evaluation of a split found and is still true.
+
+    Args:
+        run: a finished one.
+        split: its name.
+        eval: settings of the metrics.
+        force: nothing is true any more.
+        source, references: digests of what is decoded, and of what it is compared with.
+        search: how it is decoded.
+
+    Raises:
+        DataError: the run's scores are damaged, without `force`.
+    """
+    kept = Kept(
+        weights=run.manifest["files"]["model.safetensors"],
+        source=source,
+        references=references,
+        search=search,
+        scoring={
+            "tokenize": eval.tokenize,
+            "lowercase": eval.lowercase,
+            "sentences": eval.sentences,
+            "attnkit": __version__,
+            "sacrebleu": version("sacrebleu"),
+            "rouge-score": version("rouge-score"),
+        },
+    )
+    try:
+        run.scores()
+    except DataError as error:  # told before the work, since it cannot be written to either
+        if not force:
+            text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
+            raise DataError(text) from error
+        run.remove_scores()
+    try:
+        old = None if force else Kept.read(run, split)
+    except DataError:
+        return kept
+    made_from = (kept.weights, kept.source, kept.search)
+    if old is None or (old.weights, old.source, old.search) != made_from:
+        return kept
+    kept.texts, kept.facts = old.texts, old.facts
+    if (old.scoring, old.references) == (kept.scoring, kept.references):
+        kept.scores = old.scores
+    return kept
+
+
 def _limits(decode: Mapping[str, Any], search: Search) -> list[str]:
     """Warnings about lines that were cut by a limit of the recipe."""
     out = []
@@ -300,6 +347,8 @@ def _limits(decode: Mapping[str, Any], search: Search) -> list[str]:
 def _metrics(eval: Eval, task: str) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
     names = expand(eval.metrics)
+    if wrong := [name for name in names if name in CHOSEN]:
+        raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
     if task != "language-modeling":
         return names
     if wrong := [name for name in names if name in TEXT]:
@@ -310,7 +359,7 @@ def _metrics(eval: Eval, task: str) -> tuple[str, ...]:
     return (*names, "word-perplexity") if "perplexity" in names else names
 
 
-def _digest(*rows: Sequence[str]) -> str:
+def digest(*rows: Sequence[str]) -> str:
     """SHA-256 of rows of texts, and of where each text and row ends."""
     digest = hashlib.sha256()
     for row in rows:

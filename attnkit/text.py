@@ -1,8 +1,10 @@
 """Text at the edges: made safe to show, and the nearest word for suggestions."""
 
 import difflib
+import re
+import string
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _VISIBLE_FORMATS = frozenset(
     # joiners, which scripts and emoji need, and the number signs, which are drawn
@@ -60,3 +62,22 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     folded = {choice.casefold(): choice for choice in choices}
     found = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=cutoff)
     return folded[found[0]] if found else None
+
+
+_MARKS = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def answer_words(text: str) -> list[str]:
+    """The words of a short answer as SQuAD compares them: no case, punctuation or articles.
+
+    Source: the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016).
+    """
+    return _ARTICLES.sub(" ", text.lower().translate(_MARKS)).split()
+
+
+def holds(context: str, references: Sequence[str]) -> bool:
+    """Whether a passage contains one of the answers, word by word, as SQuAD compares them."""
+    text = f" {' '.join(answer_words(context))} "
+    answers = [" ".join(answer_words(reference)) for reference in references]
+    return any(f" {answer} " in text for answer in answers if answer)

@@ -14,10 +14,12 @@ from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import nearest, quoted, safe_text
 
 if TYPE_CHECKING:
-    from attnkit.recipe.schema import Eval, Search
+    from attnkit.recipe import Recipe
+    from attnkit.recipe.schema import Contexts, Eval, Search
     from attnkit.runs import Run
     from attnkit.scoring import Entry
 
+ASKED = "question-answering"
 FORMATS = ("table", "markdown", "latex", "csv", "json")
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline")
 """Options that mean nothing with --hyp."""
@@ -29,6 +31,7 @@ class Task(NamedTuple):
     run: "Run"
     eval: "Eval"
     search: "Search"
+    contexts: "Contexts"
 
 
 def eval(
@@ -202,7 +205,12 @@ def _folder(target: str) -> tuple[list[Task], dict[str | None, str]]:
         named = run.manifest.get("baseline")
         baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
     runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
-    return [Task(run, run.recipe.eval, run.recipe.search) for run in runs], baselines
+    return [_task(run, run.recipe) for run in runs], baselines
+
+
+def _task(run: "Run", recipe: "Recipe") -> Task:
+    """A run, scored and searched as a recipe says."""
+    return Task(run, recipe.eval, recipe.search, recipe.contexts)
 
 
 def _recipe(target: str, out: Path) -> tuple[list[Task], dict[str | None, str]]:
@@ -218,7 +226,7 @@ def _recipe(target: str, out: Path) -> tuple[list[Task], dict[str | None, str]]:
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent
         runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
-        tasks += [Task(run, recipe.eval, recipe.search) for run in runs]
+        tasks += [_task(run, recipe) for run in runs]
         if not runs:
             console.warn(f"{folder}: no finished run of variant {variant}; left out")
     if not tasks:
@@ -245,12 +253,14 @@ def _evaluate(
     fresh: bool,
 ) -> list["Entry"]:
     """Decode and score all runs, telling how far it is."""
-    from attnkit.evaluate import evaluate
+    from attnkit import evaluate
+    from attnkit.nbce import questions
 
     entries = []
     with _Progress() as progress:
         for task in tasks:
-            entries += evaluate(
+            asked = task.run.recipe.task == ASKED
+            entries += (questions if asked else evaluate).evaluate(
                 task.run,
                 splits or task.eval.splits,
                 task.eval,
@@ -260,6 +270,7 @@ def _evaluate(
                 search=task.search,
                 force=fresh,
                 progress=progress,
+                **({"spec": task.contexts} if asked else {}),
             )
     return entries
 
@@ -300,18 +311,25 @@ def _print(
     entries: Sequence["Entry"], baselines: dict[str | None, str], resamples: int, format: str
 ) -> None:
     """Warnings to standard error, the comparison to standard output."""
+    from attnkit.nbce import questions
     from attnkit.scoring import side_by_side
     from attnkit.show import formats
+    from attnkit.show.contexts import contexts_table
     from attnkit.show.screen import Screen
     from attnkit.show.table import comparison_table, warning_lines
 
-    result = side_by_side(entries, baselines, resamples=resamples)
+    asked = any("contexts" in entry.row for entry in entries)
+    if asked:
+        result = questions.comparison(entries, resamples)
+    else:
+        result = side_by_side(entries, baselines, resamples=resamples)
+    table = (contexts_table if asked else comparison_table)(result)
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":
         console.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
     elif format == "table":
-        console.stdout().print(Screen(comparison_table(result)))
+        console.stdout().print(Screen(table))
     else:
         render = {"markdown": formats.markdown, "latex": formats.latex, "csv": formats.csv_text}
-        console.write(render[format](comparison_table(result)))
+        console.write(render[format](table))

@@ -290,13 +290,15 @@ def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
 
 def _table(scored: "Scored", warn: bool) -> None:
     """The comparison, on standard output."""
+    from attnkit.show import contexts
     from attnkit.show.screen import Screen
     from attnkit.show.table import comparison_table, warning_lines
 
     result = scored.json()
+    table = (contexts.contexts_table if contexts.seen(result) else comparison_table)(result)
     for text in warning_lines(result) if warn else ():
         console.warn(text)
-    console.stdout().print(Screen(comparison_table(result)))
+    console.stdout().print(Screen(table))
 
 
 def _next_commands(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> None:

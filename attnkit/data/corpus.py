@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from attnkit.data import cache_dir, cards, formats, jsonl
+from attnkit.data import cache_dir, cards, formats, jsonl, questions
 from attnkit.data.facts import facts
 from attnkit.data.places import Places, Progress
 from attnkit.data.rows import Counts, Row
@@ -46,6 +46,7 @@ class Corpus(ABC):
         self.notes: list[str] = []
         """What the user should be told, such as hashes recorded at a first download."""
         self._data, self._causal = data, causal
+        self._asks = False
 
     @classmethod
     def open(
@@ -59,6 +60,9 @@ class Corpus(ABC):
         progress: Progress | None = None,
     ) -> "Corpus":
         """The corpus that the data section of a recipe asks for.
+
+        For question-answering its rows are questions behind one passage or none, as training
+        reads them; `questions` gives them with all their passages.
 
         Args:
             data: the section; its paths are relative to the current folder, then to `data_dir`.
@@ -74,6 +78,16 @@ class Corpus(ABC):
             RecipeError: unknown corpus or language, or keys that do not fit together.
             MissingInputError: `data_dir` or a file that the section names is not there.
         """
+        found = cls._opened(data, task, data_dir, cache, offline, progress)
+        found._asks = task == "question-answering"
+        return found
+
+    @staticmethod
+    def _opened(
+        data: Data, task: str, data_dir: Path | None, cache: Path | None, offline: bool,
+        progress: Progress | None,
+    ) -> "Corpus":  # fmt: skip
+        """See `open`."""
         causal = task == "language-modeling"
         named = [split for split in SPLITS if getattr(data, split) is not None]
         folder, cache = _data_folder(data_dir), cache or cache_dir()
@@ -115,9 +129,30 @@ class Corpus(ABC):
         before = tally.rows
         for row in islice(self._read(split, tally), kept):
             tally.rows += 1
+            if self._asks:
+                row = questions.reading(row, self._data, split, tally.rows - before - 1)
             yield Row("", row.target) if self._causal else row
         if tally.rows == before:
             raise DataError(f"{self._first(split)}: the {split} split has no rows")
+
+    @final
+    def questions(self, split: str, contexts: int, first: int = 0) -> list[Row]:
+        """The questions of a split with their passages; a generator makes so many of them.
+
+        Args:
+            split: its name.
+            contexts: passages wanted for each question; files give what they have.
+            first: only so many questions; 0 is all.
+
+        Raises:
+            as `rows`.
+        """
+        self._require(split)
+        self._check(split)
+        found = list(islice(self._read(split, Counts(), contexts), first or None))
+        if not found:
+            raise DataError(f"{self._first(split)}: the {split} split has no rows")
+        return found
 
     @final
     def verify(self, split: str) -> None:
@@ -145,9 +180,15 @@ class Corpus(ABC):
             "version": VERSION,
             "causal": self._causal,
             "rows": self._kept(split),
+            **self._shares(),
             **self._identity(split),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _shares(self) -> dict[str, Any]:
+        """How questions are read."""
+        data = self._data
+        return {"reading": [data.gold, data.other, data.seed]} if self._asks else {}
 
     @abstractmethod
     def _check(self, split: str) -> None:
@@ -162,8 +203,8 @@ class Corpus(ABC):
         """The place of the first row, for messages."""
 
     @abstractmethod
-    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
-        """The rows of a split that exists."""
+    def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
+        """The rows of a split that exists; `contexts` is for generated questions."""
 
     @abstractmethod
     def _identity(self, split: str) -> dict[str, Any]:
@@ -201,8 +242,9 @@ class _Generated(Corpus):
         wanted = self._data.size if split == "train" else None
         return int(wanted or self._module.SIZES[split])
 
-    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
-        for row in self._module.rows(split, self._size(split), self._data.seed):
+    def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
+        more = (contexts,) if contexts else ()
+        for row in self._module.rows(split, self._size(split), self._data.seed, *more):
             yield Row(row.target, row.source) if self._swapped else row
 
     def _identity(self, split: str) -> dict[str, Any]:
@@ -260,7 +302,7 @@ class _Files(Corpus):
             if lines[0] != lines[1]:
                 raise formats.ragged(paths, lines)
 
-    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
+    def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
         errors = self._data.errors
         for part in self._parts[split]:
             paths = [self._path(file) for file in part.files]

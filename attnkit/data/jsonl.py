@@ -1,7 +1,8 @@
 """Streaming readers of rows in JSON lines, and of dialogues in the format of ParlAI.
 
 A JSONL row has `source` and `target` (or other names, given by the caller) and may have
-`references`, a list of accepted outputs.  A dialogue row may have `persona` and `turns`, lists of
+`references`, a list of accepted outputs, and `contexts`, a list of passages with `gold`, the index
+of the one that answers. A dialogue row may have `persona` and `turns`, lists of
 strings, in place of `source`.  Strings hold one line each: line breaks inside become spaces and
 are counted, because outputs and references are written a line a row.
 """
@@ -52,7 +53,9 @@ def read_jsonl(
             output = references[0]
         else:
             output = reader.text(target)
-        yield Row(reader.source(source) if source else "", output, references)
+        contexts = reader.texts("contexts") if "contexts" in reader.fields else ()
+        gold = reader.index("gold", len(contexts)) if contexts else None
+        yield Row(reader.source(source) if source else "", output, references, contexts, gold)
 
 
 def join_dialogue(persona: Sequence[str], turns: Sequence[str]) -> str:
@@ -94,7 +97,7 @@ class _Reader:
     """The fields of one JSON object, checked as they are asked for."""
 
     def __init__(self, place: str, line: str, errors: Errors, counts: Counts) -> None:
-        self.place, self.errors, self.counts = place, errors, counts
+        self.where, self.errors, self.counts = place, errors, counts
         # Only an escape can bring a line break, a control character or a lone surrogate.
         self.escaped = "\\" in line
         self.fields = _object(place, line)
@@ -113,7 +116,7 @@ class _Reader:
             near = nearest(key, self.fields)
             hint = f" (did you mean {near!r}?)" if near else ""
             names = ", ".join(map(repr, self.fields)) or "none"
-            raise DataError(f"{self.place}: no field {key!r}{hint}; fields here: {names}")
+            raise DataError(f"{self.where}: no field {key!r}{hint}; fields here: {names}")
         return self._clean(key, self.fields[key])
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -121,13 +124,26 @@ class _Reader:
         value = self.fields[key]
         if not isinstance(value, list):
             raise DataError(
-                f"{self.place}: field {key!r} must be a list of strings, not {_kind(value)}"
+                f"{self.where}: field {key!r} must be a list of strings, not {_kind(value)}"
             )
         return tuple(self._clean(f"{key}[{i}]", item) for i, item in enumerate(value))
 
+    def index(self, key: str, count: int) -> int | None:
+        """An index below `count`, or None where there is none."""
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise DataError(f"{self.where}: field {key!r} must be an index, not {_kind(value)}")
+        if not 0 <= value < count:
+            raise DataError(
+                f"{self.where}: field {key!r} must be from 0 to {count - 1}, got {value}"
+            )
+        return value
+
     def _clean(self, key: str, value: object) -> str:
         if not isinstance(value, str):
-            raise DataError(f"{self.place}: field {key!r} must be a string, not {_kind(value)}")
+            raise DataError(f"{self.where}: field {key!r} must be a string, not {_kind(value)}")
         if not self.escaped:
             return value
         value, breaks = BREAK.subn(" ", value)
@@ -136,7 +152,7 @@ class _Reader:
         if SURROGATE.search(value):
             if self.errors == "strict":
                 raise DataError(
-                    f"{self.place}: field {key!r} has half a surrogate pair, which is no "
+                    f"{self.where}: field {key!r} has half a surrogate pair, which is no "
                     "character; set data.errors=replace to have it replaced and counted"
                 )
             value, replaced = SURROGATE.subn("\ufffd", value)

@@ -10,6 +10,10 @@ class Row(NamedTuple):
     source: str
     target: str
     references: tuple[str, ...] = ()
+    contexts: tuple[str, ...] = ()
+    """Passages that a question is asked with."""
+    gold: int | None = None
+    """The passage that has the answer, from 0; None where no single one is known to."""
 
 
 @dataclass

@@ -32,15 +32,20 @@ def open_run(run: "Run", device: str = "cpu") -> Reader:
         raise UsageError(f"{run.path}: a model of shape encoder cannot generate")
     name = str(run.path)
     if model.shape == "decoder":
-        return Decoder(model, tokenizer, name)
+        pairs = run.recipe.task != "language-modeling"
+        return Decoder(model, tokenizer, name, pairs=pairs)
     return Sources(model, tokenizer, name, run.recipe.data.max_length)
 
 
 class Decoder(Causal):
-    """A language model trained by attnkit."""
+    """A language model trained by attnkit, on text or on pairs of texts."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, name: str) -> None:
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, name: str, *, pairs: bool = False
+    ) -> None:
+        """`pairs`: it was trained on rows of source, EOS, BOS and target."""
         self.model, self.vocabulary, self.name = model.eval(), tokenizer.target, name
+        self.pairs = pairs
         self.size, self.ends, self.limit = len(tokenizer.target), frozenset({EOS}), model.limit
         self.windows = _apart(model)
 
@@ -58,8 +63,14 @@ class Decoder(Causal):
         return self.vocabulary.decode([ids])[0]
 
     def row(self, context: str, prompt: str) -> Row:
-        """See `Reader.row`; context and prompt are encoded apart, so heads can be shared."""
-        return Row((BOS, *self.encode(context)), tuple(self.encode(prompt)))
+        """See `Reader.row`; context and prompt are encoded apart, so heads can be shared.
+
+        A model of pairs is asked for the target of the source that both make.
+        """
+        head, tail = self.encode(context), self.encode(prompt)
+        if not self.pairs:
+            return Row((BOS, *head), tuple(tail))
+        return Row(tuple(head), (*tail, EOS, BOS) if tail else ())
 
     def empty(self, rows: int) -> Decode:
         """See `Causal.empty`."""

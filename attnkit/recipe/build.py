@@ -184,6 +184,8 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived[SHAPE] = "decoder"
         derived["train", "objective"] = "causal"
         derived["eval", "metrics"] = ("perplexity",)
+    if values.get(("task",)) == "question-answering":
+        derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
     shape = values.get(SHAPE, derived.get(SHAPE, Model().shape))
     if values.get(("tokenizer", "shared")) is False and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"

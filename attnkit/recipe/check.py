@@ -57,7 +57,7 @@ def _available(built: Built) -> Iterator[Fault]:
 def _task(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
-    pairs = task in ("translation", "summarization", "dialogue")
+    pairs = task in ("translation", "summarization", "dialogue", "question-answering")
     if task == "language-modeling" and shape == "encoder-decoder":
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
         yield Fault(("model.shape", "task"), text)
@@ -70,6 +70,9 @@ def _task(built: Built) -> Iterator[Fault]:
     if pairs and shape == "decoder" and not recipe.tokenizer.shared:
         text = "one decoder reads source and target, so they need one vocabulary; set it to true"
         yield Fault(("tokenizer.shared", "model.shape"), text)
+    if task != "question-answering" and "context-found" in recipe.eval.metrics:
+        text = "context-found is for question-answering, which chooses contexts; remove it"
+        yield Fault(("eval.metrics", "task"), text)
     if task != "language-modeling":
         return
     if recipe.train.monitor not in ("loss", "accuracy"):
@@ -79,6 +82,26 @@ def _task(built: Built) -> Iterator[Fault]:
         if metric not in ("perplexity", "accuracy"):
             text = f"{metric} needs decoded text; language-modeling has perplexity and accuracy"
             yield Fault(("eval.metrics", "task"), text)
+            return
+
+
+def _questions(built: Built) -> Iterator[Fault]:
+    recipe = built.recipe
+    if recipe.task != "question-answering":
+        return
+    left = 1 - recipe.data.gold
+    if recipe.data.other > left + 1e-9:
+        text = f"rows with data.gold leave {left:g} of all; {left:g} is the most"
+        yield Fault(("data.other", "data.gold"), text)
+    for metric in recipe.eval.metrics:
+        if metric in ("perplexity", "accuracy"):
+            text = f"{metric} is not measured of questions; use answer-match, answer-f1 or rouge"
+            yield Fault(("eval.metrics", "task"), text)
+            return
+    for method in recipe.contexts.methods:
+        if method in ("window", "retrieval") and recipe.model.shape == "encoder-decoder":
+            text = f"{method} needs `model.shape: decoder`; an encoder reads one context at a time"
+            yield Fault(("contexts.methods", "model.shape"), text)
             return
 
 
@@ -171,6 +194,9 @@ def _files(key: str, files: tuple[str, ...], form: str, task: str) -> Iterator[F
         yield Fault((key,), text)
     elif form in ("jsonl", "plain") and len(files) == 2:
         yield Fault((key,), f"`data.format: {form}` reads one file, got two")
+    elif task == "question-answering" and not (len(files) == 1 and _holds_pairs(files[0], form)):
+        text = "questions with contexts are read from one .jsonl file; name one"
+        yield Fault((key,), text)
     elif task != "language-modeling" and len(files) == 1 and not _holds_pairs(files[0], form):
         text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl file"
         yield Fault((key,), text)
@@ -245,6 +271,8 @@ def _lists(built: Built) -> Iterator[Fault]:
         ("train.seeds", recipe.train.seeds),
         ("eval.metrics", recipe.eval.metrics),
         ("eval.splits", recipe.eval.splits),
+        ("contexts.counts", recipe.contexts.counts),
+        ("contexts.methods", recipe.contexts.methods),
         ("tokenizer.special", recipe.tokenizer.special),
     )
     for key, values in lists:
@@ -280,5 +308,5 @@ def _split_names(built: Built) -> Iterator[Fault]:
             yield Fault(("eval.splits",), f"names {name}, but there is no data.{name}")
 
 
-RULES = (_task, _data, _corpus, _model, _train, _lists, _search, _split_names)
+RULES = (_task, _questions, _data, _corpus, _model, _train, _lists, _search, _split_names)
 """Rules for one recipe, in the order of its sections."""

@@ -16,7 +16,8 @@ Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
-Task = Literal["translation", "summarization", "dialogue", "language-modeling", "classification"]
+Task = Literal["translation", "summarization", "dialogue", "language-modeling",
+               "question-answering", "classification"]  # fmt: skip
 
 
 class Section(BaseModel):
@@ -58,6 +59,10 @@ class Data(Section):
     """Embedded corpora only: how many training rows to generate."""
     seed: Count = 1
     """Embedded corpora only: seed of the generator."""
+    gold: Share = 0.6
+    """Questions: share of training rows read with the passage that answers."""
+    other: Share = 0.25
+    """Questions: share read with a passage that does not; the rest are read with none."""
 
 
 class Tokenizer(Section):
@@ -229,8 +234,38 @@ class Search(Section):
     """Rows x beams x longest source of a decoding batch, at most."""
 
 
+Method = Literal["entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat",
+                 "window", "cad", "best", "retrieval", "none"]  # fmt: skip
+
+
+class Contexts(Section):
+    """How questions are asked with many passages (task question-answering)."""
+
+    counts: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2, 4, 8, 16, 32)
+    """Passages that each question is asked with; 1 is the right one alone."""
+    methods: Annotated[tuple[Method, ...], Field(min_length=1)] = ("entropy", "mean", "concat",
+                                                                   "none")  # fmt: skip
+    """How they are read, by the words of `attnkit nbce`; entropy-free is entropy without eta,
+    mean-whole is mean without top_p.  The first is what the others are compared with."""
+    beta: Annotated[float, Field(ge=-1)] = 0.25
+    """How much the distribution without context is divided out, by pools."""
+    eta: Annotated[float, Field(ge=0)] = 0.1
+    """Entropy that the context of the step before is let off, by pool entropy."""
+    top_p: Share = 0.95
+    """Mass of the likeliest tokens that pools keep of every context."""
+    alpha: Annotated[float, Field(ge=0)] = 0.5
+    """How much cad contrasts contexts with none."""
+    limit: Count = 0
+    """Most tokens of the one row of concat and cad; 0 is data.max_length, as in training."""
+    rows: Count = 0
+    """Ask only the first N questions of a split; 0 asks all."""
+    seed: Count = 1
+    """Of the place of the right passage, and of the choice of others."""
+
+
 Metric = Literal["bleu", "chrf", "ter", "rouge", "rouge1", "rouge2", "rougeL", "rougeLsum",
-                 "bleu1", "bleu4", "exact-match", "accuracy", "perplexity"]  # fmt: skip
+                 "bleu1", "bleu4", "exact-match", "answer-match", "answer-f1", "context-found",
+                 "accuracy", "perplexity"]  # fmt: skip
 LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
 """Metrics of which less is better."""
 
@@ -262,4 +297,5 @@ class Recipe(Section):
     model: Model = Model()
     train: Train = Train()
     search: Search = Search()
+    contexts: Contexts = Contexts()
     eval: Eval = Eval()

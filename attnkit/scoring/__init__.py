@@ -3,17 +3,19 @@
 from attnkit.scoring.checks import warnings
 from attnkit.scoring.comparison import Entry, side_by_side
 from attnkit.scoring.metrics import (
+    CHOSEN,
     FORCED,
     ROUGE,
     TEXT,
     TOKENIZERS,
     Score,
+    context_found,
     expand,
     score,
 )
 from attnkit.scoring.significance import Comparison, compare, corrected
 
 __all__ = [
-    "FORCED", "ROUGE", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
-    "compare", "corrected", "expand", "score", "side_by_side", "warnings",
+    "CHOSEN", "FORCED", "ROUGE", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
+    "compare", "context_found", "corrected", "expand", "score", "side_by_side", "warnings",
 ]  # fmt: skip

@@ -18,14 +18,17 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, UnavailableError, UsageError
+from attnkit.scoring import answers
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe.schema import Eval
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match")
+TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match", *answers.MEASURES)
 """Metrics of output text."""
+CHOSEN = ("context-found",)
+"""Metrics of the context that was chosen, in question answering."""
 FORCED = ("accuracy", "perplexity", "word-perplexity")
 """Metrics of the model's probabilities while it reads the reference."""
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none",
@@ -67,7 +70,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: a name is unknown.
     """
-    known = (*TEXT, *FORCED)
+    known = (*TEXT, *CHOSEN, *FORCED)
     out: list[str] = []
     for name in names:
         if name != "rouge" and name not in known:
@@ -105,6 +108,9 @@ def score(
     for name in names:
         if name == "exact-match":
             out[name] = _exact_match(hypotheses, references)
+        elif name in answers.MEASURES:
+            rows = answers.best_of(name, hypotheses, references)
+            out[name] = Score.of(name, rows, f"refs:max|{answers.NORMALISED}")
         elif name not in ROUGE:
             out[name] = _sacrebleu(name, hypotheses, references, eval)
     return {name: out[name] for name in names}
@@ -119,6 +125,12 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
     if metric in ("perplexity", "word-perplexity"):
         return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))
     return lambda sums: 100 * sums[0] / max(sums[1], 1)
+
+
+def context_found(contexts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """How many of the contexts that were chosen contain an answer."""
+    signature = f"context:chosen|refs:any|{answers.NORMALISED}"
+    return Score.of("context-found", answers.found(contexts, references), signature)
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:

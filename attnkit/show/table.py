@@ -11,7 +11,8 @@ TITLES = {
     "bleu": "BLEU", "bleu1": "BLEU-1", "bleu4": "BLEU-4", "chrf": "chrF", "ter": "TER",
     "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum",
     "exact-match": "exact match", "accuracy": "token accuracy",
-    "word-perplexity": "word perplexity",
+    "word-perplexity": "word perplexity", "answer-match": "exact match", "answer-f1": "F1",
+    "context-found": "context found",
 }  # fmt: skip
 PLUS_MINUS = "\u00b1"
 Value = str | int | float | None
@@ -82,7 +83,7 @@ def comparison_table(comparison: Object) -> Table:
         _title(comparison["rows"]),
         tuple(columns),
         tuple(map(tuple, table)),
-        tuple(_notes(comparison, metrics)),
+        tuple(notes_of(comparison, metrics)),
     )
 
 
@@ -216,7 +217,7 @@ def _title(rows: Sequence[Object]) -> str:
     return ": ".join(part for part in (recipes, splits) if part)
 
 
-def _notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
+def notes_of(comparison: Object, metrics: Sequence[str]) -> list[str]:
     """What a reader needs to reproduce and to trust the numbers."""
     rows = comparison["rows"]
     notes = []

@@ -15,9 +15,11 @@ from attnkit import models
 from attnkit.data.batch import collate
 from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
 from attnkit.evaluate import comparison, evaluate, pick_device
+from attnkit.nbce import questions
 from attnkit.prepare import Prepared, check_splits, prepare
 from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
+from attnkit.scoring import Entry
 from attnkit.train import events
 from attnkit.train.events import Event, Note, Skipped
 from attnkit.train.fit import Job, fit
@@ -26,7 +28,7 @@ from attnkit.train.precision import choose
 from attnkit.train.signals import Stop
 from attnkit.train.stream import Stream
 
-AFTERWARDS = ("eval.", "search.")
+AFTERWARDS = ("eval.", "search.", "contexts.")
 """Keys of a recipe that may change after training: scores are made anew, weights are not."""
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
@@ -312,12 +314,13 @@ def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
                 " the same command again to score"
             )
 
-    runs = [Run.open(run.path) for run in runs]
+    runs, entries = [Run.open(run.path) for run in runs], list[Entry]()
     for run in runs:
         recipe = run.recipe
         text = f"scoring {', '.join(recipe.eval.splits)}"
         yield Note(text, passing=True, variant=run.variant, seed=run.seed)
-        evaluate(
+        score = questions.evaluate if recipe.task == "question-answering" else evaluate
+        entries += score(
             run,
             recipe.eval.splits,
             recipe.eval,
@@ -329,6 +332,9 @@ def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
     trained = {run.variant for run in runs}
     baseline = session.file.baseline if session.file.baseline in trained else None
     settings = runs[0].recipe.eval
+    if runs[0].recipe.task == "question-answering":
+        yield events.Scored(**questions.comparison(entries, settings.bootstrap))
+        return
     found = comparison(
         runs,
         settings.splits,

@@ -1,0 +1,167 @@
+"""Question sets asked by every method, with the scores that a run keeps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attnkit import models
+from attnkit.data.corpus import Corpus
+from attnkit.data.questions import Asked
+from attnkit.errors import RecipeError, UsageError
+from attnkit.evaluate import evaluate as evaluate_text
+from attnkit.nbce import questions
+from attnkit.nbce.ask import ask
+from attnkit.nbce.own import open_run
+from attnkit.recipe import Recipe
+from attnkit.recipe.schema import Contexts, Data, Eval, Layers, Model, Search, Train
+from attnkit.recipe.schema import Tokenizer as TokenizerSpec
+from attnkit.runs import Run
+from attnkit.scoring.answers import match
+from attnkit.show.contexts import contexts_table
+from attnkit.tokens import Tokenizer
+
+METRICS = Eval(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
+ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
+       "cad", "best", "retrieval", "none")  # fmt: skip
+SPEC = Contexts(counts=(1, 2, 4), methods=("entropy", "mean", "concat", "none"), rows=6)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """An untrained language model of the embedded questions."""
+    data = Data(corpus="toy-passages", size=200, max_length=64)
+    shape = Model(
+        shape="decoder", width=16, layers=Layers(encoder=0, decoder=1), heads=2, ff=32,
+        positions="rope",
+    )  # fmt: skip
+    recipe = Recipe(
+        task="question-answering", data=data, model=shape, eval=METRICS, contexts=SPEC,
+        train=Train(), search=Search(method="greedy", max_length=4),
+    )  # fmt: skip
+    rows = Corpus.open(data, recipe.task).rows("train")
+    tokenizer = Tokenizer.train(TokenizerSpec(type="word", size=400), list(rows))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = models.build(shape, (len(tokenizer.source), len(tokenizer.target)), 64)
+    path = Run.find(tmp_path_factory.mktemp("runs"), "toy", "base", 1)
+    made = Run.create(path, recipe, name="toy", variant="base", seed=1, parameters=1)
+    made.write_tokenizer(tokenizer)
+    made.finish(model.state_dict(), step=1, seconds=1.0, reason="steps")
+    return made
+
+
+def asked(run: Run, count: int, rows: int = 6) -> list[tuple[Any, tuple[str, ...]]]:
+    found = Corpus.open(run.recipe.data, run.recipe.task).questions("test", 4, rows)
+    chosen = Asked(found, 1)
+    return [(row, chosen.contexts(number, count) or ()) for number, row in enumerate(found)]
+
+
+def test_a_decoder_of_pairs_is_asked_as_it_was_trained(run: Run) -> None:
+    reader, tokenizer, model = open_run(run), run.tokenizer(), run.model()
+    ((row, contexts),) = asked(run, 1, 1)
+    whole = tokenizer.source.encode([f"{contexts[0]} {row.source}"])[0]
+    made = reader.row(contexts[0], row.source)
+    assert [*made.head, *made.tail] == [*whole, 3, 2]  # EOS of the source, then BOS
+    logits = model(torch.tensor([[*whole, 3]]), torch.tensor([[2]]))[0, -1]
+    kept = reader.begin([made])
+    stepped, _ = reader.step(torch.tensor([[2]]), kept)
+    torch.testing.assert_close(stepped[0], logits)
+
+
+def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> None:
+    entries = questions.evaluate(run, ["test"], METRICS, device="cpu", force=True)
+    kinds = [(entry.row["contexts"], entry.row["method"]) for entry in entries]
+    assert kinds == [(count, method) for count in SPEC.counts for method in SPEC.methods]
+    for entry in entries:
+        chooses = entry.row["method"] == "entropy"
+        assert set(entry.scores) == set(METRICS.metrics[: 3 if chooses else 2])
+        assert entry.row["sentences"] == 6
+    assert entries[0].scores["context-found"].value == 100  # the right one alone
+    stored = run.scores()["test.mean.4"]
+    outputs = run.output_path("test.mean.4").read_text(encoding="utf-8").splitlines()
+    rows = asked(run, 4)
+    right = [match(text, row.target) for text, (row, _) in zip(outputs, rows, strict=True)]
+    assert stored["metrics"]["answer-match"]["score"] == pytest.approx(100 * sum(right) / 6)
+    assert stored["search"]["contexts"]["method"] == "mean"
+
+
+def test_outputs_are_those_of_the_methods(run: Run) -> None:
+    questions.evaluate(run, ["test"], METRICS, device="cpu")
+    rows = asked(run, 4)
+    for method in ("entropy", "none"):
+        replies = ask(
+            open_run(run), method, [contexts for _, contexts in rows],
+            [row.source for row, _ in rows], run.recipe.search,
+        )  # fmt: skip
+        path = run.output_path(f"test.{method}.4")
+        assert path.read_text(encoding="utf-8").splitlines() == [reply.text for reply in replies]
+
+
+def test_what_is_known_is_not_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = questions.evaluate(run, ["test"], METRICS, device="cpu")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("asked again")
+
+    monkeypatch.setattr(questions, "ask", refuse)
+    again = questions.evaluate(run, ["test"], METRICS, device="cpu")
+    assert [entry.scores for entry in again] == [entry.scores for entry in first]
+    more = questions.evaluate(run, ["test"], Eval(metrics=("rouge1", "context-found")))
+    assert {name for entry in more for name in entry.scores} == {"rouge1", "context-found"}
+    with pytest.raises(AssertionError, match="asked again"):
+        questions.evaluate(run, ["test"], METRICS, SPEC.model_copy(update={"beta": 0.5}))
+
+
+def test_each_method_answers_and_those_that_choose_say_what_they_chose(run: Run) -> None:
+    spec = Contexts(counts=(3,), methods=ALL, rows=4)
+    entries = questions.evaluate(run, ["test", "coupled"], METRICS, spec, device="cpu")
+    assert len(entries) == 2 * len(ALL)
+    chose = {e.row["method"] for e in entries if "context-found" in e.scores}
+    assert chose == {"entropy", "entropy-free", "best", "retrieval"}
+
+
+def test_questions_that_need_more_contexts_are_left_out(run: Run) -> None:
+    entries = questions.evaluate(run, ["ordered"], METRICS, SPEC, device="cpu")
+    assert {entry.row["contexts"] for entry in entries} == {1, 4}
+
+
+def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) -> None:
+    spec = Contexts(counts=(1, 4), methods=("concat",), rows=4)
+    one, four = questions.evaluate(run, ["test"], METRICS, spec, device="cpu")
+    assert one.row["warnings"] == []
+    text = "concat with 4 contexts of test: cut to the limit for 4 of 4 questions"
+    assert four.row["warnings"] == [text]
+
+
+def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
+    entries = questions.evaluate(run, ["test"], METRICS, device="cpu")
+    found = questions.comparison(entries, 20)
+    assert found["baseline"] == "entropy"
+    kinds = {(one["contexts"], one["variant"], one["metric"]) for one in found["comparisons"]}
+    others = ("mean", "concat", "none")
+    assert kinds == {(n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]}
+    json.dumps(found, allow_nan=False)
+    table = contexts_table(found)
+    assert [column.title for column in table.columns] == ["metric", "method", "1", "2", "4"]
+    assert len(table.rows) == 4 + 4 + 1
+    record = next(r for r in table.records() if r["method"] == "mean")
+    value = entries[5].scores["answer-match"].value
+    assert record["contexts_2"] == value
+    assert table.rows[1][3].text.startswith(f"{value:.1f}")
+
+
+def test_a_rule_is_what_the_recipe_asks_for() -> None:
+    spec = Contexts(beta=0.5, eta=0.2, top_p=0.8)
+    assert questions.rule_of("entropy", spec)[1:4] == (0.5, 0.2, 0.8)
+    assert questions.rule_of("entropy-free", spec)[1:4] == (0.5, 0, 0.8)
+    assert questions.rule_of("mean-whole", spec)[1:4] == (0.5, 0.2, 1)
+
+
+def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="perplexity is not measured of questions"):
+        questions.evaluate(run, ["test"], Eval(metrics=("perplexity",)))
+    with pytest.raises(RecipeError, match="context-found is for question-answering"):
+        evaluate_text(run, ["test"], Eval(metrics=("context-found",)), device="cpu")

@@ -1,0 +1,69 @@
+"""Scores of short answers against values worked out by hand from SQuAD's rules."""
+
+import numpy as np
+import pytest
+
+from attnkit.recipe.schema import Eval
+from attnkit.scoring import context_found, score
+from attnkit.scoring.answers import f1, match
+from attnkit.text import answer_words, holds
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The Cat, a dog; and an owl!", ["cat", "dog", "and", "owl"]),
+        ("U.S.A.", ["usa"]),  # marks go, and leave no space
+        ("an-other", ["another"]),
+        ("  theatre \t Athens ", ["theatre", "athens"]),  # only whole words are articles
+        ("the", []),
+    ],
+)
+def test_case_marks_and_articles_do_not_count(text: str, words: list[str]) -> None:
+    assert answer_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "exact", "overlap"),
+    [
+        ("The green watch.", "green watch", 1, 1),
+        ("watch", "green watch", 0, 2 / 3),
+        ("green green watch", "green watch", 0, 4 / 5),
+        ("red key", "green watch", 0, 0),
+        ("", "green watch", 0, 0),
+    ],
+)
+def test_match_and_f1_are_squads(answer: str, reference: str, exact: int, overlap: float) -> None:
+    assert match(answer, reference) == exact
+    assert f1(answer, reference) == pytest.approx(overlap)
+
+
+def test_the_best_reference_of_a_line_counts() -> None:
+    found = score(
+        ["answer-match", "answer-f1"], ["Oslo", "red key"], [["Rome", "oslo."], ["a key"]], Eval()
+    )
+    assert found["answer-match"].value == 50
+    assert found["answer-f1"].value == pytest.approx(100 * (1 + 2 / 3) / 2)
+    assert found["answer-f1"].statistics.tolist()[1] == pytest.approx([2 / 3, 1])
+
+
+@pytest.mark.parametrize(
+    ("context", "answers", "there"),
+    [
+        ("He lives in Oslo.", ["oslo"], True),
+        ("He lives in Osloby.", ["oslo"], False),
+        ("A green, old watch", ["green watch"], False),
+        ("A green watch", ["the", "watch"], True),
+        ("anything", ["a"], False),  # an article alone is no answer
+    ],
+)
+def test_a_context_holds_an_answer_word_by_word(
+    context: str, answers: list[str], there: bool
+) -> None:
+    assert holds(context, answers) == there
+
+
+def test_context_found_is_the_share_of_chosen_contexts_with_an_answer() -> None:
+    found = context_found(["in Oslo", "in Rome", "Rome"], [["Oslo"], ["Oslo"], ["Oslo", "Rome"]])
+    assert found.value == pytest.approx(200 / 3)
+    assert np.array_equal(found.statistics, [[1, 1], [0, 1], [1, 1]])
