@@ -57,7 +57,10 @@ def nbce(
     ] = None,
     pool: Annotated[
         PoolWord,
-        typer.Option(help="entropy: the surest context speaks; the others mix all contexts."),
+        typer.Option(
+            metavar="POOL",
+            help="entropy: the surest context speaks; mean, max or weighted: all are mixed.",
+        ),
     ] = "entropy",
     beta: Annotated[
         float,
@@ -95,7 +98,10 @@ def nbce(
         int | None,
         typer.Option(metavar="N", help="Read neighbouring contexts together, up to N tokens."),
     ] = None,
-    unit: Annotated[UnitWord, typer.Option(help="What --window and --overlap count.")] = "tokens",
+    unit: Annotated[
+        UnitWord,
+        typer.Option(metavar="UNIT", help="Of --window and --overlap: tokens or sentences."),
+    ] = "tokens",
     baseline: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,6 +152,13 @@ def nbce(
     chat: Annotated[
         bool, typer.Option("--chat", help="Use the chat template of a Hugging Face model.")
     ] = False,
+    template: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="How a Hugging Face model reads them. [default: {context}\\n\\n{prompt}]",
+        ),
+    ] = "",
     dtype: Annotated[
         str,
         typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or auto (Hugging Face)."),
@@ -169,12 +182,17 @@ def nbce(
       attnkit nbce RUN --contexts passages.jsonl --prompts questions.txt --json > answers.jsonl
       attnkit nbce RUN --contexts passages.jsonl --prompt "Why?" --baseline concat --baseline best
     """
+    from attnkit.nbce import open_model
+
     files = _checked(save or [], baseline or [], as_json, plain, trace)
     questions = _questions(prompt or [], prompts, (*(context or ()), contexts))
     spec, fixed = _spec(beam, sample, temperature, seed, max_length)
     rule = _rule(pool, beta, eta, top_p, top_k, weights)
     _check_splitting(window, overlap, pack)
-    opened = _open(model, device=device)
+    opened = open_model(
+        model, device=device, dtype=dtype, offline=offline, chat=chat,
+        template=template.replace("\\n", "\n"),
+    )  # fmt: skip
     splitting = {"window": window, "overlap": overlap or 0, "unit": unit, "pack": pack}
     found = _contexts(opened, context or [], contexts, splitting)
     rule.check(len(found))
@@ -277,14 +295,6 @@ def _check_splitting(window: int | None, overlap: int | None, pack: int | None) 
         raise UsageError("--overlap is of windows: add --window N")
     if window is not None and not 0 <= (overlap or 0) < window:
         raise UsageError(f"--overlap {overlap}: should be from 0 to {window - 1}")
-
-
-def _open(model: str, *, device: str) -> "Reader":
-    from attnkit.evaluate import pick_device
-    from attnkit.nbce.own import open_run
-    from attnkit.runs import Run
-
-    return open_run(Run.open(Path(model)), pick_device(device))
 
 
 def _contexts(

@@ -1,0 +1,308 @@
+"""`attnkit nbce` from files to answers, in every form; and what it refuses."""
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from trained import LENGTH, make_run
+
+from attnkit.cli import console, main
+from attnkit.cli.nbce import BASELINES
+from attnkit.nbce.ask import BASELINES as KNOWN
+from attnkit.nbce.ask import ask
+from attnkit.nbce.merge import Rule
+from attnkit.nbce.own import open_run
+from attnkit.nbce.reader import Reader
+from attnkit.recipe.schema import Search
+from attnkit.runs import Run
+
+TEXTS = ("ein roter hund", "zwei katzen", "eine sehr rote katze")
+SHORT = ("--max-length", "8")
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    folder = tmp_path_factory.mktemp("nbce")
+    return {
+        task: make_run(folder, task, task=task) for task in ("language-modeling", "translation")
+    }
+
+
+@pytest.fixture
+def nbce(runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command in this process, in a folder with a context in each of three files."""
+    for number, text in enumerate(TEXTS):
+        (tmp_path / f"{number}.txt").write_text(text)
+    lines = [{"text": TEXTS[0]}, TEXTS[1], {"text": TEXTS[2], "more": 1}]
+    (tmp_path / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str, stdin: str = "", task: str = "language-modeling") -> Done:
+        stream = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+        monkeypatch.setattr(sys, "stdin", stream)
+        capsys.readouterr()
+        code = main(["nbce", str(runs[task].path), *words])
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+FILES = ("--context", "0.txt", "--context", "1.txt", "--context", "2.txt")
+ASK = (*FILES, "--prompt", "ein", *SHORT)
+
+
+PLAIN = Rule()
+GREEDY = Search(method="greedy", max_length=8)
+
+
+def expected(
+    run: Run,
+    prompts: list[str],
+    method: str = "entropy",
+    rule: Rule = PLAIN,
+    spec: Search = GREEDY,
+) -> list[str]:
+    replies = ask(open_run(run), method, [list(TEXTS)] * len(prompts), prompts, spec, rule)
+    return [reply.text.strip() for reply in replies]
+
+
+@pytest.mark.parametrize("task", ["language-modeling", "translation"])
+def test_the_answer_is_that_of_the_merged_contexts(nbce: Any, runs: Any, task: str) -> None:
+    done = nbce(*ASK, task=task)
+    assert done.code == 0, done.err
+    assert done.out == expected(runs[task], ["ein"])[0] + "\n"
+
+
+def test_files_lines_and_standard_input_are_the_same_contexts(nbce: Any) -> None:
+    answer = nbce(*ASK).out
+    assert nbce("--contexts", "all.jsonl", "--prompt", "ein", *SHORT).out == answer
+    lines = Path("all.jsonl").read_text()
+    assert nbce("--contexts", "-", "--prompt", "ein", *SHORT, stdin=lines).out == answer
+    mixed = ("--context", "-", "--context", "1.txt", "--context", "2.txt", "--prompt", "ein")
+    assert nbce(*mixed, *SHORT, stdin=TEXTS[0]).out == answer
+
+
+def test_prompts_are_answered_one_a_line_as_each_is_alone(nbce: Any, runs: Any) -> None:
+    Path("prompts.txt").write_text("zwei\neine\n")
+    done = nbce(*ASK, "--prompts", "prompts.txt")
+    prompts = ["ein", "zwei", "eine"]
+    assert done.out.splitlines() == expected(runs["language-modeling"], prompts)
+    alone = [nbce(*FILES, "--prompt", prompt, *SHORT).out for prompt in prompts]
+    assert done.out == "".join(alone)
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (["--pool", "mean", "--beta", "-1"], Rule("mean", beta=-1)),
+        (["--pool", "weighted", "--weights", "1,0,0"], Rule("weighted", weights=(1.0, 0.0, 0.0))),
+        (["--beta", "1", "--eta", "2", "--top-p", "0.5", "--top-k", "3"],
+         Rule("entropy", 1, 2, 0.5, 3)),
+    ],
+)  # fmt: skip
+def test_options_of_merging_reach_the_rule(
+    nbce: Any, runs: Any, words: list[str], rule: Rule
+) -> None:
+    wanted = expected(runs["language-modeling"], ["ein"], rule.pool, rule)[0]
+    assert nbce(*ASK, *words).out == wanted + "\n"
+
+
+def test_beams_and_samples_are_reproducible(nbce: Any, runs: Any) -> None:
+    spec = Search(method="beam", beam=3, max_length=8)
+    beam = expected(runs["language-modeling"], ["ein"], spec=spec)[0]
+    assert [nbce(*ASK, "--beam", "3").out for _ in range(2)] == [f"{beam}\n"] * 2
+    drawn = [nbce(*ASK, "--sample", "--seed", seed).out for seed in ("1", "1", "2", "3", "4")]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) > 1
+
+
+def test_a_temperature_means_sampling_and_almost_none_is_greedy(nbce: Any) -> None:
+    greedy = nbce(*ASK).out
+    assert nbce(*ASK, "--temperature", "0").out == greedy
+    assert nbce(*ASK, "--temperature", "0.00001").out == greedy
+    hot = {nbce(*ASK, "--temperature", "9", "--seed", str(seed)).out for seed in range(3)}
+    assert hot != {greedy}
+
+
+@pytest.mark.parametrize("words", [(), ("--sample", "--seed", "3"), ("--beam", "2")])
+def test_what_is_streamed_to_a_terminal_is_the_final_text(
+    nbce: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    final = nbce(*ASK, *words).out
+    pieces: list[str] = []
+    write = console.write
+    monkeypatch.setattr(console, "terminal", lambda stream: True)
+    monkeypatch.setattr(console, "write", lambda text: (pieces.append(text), write(text)))
+    assert nbce(*ASK, *words).out == final
+    assert (len(pieces) > 2) == ("--beam" not in words)
+
+
+def test_json_has_an_object_for_each_prompt_and_method(nbce: Any) -> None:
+    done = nbce(*ASK, "--prompt", "zwei", "--json", "--trace", "--baseline", "best",
+                "--baseline", "none")  # fmt: skip
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    methods = ["entropy", "best", "none"]
+    assert [(row["prompt"], row["method"]) for row in rows] == [
+        (number, method) for number in (1, 2) for method in methods
+    ]
+    assert rows[0]["text"] + "\n" == nbce(*ASK).out
+    trace = rows[0]["trace"]
+    assert "".join(token["text"] for token in trace["tokens"]) == rows[0]["text"]
+    assert [one["name"] for one in trace["contexts"]] == ["0.txt", "1.txt", "2.txt"]
+    assert [one["text"] for one in trace["contexts"]] == list(TEXTS)
+    assert "trace" not in rows[1]
+    assert len(rows[1]["scores"]) == 3
+    assert rows[1]["context"] in (0, 1, 2)
+
+
+def test_methods_stand_side_by_side(nbce: Any, runs: Any) -> None:
+    done = nbce(*ASK, "--baseline", "concat", "--baseline", "none")
+    lines = done.out.splitlines()
+    run = runs["language-modeling"]
+    for line, method in zip(lines, ("entropy", "concat", "none"), strict=False):
+        assert line.split() == [method, *expected(run, ["ein"], method)[0].split()]
+
+
+def test_the_baselines_are_those_that_there_are() -> None:
+    assert BASELINES == KNOWN
+
+
+def test_a_trace_names_the_contexts_that_spoke(nbce: Any) -> None:
+    done = nbce(*ASK, "--trace")
+    lines = done.out.splitlines()
+    assert lines[0] + "\n" == nbce(*ASK).out
+    assert lines[2] == "3 contexts, pool entropy, beta 0.25, eta 0.1, top-p 0.95"
+    assert "entropy in nats: \u2588 the context that spoke, \u2022 the next surest" in lines
+    plain = nbce(*ASK, "--trace", "--plain").out
+    assert "token: spoken by context, entropy in nats; next surest, entropy" in plain
+
+
+def test_a_trace_is_saved_as_json_and_as_a_page(nbce: Any) -> None:
+    done = nbce(*ASK, "--prompt", "zwei", "--save", "t.json", "--save", "t.html")
+    assert done.code == 0, done.err
+    traces = json.loads(Path("t.json").read_text())["traces"]
+    assert [trace["prompt"] for trace in traces] == ["ein", "zwei"]
+    assert b"default-src 'none'" in Path("t.html").read_bytes()
+    assert "wrote t.html" in done.err
+
+
+def test_long_contexts_are_split_packed_and_told_of(nbce: Any) -> None:
+    Path("long.txt").write_text(" ".join(TEXTS * 10))
+    long = ("--context", "long.txt", "--prompt", "ein", *SHORT)
+    split = nbce(*long, "--window", "6", "--overlap", "2", "--json", "--trace")
+    assert split.code == 0, split.err
+    assert "split into windows of 6 tokens (overlap 2)" in split.err
+    contexts = json.loads(split.out)["trace"]["contexts"]
+    assert len(contexts) > 10
+    text = Path("long.txt").read_text()
+    for one in contexts:
+        (part,) = one["parts"]
+        assert text[part["start"] : part["end"]] == one["text"]
+    packed = nbce(*ASK, "--pack", "1000", "--json", "--trace")
+    assert len(json.loads(packed.out)["trace"]["contexts"]) == 1
+    Path("two.txt").write_text("Ein Hund. Zwei Katzen.")
+    split = nbce("--context", "two.txt", "--prompt", "ein", *SHORT, "--window", "1", "--unit",
+                 "sentences", "--json", "--trace")  # fmt: skip
+    assert len(json.loads(split.out)["trace"]["contexts"]) == 2
+
+
+def test_a_thousand_contexts_are_read(nbce: Any) -> None:
+    lines = "".join(json.dumps(f"{TEXTS[n % 3]} {n}") + "\n" for n in range(1000))
+    done = nbce("--contexts", "-", "--prompt", "ein", "--max-length", "2", "--trace", "--json",
+                "--pool", "mean", stdin=lines)  # fmt: skip
+    assert done.code == 0, done.err
+    trace = json.loads(done.out)["trace"]
+    assert len(trace["contexts"]) == len(trace["tokens"][0]["entropies"]) == 1000
+
+
+def test_empty_and_repeated_contexts_are_left_out_and_told_of(nbce: Any) -> None:
+    Path("empty.txt").write_text(" \n")
+    done = nbce(*ASK, "--context", "empty.txt", "--context", "0.txt")
+    assert done.out == nbce(*ASK).out
+    assert "1 context without text left out: empty.txt" in done.err
+    assert "1 context met before left out: 0.txt = 0.txt" in done.err
+
+
+def test_control_characters_reach_no_terminal(nbce: Any) -> None:
+    Path("bad.txt").write_text("ein \x1b[31mroter\x00 hund\u202e")
+    done = nbce("--context", "bad.txt", "--prompt", "ein\x1b[2J", *SHORT, "--trace")
+    assert done.code == 0, done.err
+    assert not any(sign in done.out for sign in "\x1b\x00\u202e")
+
+
+BAD = [
+    (("--context", "none.txt", "--prompt", "x"), 66, "none.txt: cannot be read: No such file"),
+    (("--contexts", "0.txt", "--prompt", "x"), 65, "0.txt:1:1: not JSON"),
+    (("--prompt", "x"), 2, "there is no context: give one with --context FILE"),
+    (("--context", "-", "--prompt", "x"), 2, "there is no context (it is empty)"),
+    (FILES, 2, "there is no prompt: say what is asked"),
+    ((*FILES, "--prompt", " "), 2, "prompt 1 is empty: say what the model should answer"),
+    ((*ASK, "--weights", "1,0,0"), 2, "weights are for pool 'weighted', not 'entropy'"),
+    ((*ASK, "--pool", "weighted", "--weights", "1,0"), 2, "2 weights for 3 contexts"),
+    ((*ASK, "--weights", "a,b,c"), 2, "--weights 'a,b,c': numbers with commas between"),
+    ((*ASK, "--pool", "entropie"), 2, "'entropie'"),
+    ((*ASK, "--beta", "-2"), 2, "beta must be at least -1, got -2"),
+    ((*ASK, "--top-p", "2"), 2, "top_p must be at least 0, at most 1, got 2"),
+    ((*ASK, "--baseline", "concta"), 2, "--baseline 'concta': did you mean concat?"),
+    ((*ASK, "--overlap", "2"), 2, "--overlap is of windows: add --window N"),
+    ((*ASK, "--window", "3", "--overlap", "3"), 2, "--overlap 3: should be from 0 to 2"),
+    ((*ASK, "--window", "0"), 2, "--window 0: should be at least 1"),
+    ((*ASK, "--save", "t.txt"), 2, "--save t.txt: suffix '.txt' is not known"),
+    ((*ASK, "--save", "no/t.json"), 73, "no/t.json: cannot be created"),
+    ((*ASK, "--plain"), 2, "--plain is how a trace is shown: add --trace"),
+    ((*ASK, "--seed", "2"), 2, "--seed is for sampling: add --sample"),
+    ((*ASK, "--beam", "2", "--temperature", "1"), 2, "--beam and --sample exclude each other"),
+    ((*ASK, "--context", "-", "--prompts", "-"), 2, "only one of --context, --contexts and"),
+    ((*ASK, "--chat"), 2, "takes no chat or template: leave it out"),
+    ((*ASK, "--dtype", "bfloat16"), 2, "takes no dtype: leave it out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "code", "message"), BAD, ids=lambda value: str(value)[-24:])
+def test_what_cannot_be_is_refused_in_one_line(
+    nbce: Any, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = nbce(*words)
+    assert done.out == "" or code == 73
+    assert (done.code, message in done.err) == (code, True), done.err
+    assert done.err.strip().splitlines()[-1].startswith("attnkit: error: ")
+
+
+def test_a_context_that_is_too_long_is_refused_with_the_way_out(
+    nbce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit that a model with learned positions has."""
+    Path("long.txt").write_text(" ".join(TEXTS * 20))
+
+    def opened(*words: Any) -> Reader:
+        reader = open_run(*words)
+        reader.limit = LENGTH
+        return reader
+
+    monkeypatch.setattr("attnkit.nbce.own.open_run", opened)
+    done = nbce("--context", "long.txt", "--prompt", "ein")
+    assert done.code == 2
+    assert f"do not fit the {LENGTH} positions of" in done.err
+    assert "split the context (--window)" in done.err
+    done = nbce("--context", "long.txt", "--prompt", "ein", "--window", "8")
+    assert done.code == 0, done.err
+    assert "answers have at most 14 tokens: the contexts leave no more room" in done.err
+    done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8",
+                "--baseline", "concat")  # fmt: skip
+    assert "tokens of context were cut off" in " ".join(done.out.split())
+
+
+def test_a_missing_model_is_named(capsys: Any) -> None:
+    assert main(["nbce", "./no-run", *ASK]) == 66
+    assert "no-run" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""What a trace holds, and text that grows token by token without breaking characters."""
+
+import json
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.nbce.contexts import Context, Part
+from attnkit.nbce.merge import Rule
+from attnkit.nbce.merged import Step
+from attnkit.nbce.trace import FORMAT, VERSION, Stream, Trace, pieces, trace
+
+TEXTS = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"), max_size=12)
+TEXTS |= st.sampled_from(("na\u00efve \u6f22\u5b57", "\U0001f469\u200d\U0001f467"))
+
+
+def bytewise(ids: Sequence[int]) -> str:
+    """A vocabulary of bytes: characters beyond ASCII take several tokens."""
+    return bytes(ids).decode("utf-8", "replace")
+
+
+def tidied(ids: Sequence[int]) -> str:
+    """A vocabulary of words whose spaces before punctuation go once the punctuation is there."""
+    words = ("a", "b", ",", "n't", " ")
+    return " ".join(words[i] for i in ids).replace(" ,", ",").replace(" n't", "n't")
+
+
+def contexts(count: int) -> list[Context]:
+    return [Context(f"text {at}", (Part(f"{at}.txt", 0, 6),)) for at in range(count)]
+
+
+def made(pool: str, steps: Sequence[Step], weights: tuple[float, ...] | None = None) -> Trace:
+    ids = list(b"abcdefgh"[: len(steps) - 1])
+    rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
+    return trace("m", "why?", contexts(len(steps[0].entropies)), rule, ids, steps, bytewise)
+
+
+STEPS = (
+    Step(1, (0.9, 0.5, 0.7), False),
+    Step(1, (0.45, 0.5, 0.7), False),
+    Step(2, (0.9, 0.5, 0.1), False),
+    Step(0, (0.1, 0.5, 0.2), False),
+)
+MIXED = tuple(step._replace(chosen=None, apart=at == 1) for at, step in enumerate(STEPS))
+
+
+@given(TEXTS)
+def test_pieces_make_the_whole_text_and_never_half_a_character(text: str) -> None:
+    ids = list(text.encode())
+    found = pieces(bytewise, ids)
+    assert len(found) == len(ids)
+    assert "".join(found) == text
+    ends = [sum(map(len, found[: at + 1])) for at in range(len(ids))]
+    assert all(len(text[:end].encode()) <= at + 1 for at, end in enumerate(ends))
+
+
+def test_a_character_belongs_to_the_token_that_completes_it() -> None:
+    assert pieces(bytewise, list("a\u6f22b".encode())) == ["a", "", "", "\u6f22", "b"]
+    assert pieces(bytewise, []) == []
+    assert "".join(pieces(bytewise, list("\ufffd".encode()))) == "\ufffd"
+
+
+def test_text_that_later_tokens_change_belongs_to_those_that_settle_it() -> None:
+    assert pieces(tidied, [0, 2, 1]) == ["a", ",", " b"]
+    assert "".join(pieces(tidied, [0, 4, 2, 3])) == tidied([0, 4, 2, 3])
+
+
+@given(TEXTS)
+def test_a_stream_ends_in_the_whole_text_and_tells_no_half_character(text: str) -> None:
+    stream, told = Stream(bytewise), ""
+    for token in text.encode():
+        told += stream.add(token)
+        assert text.startswith(told)
+    assert told + stream.close(text) == text
+
+
+@given(st.lists(st.integers(0, 4), max_size=8))
+def test_a_stream_of_words_whose_spaces_go_ends_in_the_whole_text(ids: list[int]) -> None:
+    stream = Stream(tidied)
+    told = "".join(map(stream.add, ids))
+    whole = tidied(ids)
+    told += stream.close(whole)
+    assert told == whole or told.endswith(f"\n{whole}")
+
+
+def test_a_stream_lags_by_one_token_at_most_where_nothing_changes() -> None:
+    stream = Stream(bytewise)
+    assert [stream.add(token) for token in b"abcd"] == ["", "a", "b", "c"]
+    assert stream.close("abcd") == "d"
+
+
+def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
+    stream = Stream(bytewise)
+    for token in b"abc":
+        stream.add(token)
+    assert stream.close("xyz") == "\nxyz"
+
+
+def test_speakers_runners_up_and_shares_of_a_trace() -> None:
+    found = made("entropy", STEPS)
+    assert found.answer == "abc"
+    assert [token.text for token in found.spoken] == ["a", "b", "c"]
+    assert found.tokens[-1].end
+    assert found.voices() == [1, 2]
+    assert [token.speaker for token in found.tokens] == [1, 1, 2, 0]
+    assert [token.runner_up for token in found.tokens] == [2, 0, 1, 2]
+    assert found.shares() == pytest.approx([0, 2 / 3, 1 / 3])
+
+
+def test_a_context_that_spoke_on_may_have_a_surer_runner_up() -> None:
+    token = made("entropy", STEPS).tokens[1]
+    assert token.runner_up is not None
+    assert token.entropies[token.runner_up] < token.entropies[token.speaker]
+
+
+def test_one_context_has_no_runner_up() -> None:
+    found = made("entropy", [Step(0, (0.5,), False), Step(0, (0.1,), False)])
+    assert [token.runner_up for token in found.tokens] == [None, None]
+    assert found.json()["tokens"][0]["runner_up_entropy"] is None
+
+
+def test_weights_are_those_of_the_pool() -> None:
+    assert made("mean", MIXED).weights(made("mean", MIXED).tokens[0]) == (1 / 3,) * 3
+    given_ones = made("weighted", MIXED, (0.2, 0.3, 0.5))
+    assert given_ones.weights(given_ones.tokens[0]) == (0.2, 0.3, 0.5)
+    soft = made("weighted", MIXED)
+    powers = [math.exp(-entropy) for entropy in STEPS[0].entropies]
+    assert soft.weights(soft.tokens[0]) == pytest.approx([p / sum(powers) for p in powers])
+    highest = made("max", MIXED)
+    assert highest.weights(highest.tokens[0]) is None
+    assert highest.shares() == [0, 0, 0]
+    assert highest.voices() == []
+
+
+def test_json_has_every_step_and_says_how_to_read_it() -> None:
+    found = made("weighted", MIXED).json()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert (found["format"], found["version"]) == (FORMAT, VERSION)
+    assert found["apart"] == 1
+    assert [token["apart"] for token in found["tokens"]] == [False, True, False, False]
+    assert [token["context"] for token in found["tokens"]] == [None] * 4
+    assert found["tokens"][0]["entropies"] == [0.9, 0.5, 0.7]
+    assert sum(found["tokens"][0]["weights"]) == pytest.approx(1, abs=1e-3)
+    assert found["contexts"][2] | {"share": 0} == {
+        "name": "2.txt", "text": "text 2", "share": 0,
+        "parts": [{"name": "2.txt", "start": 0, "end": 6}],
+    }  # fmt: skip
+    assert "weights" not in made("entropy", STEPS).json()["tokens"][0]
+
+
+def test_an_empty_answer_has_the_step_that_ended_it() -> None:
+    found = made("entropy", STEPS[:1])
+    assert found.answer == ""
+    assert [token.end for token in found.tokens] == [True]
+    assert found.shares() == [0, 1, 0]

@@ -1,0 +1,198 @@
+"""A trace on the terminal: exact at two widths, of any width, and harmless whatever it holds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
+
+from attnkit.nbce.contexts import Context, Part
+from attnkit.nbce.merge import Rule
+from attnkit.nbce.trace import Spoken, Trace
+from attnkit.show.colour import VOICES, lab
+from attnkit.show.replies import Replies, Said
+from attnkit.show.trace import LETTERS, OTHERS, TraceScreen, voices
+
+
+def context(name: str, text: str) -> Context:
+    return Context(text, (Part(name, 0, len(text)),))
+
+
+CONTEXTS = (
+    context("rome.txt", "Rome lies on the Tiber, said \x1b[31mLivy."),
+    context("berlin.txt", "Berlin lies on the Spree."),
+    context("paris.txt", "Paris is the capital of France, and it lies on the Seine."),
+)
+SAID = (("Paris", 2, 0.2), (" lies", 2, 0.8), (" on", 0, 0.1), (" the", 0, 0.0), (" Seine", 2, 0.4))
+
+
+def made(pool: str = "entropy", apart: int | None = None) -> Trace:
+    tokens = []
+    for number, (text, chosen, entropy) in enumerate(SAID):
+        entropies = tuple(entropy if at == chosen else 0.6 + at / 2 for at in range(3))
+        speaker = chosen if pool == "entropy" else None
+        tokens.append(Spoken(text, speaker, entropies, number == apart))
+    end = Spoken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
+    rule = Rule(pool)  # type: ignore[arg-type]
+    return Trace("runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end))
+
+
+def plain(text: str) -> str:
+    return STYLE.sub("", text)
+
+
+WIDE = """\
+3 contexts, pool entropy, beta 0.25, eta 0.1, top-p 0.95
+Paris lies on the Seine
+A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500\u2500\u2500\u2500A\u2500\u2500\u2500\u2500
+
+A  60% 2 paris.txt                 Paris is the capital of France, and it lies \u2026
+B  40% 0 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
+
+entropy in nats: \u2588 the context that spoke, \u2022 the next surest
+1.1       \u2022  \u2022
+       \u2585\u2585
+    \u2022  \u2022\u2588       \u2022
+       \u2588\u2588       \u2587\u2587
+  0 \u2587\u2587 \u2588\u2588 \u2584\u2584 \u2581\u2581 \u2588\u2588
+    A  A  B  B  A
+1 of 3 contexts never spoke
+"""
+NARROW = """\
+3 contexts, pool entropy, beta 0.25, eta
+0.1, top-p 0.95
+Paris lies on the Seine
+A----------B------A----
+
+A  60% 2 paris.txt
+       Paris is the capital of France, ~
+B  40% 0 rome.txt
+       Rome lies on the Tiber, said \\x1~
+
+entropy in nats: # the context that
+spoke, o the next surest
+1.1       o  o
+       ##
+    o  o#       o
+       ##       ##
+  0 ## ## ## __ ##
+    A  A  B  B  A
+1 of 3 contexts never spoke
+"""
+
+
+def test_the_screen_at_80_columns_is_exact() -> None:
+    assert [line.rstrip() for line in drawn(TraceScreen(made()), 80).splitlines()] == [
+        line.rstrip() for line in WIDE.splitlines()
+    ]
+
+
+def test_the_screen_at_40_columns_in_ascii_is_exact() -> None:
+    shown = drawn(TraceScreen(made()), 40, ascii_only=True)
+    assert shown.isascii()
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        line.rstrip() for line in NARROW.splitlines()
+    ]
+
+
+def test_colours_change_no_character() -> None:
+    for colour in COLOURS:
+        assert plain(drawn(TraceScreen(made()), 80, colour)) == plain(
+            drawn(TraceScreen(made()), 80)
+        )
+    assert "48;2;119;170;221m" in drawn(TraceScreen(made()), 80, "truecolor")
+    assert "48;5;" in drawn(TraceScreen(made()), 80, "256")
+    assert "[4" not in drawn(TraceScreen(made()), 80, "standard")
+
+
+def test_plain_has_a_line_a_token() -> None:
+    lines = drawn(TraceScreen(made(), plain=True), 80).splitlines()
+    assert lines[1] == "token: spoken by context, entropy in nats; next surest, entropy"
+    assert lines[2] == "1 Paris: 2 paris.txt 0.200; 0 rome.txt 0.600"
+    assert lines[4] == "3 \u2423on: 0 rome.txt 0.100; 1 berlin.txt 1.100"
+    assert lines[7] == "6 end: 2 paris.txt 0.500; 0 rome.txt 1.000"
+
+
+def test_a_mixture_has_no_speaker_but_weights_or_entropies() -> None:
+    weighted = drawn(TraceScreen(made("weighted", apart=1)), 80)
+    assert "^" * 5 in weighted.splitlines()[2]
+    assert "^ 1 of 6 tokens: no token was kept by all contexts" in weighted
+    assert "the surest context" in weighted
+    assert "never spoke" not in weighted
+    assert "% 2 paris.txt" in weighted
+    assert " nats 2 paris.txt" in drawn(TraceScreen(made("max")), 80)
+
+
+def test_an_empty_answer_says_so() -> None:
+    end = made().tokens[-1:]
+    shown = drawn(TraceScreen(replace(made(), tokens=end, answer="")), 60)
+    assert "the answer is empty: its first token was the end" in shown
+
+
+def test_more_contexts_than_letters_share_a_sign() -> None:
+    count = len(LETTERS) + 2
+    many = tuple(context(f"{at}.txt", "x") for at in range(count))
+    tokens = tuple(
+        Spoken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count)))
+        for at in range(count)
+    )
+    marks = voices(replace(made(), contexts=many, tokens=tokens))
+    assert [mark.letter for mark in marks.values()] == [*LETTERS, OTHERS, OTHERS]
+
+
+def test_colours_of_speakers_differ_for_every_common_sight() -> None:
+    """Simulated as by Machado 2009 at full severity; 8 is several times a noticeable difference."""
+    colours = np.array([list(bytes.fromhex(one)) for one in VOICES], np.float64) / 255
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    sights = {
+        "trichromat": np.eye(3),
+        "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
+                       [-0.003882, -0.048116, 1.051998]],
+        "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
+                         [-0.011820, 0.042940, 0.968881]],
+    }  # fmt: skip
+    for sight, matrix in sights.items():
+        seen = np.clip(linear @ np.array(matrix).T, 0, 1)
+        coded = np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055)
+        places = lab((coded * 255).round().astype(np.uint8))
+        gaps = np.linalg.norm(places[:, None] - places[None], axis=-1)
+        assert gaps[~np.eye(len(places), dtype=bool)].min() > 8, sight
+    assert lab((colours * 255).astype(np.uint8))[:, 0].min() > 60  # black text stays readable
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12), PIECES, PIECES,
+    WIDTHS, st.sampled_from(COLOURS), st.booleans(), st.booleans(),
+    st.sampled_from(("entropy", "mean", "max", "weighted")),
+)  # fmt: skip
+def test_hostile_tokens_do_no_harm_at_any_width(
+    said: list[tuple[str, int, float]], name: str, text: str, width: int, colour: str | None,
+    ascii_only: bool, line_a_token: bool, pool: str,
+) -> None:  # fmt: skip
+    tokens = tuple(
+        Spoken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
+        for piece, at, entropy in said
+    )
+    some = tuple(context(name, text) for _ in range(3))
+    hostile = replace(
+        made(pool), model=name, prompt=text, contexts=some,
+        tokens=(*tokens, *made(pool).tokens[-1:]),
+    )  # fmt: skip
+    shown = plain(drawn(TraceScreen(hostile, line_a_token), width, colour, ascii_only))
+    assert not CONTROL.search(shown)
+    assert not ascii_only or shown.isascii()
+    assert all(cell_len(line) <= width for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_answers_of_methods_stand_side_by_side_or_below_each_other(width: int) -> None:
+    said = [Said("entropy", "the Seine \x1b[2J"), Said("concat", "", ("cut",))]
+    lines = [line.rstrip() for line in drawn(Replies(said), width).splitlines()]
+    if width == 80:
+        assert lines == ["entropy  the Seine \\x1b[2J", "concat   (nothing)", "         cut"]
+    else:
+        assert lines == ["entropy", "  the Seine \\x1b[2J", "concat", "  (nothing)", "  cut"]
