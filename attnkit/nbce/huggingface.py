@@ -24,6 +24,8 @@ GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 """Layers of a cache that are a list of keys and values; others keep sums, or more than that."""
 FROM_MASK = ("bloom",)
 """Models that take no positions but count them in the mask, pads aside."""
+SPANS = ("sliding_window", "window_size", "local_attention", "attention_chunk_size")
+"""Settings of attention to the last columns only."""
 HOLE = 64
 """Pads between two tokens of the trial, at most."""
 NEAR = {torch.float32: 1e-3, torch.float64: 1e-6}
@@ -54,20 +56,23 @@ class HuggingFace(Causal):
             UsageError: it is no causal model, has a memory that cannot be divided by rows, or reads
                 padded rows otherwise than single ones; or the template does not fit.
         """
-        self.model, self.name, self.limit = opened.model, opened.name, opened.limit
+        self.model, self.name, self.limit = opened.model, opened.name, _bounded(opened)
         if opened.shape != "decoder":
             raise UsageError(
-                f"{self.name}: a model of shape {opened.shape}; reading several contexts needs a "
-                "causal language model, or a run of attnkit"
+                f"{self.name}: a model of shape {opened.shape} continues no text: use a causal "
+                "language model or an encoder-decoder"
             )
         self.prompts = Prompts(opened.tokenizer, self.name, chat=chat, template=template)
         known = inspect.signature(self.model.forward).parameters
         self.takes = {"position_ids", "logits_to_keep"} & set(known)
         if "past_key_values" not in known:
-            raise UsageError(f"{self.name}: {_kind(self.model)} takes no cache of keys and values")
+            raise UsageError(
+                f"{self.name}: {_kind(self.model)} takes no cache of keys and values, which rows "
+                "are read with: use another model"
+            )
         self._check_cache()
         self.size, self.shares, self.windows = self._try_out()
-        self.ends = _ends(self.model, opened.tokenizer, self.size)
+        self.ends = ends(self.model, opened.tokenizer, self.size)
 
     @property
     def device(self) -> torch.device:
@@ -119,7 +124,7 @@ class HuggingFace(Causal):
         count = len(kept.valid)
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return kept
-        cache = _copied(kept.cache)
+        cache = copied(kept.cache)
         cache.batch_select_indices(rows)
         return Read(cache, kept.valid[rows], kept.last[rows])
 
@@ -163,7 +168,7 @@ class HuggingFace(Causal):
             out = self.model(
                 input_ids=ids,
                 attention_mask=valid.long(),
-                past_key_values=_copied(kept.cache),
+                past_key_values=copied(kept.cache),
                 use_cache=True,
                 **given,
             )
@@ -222,22 +227,41 @@ class HuggingFace(Causal):
                 f"{self.name}: {_kind(self.model)} reads a row with padding before it otherwise "
                 "than the row alone, so contexts of different lengths cannot be read side by side"
             )
-        if any(empty.cache.is_sliding):
+        if any(empty.cache.is_sliding) or _spans(self.model.config):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
         started = self.read(first, real[:, 1:], empty)
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
         if not counts or not same(self.step(last, self.read(pads, hole, started))[0]):
             return alone.shape[1], False, "its attention goes by the distance of columns"
-        moved = self._forward(last, real[:, -1:], started, shift=count)[0]
+        ones = real[:, -1:]
+        here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
         why = "its positions cannot be given: it counts the tokens that it sees"
-        return alone.shape[1], True, why if same(moved) else ""
+        return alone.shape[1], True, why if torch.equal(here, moved) else ""
+
+
+def _spans(config: Any) -> bool:
+    """Whether some layer sees the last columns only, by its settings; a trial may be too short."""
+    text = config.get_text_config()
+    return any(getattr(text, name, None) for name in SPANS)
+
+
+def _bounded(opened: Pretrained) -> int | None:
+    """Most tokens of a row; frequencies that change behind a length would change for all rows."""
+    config = opened.model.config.get_text_config()
+    rotary = getattr(config, "rope_parameters", None) or {}
+    found = [] if opened.limit is None else [opened.limit]
+    if rotary.get("rope_type") == "longrope":
+        first = rotary.get("original_max_position_embeddings")
+        first = first or getattr(config, "original_max_position_embeddings", None)
+        found += [first] if first else []
+    return min(found, default=None)
 
 
 def _kind(model: Any) -> str:
     return f"a {model.config.model_type} model"
 
 
-def _ends(model: Any, tokenizer: Any, size: int) -> frozenset[int]:
+def ends(model: Any, tokenizer: Any, size: int) -> frozenset[int]:
     """Ids that end a text, as generation has them."""
     found = model.generation_config.eos_token_id if model.can_generate() else None
     if found is None:
@@ -246,7 +270,7 @@ def _ends(model: Any, tokenizer: Any, size: int) -> frozenset[int]:
     return frozenset(int(id_) for id_ in some if id_ is not None and 0 <= id_ < size)
 
 
-def _copied(cache: Any) -> Any:
+def copied(cache: Any) -> Any:
     """A cache of its own with the same tensors, which transformers replaces and never writes to."""
     new = copy.copy(cache)
     new.layers = [copy.copy(layer) for layer in cache.layers]
@@ -255,7 +279,7 @@ def _copied(cache: Any) -> Any:
 
 def _changed(caches: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
     """A cache whose keys and values are made of those of others, [R, H, S, D] each."""
-    new = _copied(caches[0])
+    new = copied(caches[0])
     for place, layer in enumerate(new.layers):
         if getattr(layer, "keys", None) is not None:
             layer.keys = change([cache.layers[place].keys for cache in caches])

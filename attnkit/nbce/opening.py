@@ -41,6 +41,10 @@ def open_model(
     from attnkit.nbce.huggingface import HuggingFace
 
     model = opened(name, device=device, dtype=dtype, offline=offline, quantization=quantization)
+    if model.shape == "encoder-decoder":
+        from attnkit.nbce.sources import PretrainedSources
+
+        return PretrainedSources(model, chat=chat, template=template)
     return HuggingFace(model, chat=chat, template=template)
 
 

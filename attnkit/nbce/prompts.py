@@ -53,12 +53,16 @@ class Prompts:
         )
         return text
 
+    def parts(self, context: str, prompt: str) -> tuple[str, str]:
+        """The text of the template up to what all rows of a prompt end with, and that."""
+        head = f"{self.before}{context}{self.gap}" if context else ""
+        return head, self.after.replace("{prompt}", prompt)
+
     def row(self, context: str, prompt: str) -> Row:
         """The row of a prompt; context and prompt are encoded apart, so heads can be shared."""
         if not prompt.strip():
             return Row((), ())
-        asked = self.after.replace("{prompt}", prompt)
-        head = f"{self.before}{context}{self.gap}" if context else ""
+        head, asked = self.parts(context, prompt)
         if self.chat:
             message = [{"role": "user", "content": head + asked}]
             text: str = self.tokenizer.apply_chat_template(
