@@ -1,5 +1,6 @@
 """What merging contexts is compared with: rows that hold one context, or all of them at once."""
 
+import math
 from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 from typing import Literal
@@ -87,11 +88,11 @@ def side_by_side(reader: Reader, contexts: Sequence[str], prompt: str) -> Row:
 
 @torch.inference_mode()
 def surprises(reader: Reader, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> list[float]:
-    """Perplexity of each row's tail behind its head.
+    """Perplexity of each row's tail behind its head; infinite where there is no head to start from.
 
     Args:
         reader: a model without a source.
-        rows: heads of at least one token.
+        rows: of any lengths; a head is empty where a context is and the model has no begin token.
         budget: tokens read in one pass.
 
     Raises:
@@ -103,7 +104,10 @@ def surprises(reader: Reader, rows: Sequence[Row], budget: int = BATCH_TOKENS) -
             "its source and gives it no probability; choose another method"
         )
     reader.check(rows, 0)
-    return [value for some in _parts(rows, budget) for value in _surprises(reader, some, budget)]
+    begun = [row for row in rows if row.head]
+    found = [value for some in _parts(begun, budget) for value in _surprises(reader, some, budget)]
+    values = iter(found)
+    return [next(values) if row.head else math.inf for row in rows]
 
 
 def _surprises(reader: Reader, rows: Sequence[Row], budget: int) -> list[float]:
@@ -128,6 +132,6 @@ def _surprises(reader: Reader, rows: Sequence[Row], budget: int) -> list[float]:
 
 def _parts(rows: Sequence[Row], budget: int) -> Iterator[Sequence[Row]]:
     """Rows in turn, as many at a time as fit the budget."""
-    many = max(1, budget // max(row.longest for row in rows))
+    many = max(1, budget // max((row.longest for row in rows), default=1))
     for place in range(0, len(rows), many):
         yield rows[place : place + many]

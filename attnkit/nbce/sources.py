@@ -110,7 +110,7 @@ class PretrainedSources(Reader):
         with torch.no_grad(), quiet():
             parts = [
                 encoder(input_ids=some, attention_mask=real.long())[0]
-                for some, real in zip(ids.split(many), valid.split(many), strict=True)
+                for some, real in zip(torch.split(ids, many), torch.split(valid, many), strict=True)
             ]
         index = {head: place for place, head in enumerate(heads)}
         places = torch.tensor([index[row.head] for row in rows], device=self.device)

@@ -1,5 +1,6 @@
 """Hugging Face models that read contexts side by side against each row read alone."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,6 +16,7 @@ pytest.importorskip("transformers")
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
+from attnkit.nbce.baselines import surprises
 from attnkit.nbce.huggingface import HuggingFace
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged import answers
@@ -56,6 +58,11 @@ def alone(chosen: HuggingFace, row: Row, output: Sequence[int] = ()) -> Tensor:
     """Logits [V] of one pass over a row by itself, without cache, mask or positions."""
     with torch.no_grad():
         return chosen.model(torch.tensor([[*row.head, *row.tail, *output]])).logits[0, -1]
+
+
+def alone_all(chosen: HuggingFace, row: Row) -> Tensor:
+    with torch.no_grad():
+        return chosen.model(torch.tensor([[*row.head, *row.tail]])).logits[0]
 
 
 def near(name: str) -> float:
@@ -170,6 +177,49 @@ def test_a_tail_sees_all_windows_as_a_mask_and_positions_say(name: str) -> None:
 def test_windows_are_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         reader(name).begin([Row(ids(3, 1), ids(2, 2), (ids(3, 3),))])
+
+
+def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
+    import transformers
+
+    config = transformers.GPTNeoConfig(
+        vocab_size=SIZE, hidden_size=32, num_layers=2, num_heads=4, max_position_embeddings=512,
+        attention_types=[[["global", "local"], 1]], window_size=256,
+    )  # fmt: skip
+    made = replace(opened("gpt2"), model=transformers.GPTNeoForCausalLM(config).eval(), limit=512)
+    chosen = HuggingFace(made)
+    assert not chosen.shares
+    assert "sliding window" in chosen.windows
+
+
+@pytest.mark.parametrize(
+    ("name", "shares", "windows"),
+    [("llama", True, True), ("bloom", True, False), ("mpt", False, False)],
+)
+def test_trials_come_out_the_same_in_half_precision(name: str, shares: bool, windows: bool) -> None:
+    made = opened(name)
+    chosen = HuggingFace(replace(made, model=made.model.bfloat16()))
+    assert (chosen.shares, not chosen.windows) == (shares, windows)
+    (found,) = answers(chosen, [prompt([0, 7, 2])], Rule(), Search(method="greedy", max_length=3))
+    assert math.isfinite(found.hypotheses[0].score)
+
+
+def test_frequencies_that_change_behind_a_length_bound_the_rows() -> None:
+    made = opened("llama")
+    made.model.config.rope_parameters |= {
+        "rope_type": "longrope", "original_max_position_embeddings": 40
+    }  # fmt: skip
+    assert HuggingFace(made).limit == 40
+
+
+def test_an_empty_context_without_begin_token_is_never_the_least_surprising() -> None:
+    rows = [Row((), ids(3, 5)), *prompt([4])]
+    found = surprises(reader("llama"), rows)
+    assert found[0] == math.inf
+    logits = alone_all(reader("llama"), rows[1])
+    start = len(rows[1].head) - 1
+    told = [float(logits[start + i].log_softmax(0)[id_]) for i, id_ in enumerate(rows[1].tail)]
+    assert found[1] == pytest.approx(math.exp(-sum(told) / len(told)))
 
 
 def test_models_that_keep_sums_are_refused() -> None:
