@@ -9,7 +9,7 @@ import typer
 
 from attnkit.cli import console, plugin
 from attnkit.cli.lines import open_lines
-from attnkit.errors import UsageError
+from attnkit.errors import OutputPathError, UsageError
 from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
@@ -147,18 +147,18 @@ def visualize_attn(
       attnkit visualize-attn RUN "A man rides a horse." --layer 1 --head 3 --words
       attnkit visualize-attn RUN "A man rides a horse." --with OTHER_RUN --save maps.html
     """
-    files = _checked(save or [])
+    files = _checked(save or [], bool(other))
     for word in screen or ():
         if word not in SCREENS:
             raise UsageError(f"--view {quoted(word)}: choose from {', '.join(SCREENS)}")
     asked = {"beam": beam, "top_p": top_p, "temperature": temperature, "seed": seed,
              "max_length": max_length}  # fmt: skip
-    if target is not None and (sample or any(asked.values())):
-        raise UsageError("--target is the output already: leave the options of search out")
     request = Request(
         _line(text), target, asked, sample, kind, tuple(layer or ()), tuple(head or ()), reference,
         device, offline,
     )  # fmt: skip
+    if target is not None and request.searched:
+        raise UsageError("--target is the output already: leave the options of search out")
     look = Look(
         scale, colours, words, not hide_special, mean, plain, tuple(screen or ("full", "grid"))
     )
@@ -185,8 +185,8 @@ def _line(text: str) -> str:
         return next(iter(lines), "")
 
 
-def _checked(files: Sequence[Path]) -> Sequence[Path]:
-    """Refuse what could not be written, before any work is done."""
+def _checked(files: Sequence[Path], several: bool) -> Sequence[Path]:
+    """Refuse what could not be written of one model or several, before any work is done."""
     known = (*PICTURES, *PAGES, *NUMBERS)
     for path in files:
         suffix = path.suffix.lower()
@@ -195,6 +195,11 @@ def _checked(files: Sequence[Path]) -> Sequence[Path]:
                 f"--save {path}: suffix {quoted(path.suffix)} is not known; choose from "
                 + " ".join(known)
             )
+        if suffix in NUMBERS and several:
+            raise UsageError(f"--save {path}: {suffix} holds one model: leave --with out")
+        if path.is_dir() or not path.parent.is_dir():
+            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise OutputPathError(f"--save {path}: {why}")
         if suffix in PICTURES:
             from attnkit.show.figure import require
 
@@ -215,6 +220,11 @@ class Request(NamedTuple):
     reference: bool
     device: str
     offline: bool
+
+    @property
+    def searched(self) -> bool:
+        """Whether any option of search is given."""
+        return self.sample or any(value is not None for value in self.asked.values())
 
     def captures(self, name: str, everything: bool) -> list["Capture"]:
         """The maps of one model, and those of exact softmax where these are asked for.
@@ -261,7 +271,7 @@ class Request(NamedTuple):
             raise UsageError(f"--reference: {name} attends by softmax already")
         model = open_model(name, device=self.device, offline=self.offline)
         search = None
-        if self.sample or any(self.asked.values()):
+        if self.searched:
             search = settings(Search(method="greedy"), self.asked, self.sample)
         return capture(
             model,
@@ -331,9 +341,8 @@ def _write(path: Path, found: "Sequence[Capture]", request: Request, look: Look)
 
     suffix = path.suffix.lower()
     if suffix in NUMBERS:
-        if len(found) > 1:
-            raise UsageError(f"--save {path}: {suffix} holds one model: leave --with out")
-        mapfiles.save(path, _adapted(found, look)[0])
+        one, *references = _adapted(found, look)
+        mapfiles.save(path, replace(one, reference=references[0]) if references else one)
     elif suffix in PAGES:
         from attnkit.show.page import page
 
@@ -347,7 +356,10 @@ def _write(path: Path, found: "Sequence[Capture]", request: Request, look: Look)
         from attnkit.show.picture import picture
 
         kind = request.kind or _first_kind(found)
-        drawn = picture(_adapted(found, look), kind, suffix[1:], mean=look.mean, scale=look.scale)
+        drawn = picture(
+            _adapted(found, look), kind, suffix[1:], mean=look.mean, scale=look.scale,
+            palette=look.colours,
+        )  # fmt: skip
         for line in drawn.warnings:
             console.warn(line)
         atomic_write(path, drawn.data)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from attnkit.errors import UsageError
 from attnkit.maps import Capture, Kind, Maps, Token
+from attnkit.show.colour import Palette
 from attnkit.show.figure import Picture, plain, rendered, require
 from attnkit.show.labels import cut, labels_of
 from attnkit.show.scale import Scale
@@ -27,6 +28,7 @@ def picture(
     *,
     mean: bool = False,
     scale: Scale = "linear",
+    palette: Palette = "cividis",
 ) -> Picture:
     """Draw the maps of one kind; the same maps give the same bytes.
 
@@ -40,6 +42,7 @@ def picture(
         format: png, svg or pdf.
         mean: over the heads of each layer.
         scale: of the colours; a difference is always linear.
+        palette: the colours of weights; differences have their own.
 
     Raises:
         UsageError: no such format; a capture has no maps of this kind.
@@ -57,7 +60,7 @@ def picture(
         else:
             told.append(f"no difference of {capture.model} and {captures[0].model}: {reason}")
     with plain(text for block in blocks for text in block.texts()) as missing:
-        sheet = Sheet(blocks, scale)
+        sheet = Sheet(blocks, scale, palette)
         names = ", ".join(capture.model for capture in captures)
         data = rendered(sheet.figure(), format, f"{NAMES[kind]}: {names}")
     return Picture(data, (*told, *missing, *sheet.warnings))

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.show import colour
+from attnkit.show.colour import Palette
 from attnkit.show.figure import RESOLUTION
 from attnkit.show.scale import Scale, Scaled, limits, pooled, scaled
 
@@ -109,8 +110,10 @@ class Sheet:
     reaches beyond it, to the right and downwards, and saving trims to what is there.
     """
 
-    def __init__(self, blocks: Sequence[Block], scale: Scale) -> None:
+    def __init__(self, blocks: Sequence[Block], scale: Scale, palette: Palette = "cividis") -> None:
+        """`palette` is that of weights; differences have their own."""
         self.blocks, self.scale = blocks, scale
+        self.palette: Palette = palette
         self.warnings: list[str] = []
         self.across = all(block.single for block in blocks)
 
@@ -281,11 +284,10 @@ class Sheet:
         self.warnings += [note for note in found.notes if note not in self.warnings]
         return found
 
-    @staticmethod
-    def _colours(signed: bool) -> "ListedColormap":
+    def _colours(self, signed: bool) -> "ListedColormap":
         from matplotlib.colors import ListedColormap
 
-        return ListedColormap(colour.table("difference" if signed else "cividis") / 255)
+        return ListedColormap(colour.table("difference" if signed else self.palette) / 255)
 
     def _text(self, figure: "Figure", x: float, y: float, text: str, **style: Any) -> None:
         kept: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style

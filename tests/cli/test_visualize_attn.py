@@ -138,8 +138,11 @@ def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
         (("--save", "maps.jpg"), 2, "suffix '.jpg' is not known; choose from .png"),
         (("--save", "no/such/folder/a.html"), 73, "no/such/folder"),
         (("--view", "all"), 2, "--view 'all': choose from full, grid, numbers"),
-        (("--kind", "crosss"), 2, "crosss"),
+        (("--kind", "crosss"), 2, "'--kind': 'crosss' is not one of"),
         (("--target", "rote", "--beam", "3"), 2, "leave the options of search out"),
+        (("--target", "rote", "--max-length", "0"), 2, "leave the options of search out"),
+        (("--with", "other", "--save", "a.npz"), 2, "a.npz: .npz holds one model"),
+        (("--save", "."), 2, "suffix '' is not known"),
         (("--top-p", "0.5"), 2, "--top-p is for sampling: add --sample"),
         (("--with", "nothing/here/at/all"), 66, "nothing/here/at/all"),
         (("--max-length", "0"), 2, "--max-length 0"),
@@ -162,6 +165,15 @@ def test_no_text_is_refused_and_a_longer_one_than_trained_on_is_told(show: Any) 
     done = show("cat " * 100, "--view", "full")
     assert done.code == 0
     assert "training had at most 24" in done.err
+
+
+def test_a_file_that_cannot_be_is_refused_before_the_model_is_read(
+    tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "a.html").mkdir()
+    for file, why in (("no/b.html", "there is no folder"), ("a.html", "it is a folder")):
+        assert main(["visualize-attn", "no/run", TEXT, "--save", str(tmp_path / file)]) == 73
+        assert why in capsys.readouterr().err
 
 
 def test_a_path_that_is_not_there_is_not_looked_for_elsewhere(
@@ -188,6 +200,14 @@ def test_the_reference_is_exact_softmax_on_the_same_queries_and_keys(show: Any) 
     lines = " ".join(done.out.split())
     assert "no difference" not in lines
     assert "toy/base/seed-1, exact softmax on the same queries and keys" in lines
+
+
+def test_a_file_of_numbers_holds_the_reference_too(show: Any) -> None:
+    done = show(TEXT, "--reference", "--words", "--save", "m.npz")
+    assert done.code == 0, done.err
+    loaded = mapfiles.load(Path("m.npz"))
+    assert loaded.reference is not None
+    assert loaded.reference.maps["cross"].queries == loaded.maps["cross"].queries
 
 
 def test_numbers_are_those_of_the_map_files(show: Any) -> None:

@@ -95,14 +95,16 @@ def cells(image: np.ndarray) -> np.ndarray:
     return np.array([[image[top + y, left + x] for x in middle] for y in middle])
 
 
-@pytest.mark.parametrize("scale", ["linear", "row"])
-def test_a_cell_has_the_colour_of_its_weight(scale: Any) -> None:
+@pytest.mark.parametrize(
+    ("scale", "palette"), [("linear", "cividis"), ("row", "cividis"), ("linear", "viridis")]
+)
+def test_a_cell_has_the_colour_of_its_weight(scale: Any, palette: Any) -> None:
     """The frame is black and cividis begins in dark blue, so weights of zero are avoided."""
     made = maps(texts=("a", "b"))
     made.weights[0, 0] = [[0.25, 0.75], [0.5, 0.5]]
-    found = cells(pixels(draw(made, format="png", scale=scale).data))
+    found = cells(pixels(draw(made, format="png", scale=scale, palette=palette).data))
     shares = {"linear": [[1 / 3, 1], [2 / 3, 2 / 3]], "row": [[1 / 3, 1], [1, 1]]}[scale]
-    expected = colour.colours(np.array(shares)) / 255
+    expected = colour.colours(np.array(shares), palette) / 255
     assert np.abs(found - expected).max() < 0.02
 
 
