@@ -14,7 +14,7 @@ from attnkit.show.figure import Picture, plain, rendered, require
 from attnkit.show.labels import cut, labels_of
 from attnkit.show.scale import Scale
 from attnkit.show.sheet import Block, Panel, Sheet
-from attnkit.show.view import AXES, NAMES, STATIC, mechanisms
+from attnkit.show.view import AXES, NAMES, STATIC, different, mechanisms
 from attnkit.text import safe_text
 
 LONGEST = 24
@@ -68,12 +68,8 @@ def picture(
 
 def unlike(one: Maps, other: Maps) -> str | None:
     """Why the difference of two maps has no meaning; None where it has one."""
-    for what, ours, theirs in (
-        ("queries", one.queries, other.queries),
-        ("keys", one.keys, other.keys),
-    ):
-        if [(t.text, t.special) for t in ours] != [(t.text, t.special) for t in theirs]:
-            return f"their {what} are different tokens"
+    if reason := different(one, other):
+        return reason
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"
     return None if one.heads == other.heads else "they have different heads"

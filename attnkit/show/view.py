@@ -68,8 +68,8 @@ def difference(first: View, other: View, title: str = "difference") -> View:
     return replace(first, matrix=matrix, title=title, notes=(), signed=True)
 
 
-def different(first: View, other: View) -> str | None:
-    """Why two maps have no difference; None where they have one."""
+def different(first: View | Maps, other: View | Maps) -> str | None:
+    """Why maps with these axes have no difference; None where they have one."""
     for what, ours, theirs in (
         ("queries", first.queries, other.queries),
         ("keys", first.keys, other.keys),
