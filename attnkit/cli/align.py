@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnkit.cli import console, plugin
+from attnkit.cli import console, forms, plugin
 from attnkit.cli.lines import destination, open_lines
 from attnkit.errors import DataError, UsageError
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.alignments import Head, Rule
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attnkit.scoring.alignment import Counts, Gold
     from attnkit.show.table import Table
 
-FORMATS = ("table", "markdown", "latex", "csv", "json")
 METHODS = ("argmax", "mutual", "threshold")
 STEPS = ("writing", "reading")
 LEAST = 0.2
@@ -140,10 +139,9 @@ def align(
 
 def _check(layer: int | None, head: int | None, step: str | None, dev: object, format: str) -> None:
     """Refuse words that are unknown and options that exclude each other."""
-    if format not in FORMATS:
-        raise UsageError(f"--format {quoted(format)}: {_choices(format, FORMATS)}")
+    forms.check(format)
     if step is not None and step not in STEPS:
-        raise UsageError(f"--step {quoted(step)}: {_choices(step, STEPS)}")
+        raise UsageError(f"--step {quoted(step)}: {forms.choices(step, STEPS)}")
     if head is not None and layer is None:
         raise UsageError(f"--head {head}: say of which layer, by --layer L")
     if layer is not None and dev is not None:
@@ -153,7 +151,7 @@ def _check(layer: int | None, head: int | None, step: str | None, dev: object, f
 def _rule(method: str, threshold: float | None) -> "Rule":
     """How weights become links."""
     if method not in METHODS:
-        raise UsageError(f"--method {quoted(method)}: {_choices(method, METHODS)}")
+        raise UsageError(f"--method {quoted(method)}: {forms.choices(method, METHODS)}")
     if threshold is not None and not 0 <= threshold < float("inf"):
         raise UsageError(f"--threshold {threshold}: should be 0 or above")
     from attnkit.alignments import Rule
@@ -161,12 +159,6 @@ def _rule(method: str, threshold: float | None) -> "Rule":
 
     least = threshold if threshold is not None else LEAST if method == "threshold" else 0.0
     return Rule(next(word for word in KNOWN if word == method), least)
-
-
-def _choices(word: str, known: Sequence[str]) -> str:
-    """How to go on after an unknown word."""
-    near = nearest(word, known)
-    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
@@ -271,16 +263,9 @@ def table(
 
 
 def _print(made: "Table", format: str) -> None:
-    from attnkit.show import formats
     from attnkit.show.screen import Screen
 
     if format == "table":
         console.stdout().print(Screen(made))
-        return
-    render = {
-        "markdown": formats.markdown,
-        "latex": formats.latex,
-        "csv": formats.csv_text,
-        "json": formats.json_text,
-    }
-    console.write(render[format](made))
+    else:
+        forms.write(made, format)

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit.cli import complete, console, plugin
+from attnkit.cli import complete, console, forms, plugin
 from attnkit.errors import UsageError
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.bench.plan import Lane, Setting
     from attnkit.bench.run import Point
 
 app = typer.Typer(help="Measure attention mechanisms on this machine.", no_args_is_help=True)
-
-FORMATS = ("table", "markdown", "latex", "csv", "json")
 
 
 @app.callback()
@@ -86,10 +84,7 @@ def attention(
     """
     from attnkit.bench import plan
 
-    if format not in FORMATS:
-        near = nearest(format, FORMATS)
-        hint = f"did you mean {near}? " if near else ""
-        raise UsageError(f"--format {quoted(format)}: {hint}choose from {', '.join(FORMATS)}")
+    forms.check(format)
     given: dict[str, Any] = {
         "causal": causal, "layer": layer, "dtype": dtype, "batch": batch, "heads": heads,
         "head_width": head_width, "repeats": repeats, "budget": budget, "threads": threads,

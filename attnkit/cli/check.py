@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnkit.cli import complete, console, plugin
-from attnkit.errors import UsageError
-from attnkit.text import nearest, quoted
+from attnkit.cli import complete, console, forms, plugin
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role, Subject
     from attnkit.show.table import Cell, Table
 
-FORMATS = ("table", "markdown", "latex", "csv", "json")
 NOTE = (
     "the number is the largest error measured, in float64 where two ways must agree; - where a "
     "promise says nothing of the mechanism in that role"
@@ -47,10 +44,7 @@ def check(
       attnkit check synthesizer-random trainable=false
       attnkit check my-own --plugin my_own.py
     """
-    if format not in FORMATS:
-        near = nearest(format, FORMATS)
-        hint = f"did you mean {near}? " if near else ""
-        raise UsageError(f"--format {quoted(format)}: {hint}choose from {', '.join(FORMATS)}")
+    forms.check(format)
     from attnkit.mechanisms import facts
     from attnkit.recipe.options import from_words
 
@@ -116,12 +110,4 @@ def _print(title: str, found: "dict[Role, list[Result]]", format: str) -> None:
         rows = [[cell.text for cell in row] for row in made.rows]
         console.stdout().print(sheet(title, heads, rows, NOTE))
         return
-    from attnkit.show import formats
-
-    render = {
-        "markdown": formats.markdown,
-        "latex": formats.latex,
-        "csv": formats.csv_text,
-        "json": formats.json_text,
-    }
-    console.write(render[format](made))
+    forms.write(made, format)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit.cli import complete, console, plugin
+from attnkit.cli import complete, console, forms, plugin
 from attnkit.errors import MissingInputError, UsageError
-from attnkit.text import nearest, quoted, safe_text
+from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from attnkit.scoring import Entry
 
 ASKED = "question-answering"
-FORMATS = ("table", "markdown", "latex", "csv", "json")
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline")
 """Options that mean nothing with --hyp."""
 
@@ -103,8 +102,7 @@ def eval(
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
     """
-    if format not in FORMATS:
-        raise UsageError(f"--format {quoted(format)}: {_choices(format, FORMATS)}")
+    forms.check(format)
     changes = _changes(metrics, tokenize, lowercase)
     if hyp or ref:
         _only_files(context, targets, hyp, ref)
@@ -128,17 +126,13 @@ def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict
         changes["metrics"] = expand([name.strip() for name in metrics.split(",")])
     if tokenize is not None:
         if tokenize not in TOKENIZERS:
-            raise UsageError(f"--tokenize {quoted(tokenize)}: {_choices(tokenize, TOKENIZERS)}")
+            raise UsageError(
+                f"--tokenize {quoted(tokenize)}: {forms.choices(tokenize, TOKENIZERS)}"
+            )
         changes["tokenize"] = tokenize
     if lowercase:
         changes["lowercase"] = True
     return changes
-
-
-def _choices(word: str, known: Sequence[str]) -> str:
-    """How to go on after an unknown word."""
-    near = nearest(word, known)
-    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
 
 
 def _only_files(
@@ -240,7 +234,7 @@ def _one_baseline(name: str, tasks: Sequence[Task]) -> dict[str | None, str]:
     """The baseline that --baseline names, for all recipes."""
     variants = list(dict.fromkeys(task.run.variant for task in tasks))
     if name not in variants:
-        raise UsageError(f"--baseline {quoted(name)}: {_choices(name, variants)}")
+        raise UsageError(f"--baseline {quoted(name)}: {forms.choices(name, variants)}")
     return {task.run.name: name for task in tasks}
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit.cli import complete, console, plugin
+from attnkit.cli import complete, console, forms, plugin
 from attnkit.errors import UsageError
-from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from attnkit.mechanisms import Facts
     from attnkit.show.table import Table
 
-FORMATS = ("table", "markdown", "latex", "csv", "json")
 HEADS = ("mechanism", "formula", "time", "decoder", "cross", "decoding", "map", "source")
 LETTERS = (
     "time of one head: T queries, S keys, D and E widths of keys and values, M features or "
@@ -53,10 +51,7 @@ def mechanisms(
     """
     from attnkit import mechanisms as known
 
-    if format not in FORMATS:
-        near = nearest(format, FORMATS)
-        hint = f"did you mean {near}? " if near else ""
-        raise UsageError(f"--format {quoted(format)}: {hint}choose from {', '.join(FORMATS)}")
+    forms.check(format)
     for text in known.faults().values():
         console.warn(text)
     if word is None:
@@ -122,15 +117,7 @@ def _list(found: Sequence["Facts"], format: str) -> None:
 
         _print(sheet("", HEADS, map(row, found), "\n".join(NOTES)))
         return
-    from attnkit.show import formats
-
-    render = {
-        "markdown": formats.markdown,
-        "latex": formats.latex,
-        "csv": formats.csv_text,
-        "json": formats.json_text,
-    }
-    console.write(render[format](table(found)))
+    forms.write(table(found), format)
 
 
 def explained(facts: "Facts") -> "RenderableType":

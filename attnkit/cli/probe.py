@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attnkit.cli import console, plugin
+from attnkit.cli import console, forms, plugin
 from attnkit.errors import MissingInputError, OutputPathError, UsageError
 from attnkit.files import atomic_write
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.maps import Kind
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What the parts of a trained model are worth.", no_args_is_help=True)
 
-FORMATS = ("table", "markdown", "latex", "csv", "json")
 KINDS = ("encoder", "decoder", "cross")
 
 
@@ -105,18 +104,17 @@ def heads(
     if format == "table":
         _show(made, found)
     else:
-        _write(made, format)
+        forms.write(made, format)
     if save is not None:
         _save(trained, found, save)
 
 
 def _check(rows: int | None, kinds: Sequence[str] | None, format: str, save: Path | None) -> None:
     """Refuse what cannot be before the model is loaded."""
-    if format not in FORMATS:
-        raise UsageError(f"--format {quoted(format)}: {_choices(format, FORMATS)}")
+    forms.check(format)
     for kind in kinds or ():
         if kind not in KINDS:
-            raise UsageError(f"--kind {quoted(kind)}: {_choices(kind, KINDS)}")
+            raise UsageError(f"--kind {quoted(kind)}: {forms.choices(kind, KINDS)}")
     if rows is not None and rows < 1:
         raise UsageError(f"--rows {rows}: should be greater than or equal to 1")
     if save is not None:
@@ -127,12 +125,6 @@ def _check(rows: int | None, kinds: Sequence[str] | None, format: str, save: Pat
         figure.require(figure.suffix(save))
         if not save.parent.is_dir():
             raise OutputPathError(f"--save {save}: there is no folder {save.parent}")
-
-
-def _choices(word: str, known: Sequence[str]) -> str:
-    """How to go on after an unknown word."""
-    near = nearest(word, known)
-    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
 
 
 def _kinds() -> "tuple[Kind, ...]":
@@ -272,18 +264,6 @@ def _loss(metric: str) -> str:
     from attnkit.show.table import TITLES
 
     return f"loss of {TITLES.get(metric, metric)}"
-
-
-def _write(made: "Table", format: str) -> None:
-    from attnkit.show import formats
-
-    render = {
-        "markdown": formats.markdown,
-        "latex": formats.latex,
-        "csv": formats.csv_text,
-        "json": formats.json_text,
-    }
-    console.write(render[format](made))
 
 
 def _save(run: "Run", found: "Importance", path: Path) -> None:
