@@ -49,6 +49,8 @@ class Line(NamedTuple):
     method: str
     reply: "Reply"
     trace: "Trace | None"
+    source: str | None
+    """Name of the context that answered, where one did."""
 
 
 def stream(asked: Asked, form: Form) -> "Stream | None":
@@ -84,25 +86,25 @@ def answers(asked: Asked, stream: "Stream | None") -> list[list[Line]]:
     ]  # fmt: skip
     return [
         [
-            Line(
-                number, prompt, method, replies[number - 1], _trace(asked, number, method, replies)
-            )
+            _line(asked, number, method, replies[number - 1])
             for method, replies in zip(asked.methods, found, strict=True)
         ]
-        for number, prompt in enumerate(asked.prompts, 1)
+        for number in range(1, len(asked.prompts) + 1)
     ]
 
 
-def _trace(asked: Asked, number: int, method: str, replies: "Sequence[Reply]") -> "Trace | None":
-    """Where the words of one answer come from, if contexts were merged and it was asked."""
+def _line(asked: Asked, number: int, method: str, reply: "Reply") -> Line:
+    """An answer, and where its words come from if contexts were merged and that was asked."""
     from attnkit.nbce.trace import trace
 
-    if not asked.traced or method != asked.rule.pool:
-        return None
-    reader, reply = asked.reader, replies[number - 1]
-    ids = reply.hypotheses[0].ids if reply.hypotheses else []
-    prompt, decode = asked.prompts[number - 1], _decoder(reader)
-    return trace(reader.name, prompt, asked.contexts, asked.rule, ids, reply.steps, decode)
+    reader, prompt, told = asked.reader, asked.prompts[number - 1], None
+    if asked.traced and method == asked.rule.pool:
+        ids = reply.hypotheses[0].ids if reply.hypotheses else []
+        told = trace(
+            reader.name, prompt, asked.contexts, asked.rule, ids, reply.steps, _decoder(reader)
+        )
+    source = None if reply.context is None else asked.contexts[reply.context].name
+    return Line(number, prompt, method, reply, told, source)
 
 
 def show(groups: Sequence[Sequence[Line]], form: Form, stream: "Stream | None") -> None:
@@ -137,7 +139,7 @@ def _said(line: Line) -> "Said":
     from attnkit.show.replies import Said
 
     reply = line.reply
-    chosen = () if reply.context is None else (f"from context {reply.context}",)
+    chosen = () if line.source is None else (f"from context {reply.context}: {line.source}",)
     return Said(line.method, reply.text.strip(), (*chosen, *reply.notes))
 
 
@@ -153,6 +155,7 @@ def _record(line: Line, form: Form) -> dict[str, Any]:
         "tokens": 0 if best is None else len(best.ids),
         "complete": best is not None and best.complete,
         "context": reply.context,
+        "source": line.source,
         "scores": [_finite(score) for score in reply.scores],
         "notes": list(reply.notes),
     }

@@ -9,7 +9,7 @@ import typer
 from attnkit.cli import answering, console, plugin
 from attnkit.cli.generate import settings
 from attnkit.cli.lines import open_lines
-from attnkit.errors import UsageError
+from attnkit.errors import OutputPathError, UsageError
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
@@ -224,6 +224,8 @@ def _checked(
                 f"--save {path}: suffix {quoted(path.suffix)} is not known; choose from "
                 + " ".join(FILES)
             )
+        if not path.parent.is_dir():
+            raise OutputPathError(f"{path}: cannot be created: there is no folder {path.parent}")
     if plain and not trace:
         raise UsageError("--plain is how a trace is shown: add --trace")
     if plain and as_json:

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from attnkit.text import safe_text
@@ -32,17 +30,18 @@ class Replies:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        if options.max_width < NARROW:
-            for one in self.said:
-                yield Text(one.method, style="bold")
-                yield Padding(_body(one), (0, 0, 0, 2))
-            return
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(no_wrap=True, width=max(cell_len(one.method) for one in self.said))
-        grid.add_column(overflow="fold")
+        longest = max(cell_len(one.method) for one in self.said)
+        margin = 2 if options.max_width < NARROW else longest + 2
         for one in self.said:
-            grid.add_row(Text(one.method, style="bold"), _body(one))
-        yield grid
+            name = Text(one.method, style="bold")
+            if margin == 2:
+                yield name
+                name = Text()
+            lines = _body(one).wrap(console, max(1, options.max_width - margin))
+            for number, line in enumerate(lines):
+                line.rstrip()
+                lead = name if number == 0 else Text()
+                yield Text.assemble(lead, " " * (margin - lead.cell_len), line)
 
 
 def _body(one: Said) -> Text:

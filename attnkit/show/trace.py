@@ -59,9 +59,9 @@ class TraceScreen:
         if self.plain:
             yield from (Text(line, overflow="fold") for line in _listed(trace, plain_ascii))
             return
-        yield Segments(_answer(trace, marks, width, plain_ascii))
-        yield Segments(_legend(trace, marks, width, plain_ascii))
         if trace.spoken:
+            yield Segments(_answer(trace, marks, width, plain_ascii))
+            yield Segments(_legend(trace, marks, width, plain_ascii))
             order = [OTHERS if at not in marks else marks[at].letter for at in _speakers(trace)]
             styles = [marks[at].style if at in marks else Style() for at in _speakers(trace)]
             yield from chart(
