@@ -307,7 +307,6 @@ def _print(
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.nbce import questions
     from attnkit.scoring import side_by_side
-    from attnkit.show import formats
     from attnkit.show.contexts import contexts_table
     from attnkit.show.screen import Screen
     from attnkit.show.table import comparison_table, warning_lines
@@ -325,5 +324,4 @@ def _print(
     elif format == "table":
         console.stdout().print(Screen(table))
     else:
-        render = {"markdown": formats.markdown, "latex": formats.latex, "csv": formats.csv_text}
-        console.write(render[format](table))
+        forms.write(table, format)
