@@ -40,6 +40,9 @@ class Prompts:
         self.before, rest = parts
         self.after = rest.lstrip()
         self.gap = rest[: len(rest) - len(self.after)]
+        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+        marks = {str(token) for token in added if token.special} | {*tokenizer.all_special_tokens}
+        self.marks = tuple(sorted(mark for mark in marks if len(mark) > 1))
         self.start = () if chat else self._begin()
 
     def encode(self, text: str) -> list[int]:
@@ -55,8 +58,8 @@ class Prompts:
 
     def parts(self, context: str, prompt: str) -> tuple[str, str]:
         """The text of the template up to what all rows of a prompt end with, and that."""
-        head = f"{self.before}{context}{self.gap}" if context else ""
-        return head, self.after.replace("{prompt}", prompt)
+        head = f"{self.before}{self._plain(context)}{self.gap}" if context else ""
+        return head, self.after.replace("{prompt}", self._plain(prompt))
 
     def row(self, context: str, prompt: str) -> Row:
         """The row of a prompt; context and prompt are encoded apart, so heads can be shared."""
@@ -73,6 +76,13 @@ class Prompts:
                 raise UsageError("the chat template changes the prompt: leave it out (--chat)")
             head, asked = text[:place], text[place:]
         return Row((*self.start, *self.encode(head)), tuple(self._behind(asked)))
+
+    def _plain(self, text: str) -> str:
+        """The text, where the spelling of a special token is only text: a context that could end
+        the user's turn would speak in another's name."""
+        for mark in self.marks:
+            text = text.replace(mark, f"{mark[0]} {mark[1:]}")
+        return text
 
     def _behind(self, text: str) -> list[int]:
         """The ids of a text that follows another: some tokenizers mark the start of a text."""
