@@ -192,7 +192,7 @@ class _Job:
             replies, kept.facts["decode"] = self._ask(case)
             kept.texts = [" ".join(reply.text.split("\n")) for reply in replies]
             kept.facts |= {"sentences": len(replies), "warnings": _warnings(case, replies)}
-            places = [reply.context for reply in replies]
+            places = [decisive(reply) for reply in replies]
             if None not in places:
                 pairs = zip(case.asked, places, strict=True)
                 kept.scores["context-found"] = context_found(
@@ -241,6 +241,19 @@ class _Job:
             "threads": torch.get_num_threads(),
             "lines": len(replies),
         }
+
+
+def decisive(reply: Reply) -> int | None:
+    """The context that gave an answer: of merged ones who spoke where most hung on who speaks.
+
+    That is the step at which the contexts' entropies lie furthest apart; words that every context
+    would have said tell nothing.
+    """
+    spoken = [step for step in reply.steps if step.chosen is not None]
+    if not spoken:
+        return reply.context
+    apart = max(spoken, key=lambda step: max(step.entropies) - min(step.entropies))
+    return apart.chosen
 
 
 def _warnings(case: Case, replies: Sequence[Reply]) -> list[str]:

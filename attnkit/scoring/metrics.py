@@ -129,7 +129,7 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
 
 def context_found(contexts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
     """How many of the contexts that were chosen contain an answer."""
-    signature = f"context:chosen|refs:any|{answers.NORMALISED}"
+    signature = f"context:decisive|refs:any|{answers.NORMALISED}"
     return Score.of("context-found", answers.found(contexts, references), signature)
 
 

@@ -12,7 +12,12 @@ def rows(split: str, count: int = 60, contexts: int = 6) -> list[Row]:
     return list(passages.rows(split, count, 1, contexts))
 
 
-@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def value(row: Row) -> str:
+    """What the last words of an answer say."""
+    return row.target.replace(" was ", " is ").partition(" is ")[2].rstrip(".")
+
+
+@pytest.mark.parametrize("split", ["valid", "test"])
 def test_one_context_of_a_question_has_its_answer(split: str) -> None:
     for row in rows(split):
         assert row.gold is not None
@@ -51,8 +56,8 @@ def test_ordered_questions_need_the_place_of_a_chapter() -> None:
         assert row.gold is None
         assert len(row.contexts) == len(ORDER)
         place = next(i for i, word in enumerate(ORDER) if f"{word} " in row.source)
-        there = [holds(text, (row.target,)) for text in row.contexts]
-        assert there == [number == place for number in range(len(ORDER))]
+        town = value(row)
+        assert [town in text for text in row.contexts] == [n == place for n in range(len(ORDER))]
 
 
 def test_coupled_questions_name_somebody_whom_only_the_other_passage_leads_to() -> None:
@@ -61,14 +66,15 @@ def test_coupled_questions_name_somebody_whom_only_the_other_passage_leads_to() 
         asked = row.source.partition("the boss of ")[2]
         who = next(name for name in people("test") if asked.startswith(name))
         boss = first.partition(f"The boss of {who} is ")[2].partition(".")[0]
-        assert boss
+        assert boss in people("test")
         assert boss in second
         assert boss not in row.source
         assert who not in second
-        assert holds(second, (row.target,))
+        asked = row.source.split()[3]
+        assert f"The {asked} of {boss} is {value(row)}." in second
 
 
 def test_common_answers_are_likelier_than_rare_ones() -> None:
-    told = [row.target for row in rows("train", 3000, 1)]
+    told = [value(row) for row in rows("train", 3000, 1)]
     towns = [told.count(town) for town in passages.TOWNS]
     assert sum(towns[:5]) > 2 * sum(towns[-5:]) > 0

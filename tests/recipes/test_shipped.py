@@ -19,6 +19,7 @@ SMALL = [
     "eval.bootstrap=10",
     "eval.splits=[valid]",
 ]
+FEW = ["contexts.counts=[1, 3]", "contexts.rows=4"]
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -29,17 +30,20 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     embedded = str(next(iter(file.variants.values())).data.corpus).startswith("toy-")
     if not embedded:
         request.getfixturevalue("corpora")
+    asked = next(iter(file.variants.values())).task == "question-answering"
     rows = "data.size=300" if embedded else "data.rows=300"
     # a short form has the variants of the recipe that it shortens, which is tested too
     chosen = list(file.variants)[-1:] if name.endswith("-quick") else list(file.variants)
     words = [word for variant in chosen for word in ("--variant", variant)]
-    done = attnkit_in(tmp_path)("train", name, rows, *SMALL, *words, COLUMNS="200")
+    few = FEW if asked else []
+    done = attnkit_in(tmp_path)("train", name, rows, *SMALL, *few, *words, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     for variant in chosen:
-        assert variant in done.stdout
+        assert ("entropy" if asked else variant) in done.stdout
         folder = tmp_path / "runs" / name / variant / "seed-1"
         assert (folder / "scores.json").is_file()
-        assert (folder / "outputs" / "valid.hyp.txt").is_file()
+        name_of = "valid.mean.3.hyp.txt" if asked else "valid.hyp.txt"
+        assert (folder / "outputs" / name_of).is_file()
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -124,7 +124,7 @@ class Writer:
             others = self._facts(list(others))
         question = f"What is the {asked} of {who}?"
         passage = self._tell((who, facts), (other, others))
-        return Story((who, other), question, facts[asked], (passage,))
+        return Story((who, other), question, _fact(who, asked, facts[asked]), (passage,))
 
     def ordered(self) -> Story:
         """Three chapters, and the town of one of them by its number."""
@@ -136,7 +136,8 @@ class Writer:
         place = self._draw.below(len(ORDER))
         parts = [f"The town of {who} was {town}." for town in towns]
         question = f"What was the {ORDER[place]} town of {who}?"
-        return Story((who,), question, towns[place], tuple(parts))
+        answer = f"The {ORDER[place]} town of {who} was {towns[place]}."
+        return Story((who,), question, answer, tuple(parts))
 
     def coupled(self) -> Story:
         """One passage names the boss of somebody, another tells of the boss."""
@@ -146,7 +147,8 @@ class Writer:
         question = f"What is the {asked} of the boss of {who}?"
         told = f"The boss of {who} is {boss}."
         parts = (self._tell((who, self._facts(others[1:])), also=[told]), self._tell((boss, facts)))
-        return Story((who,), question, facts[asked], parts)
+        answer = _fact(f"the boss of {who}", asked, facts[asked])
+        return Story((who,), question, answer, parts)
 
     def mixed(self) -> Story:
         """A question of any kind, with one passage that is enough."""
