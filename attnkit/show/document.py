@@ -9,17 +9,26 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from attnkit.text import safe_text
 
+_MARGINS = re.compile(r"^(?:\s+|//.*\n)+", re.MULTILINE)
 _INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
-def document(folder: Path, title: str, data: dict[str, Any]) -> bytes:
-    """`template.html` of a folder with its `page.js`, `page.css`, their hashes and the data."""
-    script = (folder / "page.js").read_text(encoding="utf-8")
+def document(
+    folder: Path, title: str, data: dict[str, Any], scripts: Sequence[str] = ("page.js",)
+) -> bytes:
+    """`template.html` of a folder with its scripts as one, `page.css`, their hashes and the data.
+
+    Scripts lose their indentation and the lines that are comments: no literal in them may have
+    several lines.
+    """
+    source = "".join((folder / name).read_text(encoding="utf-8") for name in scripts)
+    script = _MARGINS.sub("", source)
     style = (folder / "page.css").read_text(encoding="utf-8")
     parts = {
         "title": html.escape(safe_text(title)),

@@ -112,10 +112,7 @@ class Grid:
                 yield Segment(titles.rstrip()[:width], _DIM)
                 yield Segment.line()
                 bands = [
-                    [
-                        pooled(scales[row][at].values, places.rows, places.columns, False)
-                        for at in shown
-                    ]
+                    [pooled(scales[row][at].values, places.rows, places.columns) for at in shown]
                     for row in rows
                 ]
                 yield from _cells(bands, paint, places)

@@ -170,7 +170,7 @@ class _Drawing:
             self.layout = first
         else:
             self.layout = layout(sizes, widest + digits, width, paint.halves, wide)
-        self.values = pooled(shown.values, self.layout.rows, self.layout.columns, shown.signed)
+        self.values = pooled(shown.values, self.layout.rows, self.layout.columns, shown.middle)
         self.signed = shown.signed
 
     def lines(self) -> Iterator[Segment]:

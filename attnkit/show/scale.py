@@ -29,6 +29,11 @@ class Scaled:
     notes: tuple[str, ...] = ()
     """What a reader must know about values that lie outside or were changed."""
 
+    @property
+    def middle(self) -> float:
+        """The share that is no weight at all."""
+        return 0.5 if self.signed else 0.0
+
 
 def limits(weights: Sequence[NDArray[np.floating]], signed: bool = False) -> tuple[float, float]:
     """One range for several maps: from 0, or the lowest where it is negative, to the highest.
@@ -88,22 +93,25 @@ def scaled(
     return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
 
 
-def pooled(values: Float[Array, "T S"], rows: int, columns: int, signed: bool) -> Array:
-    """Blocks of `rows` x `columns` scaled values as one: the highest, or the farthest from 0.5."""
-    height, width = values.shape
-    if (rows, columns) == (1, 1) or not values.size:
+def pooled(
+    values: Float[Array, "*maps T S"], rows: int, columns: int, middle: float = 0.0
+) -> Float[Array, "*maps _ _"]:
+    """Blocks of `rows` x `columns` values as one each: the value farthest from `middle`."""
+    if not values.size:
         return values
-    starts = np.arange(0, height, rows), np.arange(0, width, columns)
 
     def blocks(function: np.ufunc) -> Array:
-        down = function.reduceat(values, starts[0], axis=0)
-        return np.asarray(function.reduceat(down, starts[1], axis=1), np.float32)
+        found = values
+        for axis, size in ((-2, rows), (-1, columns)):
+            if size > 1:
+                found = function.reduceat(found, np.arange(0, found.shape[axis], size), axis)
+        return found
 
     high = blocks(np.maximum)
-    if not signed:
+    if values.min() >= middle:
         return high
     low = blocks(np.minimum)
-    return np.where(0.5 - low > high - 0.5, low, high)
+    return np.where(middle - low > high - middle, low, high)
 
 
 def _unit(values: NDArray[np.float64]) -> Array:

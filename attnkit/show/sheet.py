@@ -199,7 +199,7 @@ class Sheet:
 
     def _drawn(self, block: Block, panel: Panel, place: Place) -> Matrix:
         """Values from 0 to 1; a map with more cells than its picture has pixels is pooled."""
-        values = self._scaled(panel.values, block.signed).values
+        scaled = self._scaled(panel.values, block.signed)
         sides = ((len(block.queries), place.height), (len(block.keys), place.width))
         down, across = (max(1, math.ceil(n / (inches * RESOLUTION))) for n, inches in sides)
         if down * across > 1:
@@ -208,7 +208,7 @@ class Sheet:
                 f"their pictures have pixels: each shows the largest of {down} x {across}"
             )
             self.warnings += [told] if told not in self.warnings else []
-        return pooled(values, down, across, block.signed)
+        return pooled(scaled.values, down, across, scaled.middle)
 
     def _panel(
         self,

@@ -20,7 +20,8 @@ from attnkit.errors import UsageError
 from attnkit.maps import Capture, Layer, Token
 from attnkit.show.page import BUDGET, page
 from attnkit.show.page.budget import fitted
-from attnkit.show.page.encode import decode, encode, pooled
+from attnkit.show.page.encode import decode, encode
+from attnkit.show.scale import pooled
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -84,6 +85,9 @@ def test_one_script_and_one_style_run_and_nothing_is_fetched() -> None:
         assert "import(" not in text
     assert "innerHTML" not in script
     assert "eval" not in script
+    assert not re.search(r"(?m)^(\s|//)", script), "no margins, no comments"
+    assert script.startswith('"use strict";')
+    assert len(script) < 30_000
     policy = next(a["content"] for tag, a in document.elements if a.get("http-equiv"))
 
     def hashed(text: str) -> str:
@@ -140,7 +144,7 @@ def test_pools_keep_what_is_farthest_from_zero() -> None:
     weights = np.zeros((1, 5, 5), np.float32)
     weights[0, 1, 1], weights[0, 4, 0], weights[0, 4, 1] = 0.25, -0.5, 0.25
     expected = [[0.25, 0, 0], [0, 0, 0], [-0.5, 0, 0]]
-    np.testing.assert_array_equal(pooled(weights, (2, 2))[0], expected)
+    np.testing.assert_array_equal(pooled(weights, 2, 2)[0], expected)
 
 
 def test_what_is_no_number_is_counted_and_breaks_no_page() -> None:
@@ -197,6 +201,17 @@ def test_the_reference_of_a_capture_is_one_more_to_compare() -> None:
     assert data["start"]["other"] == 1
 
 
+def test_texts_that_models_share_are_said_once_and_notes_name_their_model() -> None:
+    first, second = translation("a"), replace(translation("b"), output="Ein Hund.", how="given")
+    noted = replace(second, facts={"note": "cut after 8 tokens"})
+    assert Document(page([first, noted])).data["texts"] == [
+        ["read", "A man cleaning a window."],
+        ["wrote", "Ein Mann putzt ein Fenster. (beam 5)"],
+        ["given", "Ein Hund."],
+        ["note", "b: cut after 8 tokens"],
+    ]
+
+
 def test_no_map_to_show_is_refused() -> None:
     with pytest.raises(UsageError, match="no attention maps to show"):
         page([replace(translation(), maps={})])
@@ -230,7 +245,7 @@ def test_144_heads_of_512_tokens_fit_and_thumbnails_are_the_largest_of_each_pool
     for layer in range(12):
         mean = maps["full"][f"{layer}.mean"]
         assert max(mean["pool"]) < 8, "finer than the thumbnails"
-        exact = pooled(weights[layer].mean(0, keepdims=True), tuple(mean["pool"]))
+        exact = pooled(weights[layer].mean(0, keepdims=True), *mean["pool"])
         assert np.abs(decode(mean) - exact).max() <= 1 / 255
 
 

@@ -316,6 +316,80 @@ def test_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
     assert page.text_content("#unit") == "difference"
 
 
+PIXELS = """([at, x, y]) => [...document.querySelectorAll("#grid canvas")].slice(0, at).map(
+  (canvas) => [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3))"""
+
+
+def coloured(page: Any, palette: str, shares: Any) -> Any:
+    """The colours of shares from 0 to 1."""
+    data = json.loads(page.text_content("#data"))
+    colours = np.array(list(bytes.fromhex(data["colours"][palette]))).reshape(256, 3)
+    return colours[np.rint(255 * np.asarray(shares)).astype(int)]
+
+
+def test_thumbnails_of_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
+    first, second = translation("one"), translation("two", seed=8)
+    page = show(first, second, view="grid")
+    a, b = (some.maps["cross"].weights for some in (first, second))
+    assert page.locator("#grid button").count() == 2 * (3 + 1)
+    assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
+    assert page.text_content("#note") == "Left: one. Right: two."
+    values = [a[0, :, 3, 2].mean(), b[0, :, 3, 2].mean(), a[0, 0, 3, 2], b[0, 0, 3, 2]]
+    expected = coloured(page, "sequential", np.array(values) / max(a.max(), b.max()))
+    assert np.abs(page.evaluate(PIXELS, [4, 2, 3]) - expected).max() <= 6
+    choose(page, mode="difference")
+    assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
+    assert page.text_content("#note") == "Each is two minus one."
+    change = b - a
+    values = [change[0, :, 3, 2].mean(), change[0, 0, 3, 2]]
+    expected = coloured(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
+    assert np.abs(page.evaluate(PIXELS, [2, 2, 3]) - expected).max() <= 8
+    choose(page, other="-1")
+    assert page.text_content("#note") == ""
+    assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
+
+
+def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show: Open) -> None:
+    second = translation("two", heads=2)
+    page = show(translation("one"), second, view="grid")
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == (
+        "nothing to showhead 2"
+    )
+    choose(page, mode="difference")
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == (
+        "no differencehead 2"
+    )
+    other = tokens(SOURCE.replace("_man", "_dog"))
+    apart = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
+    page = show(translation("one"), apart, view="grid")
+    choose(page, kind="encoder", mode="difference")
+    assert "do not have the same tokens" in page.text_content("#note")
+    assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
+
+
+def test_a_head_in_full_and_a_pooled_one_are_subtracted_as_coarse_as_the_coarser(
+    show: Open,
+) -> None:
+    first = long(2, 4, 150)
+    maps = first.maps["encoder"]
+    turned = replace(maps, weights=maps.weights[:, ::-1].copy())
+    page = show(first, replace(first, model="two", maps={"encoder": turned}),
+                options={"budget": 150_000})  # fmt: skip
+    choose(page, layer="0", head="0")
+    pools = ["largest of" in page.locator(".pane p").nth(pane).text_content() for pane in (0, 1)]
+    assert pools == [False, True]
+    choose(page, mode="difference")
+    assert page.text_content("#note") == ""
+    rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["overview"][
+        "pool"
+    ]
+    a, b = (
+        some[0, 0, rows : 2 * rows, columns : 2 * columns].max()
+        for some in (maps.weights, turned.weights)
+    )
+    assert number(hover(page, 1, 1)) == pytest.approx(b - a, abs=2 * STEP)
+
+
 def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
     other = tokens(SOURCE.replace("_man", "_dog"))
     second = replace(translation("two"), maps={"encoder": made("encoder", other, other)})

@@ -68,10 +68,10 @@ def test_values_that_are_no_numbers_are_counted() -> None:
 
 def test_pooling_keeps_the_highest_of_each_block() -> None:
     values = np.arange(15, dtype=np.float32).reshape(3, 5) / 14
-    found = pooled(values, 2, 2, signed=False) * 14
+    found = pooled(values, 2, 2) * 14
     assert np.allclose(found, [[6, 8, 9], [11, 13, 14]])
 
 
 def test_pooling_of_differences_keeps_the_farthest_from_none() -> None:
-    found = pooled(matrix([0.1, 0.6, 0.5, 0.9, 0.5]), 1, 2, signed=True)
+    found = pooled(matrix([0.1, 0.6, 0.5, 0.9, 0.5]), 1, 2, middle=0.5)
     assert np.allclose(found, [[0.1, 0.9, 0.5]])

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from attnkit.errors import UsageError
-from attnkit.maps import KINDS, Capture, Kind, Maps, Token
+from attnkit.maps import KINDS, Capture, Kind, Layer, Maps, Token
 from attnkit.mapstats import statistics
 from attnkit.show.colour import Palette, table
 from attnkit.show.document import document
@@ -35,7 +35,7 @@ NUMBERS = (
 )
 """Fields of `attnkit.mapstats.Numbers`, and what they say to a reader."""
 
-_FOLDER = Path(__file__).parent
+_SCRIPTS = ("maps.js", "draw.js", "page.js")
 
 
 def page(
@@ -86,15 +86,37 @@ def page(
     data = {
         "captures": records, "axes": axes.found, "command": safe_text(command),
         "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
-        "floor": FLOOR, "kinds": NAMES, "sides": AXES, "static": STATIC,
-        "numbers": NUMBERS, "start": start,
+        "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
+        "texts": _texts([capture for capture, _ in kept]), "omitted": "",
     }  # fmt: skip
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
-    room = budget - len(document(_FOLDER, title, data))
+    room = budget - len(_document(title, data)) - 300 * len(every)
     described = [maps for record in records for maps in record["maps"]]
     for maps, coded in zip(described, fitted([_finite(maps) for maps in every], room), strict=True):
         maps |= coded
-    return document(_FOLDER, title, data)
+    data["omitted"] = _omitted(described, safe_text(command))
+    return _document(title, data)
+
+
+def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
+    """How many heads the page holds in full, where not all of them; up to 200 letters for each."""
+    said = []
+    for maps in described:
+        down, across = maps["overview"]["pool"]
+        if down * across > 1:
+            whole = sum(not name.endswith("mean") for name in maps["full"])
+            every = len(maps["layers"]) * len(maps["heads"])
+            said.append(
+                f"{NAMES[maps['kind']]}: {whole} of {every} heads are here in full resolution, the "
+                f"others as the largest of each {down} \u00d7 {across} weights"
+            )
+    if not said:
+        return ""
+    return f"To keep this file small: {'; '.join(said)}. In full: {command} --layer L --head H"
+
+
+def _document(title: str, data: dict[str, Any]) -> bytes:
+    return document(Path(__file__).parent, title, data, _SCRIPTS)
 
 
 class _Axes:
@@ -139,10 +161,24 @@ def _single(maps: Maps) -> bool:
     return maps.weights.shape[:2] == (1, 1)
 
 
+def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
+    """What was read and written, each text once, and notes."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for one in captures:
+        if one.source:
+            found["read", one.source] = "read", one.source
+        if one.output:
+            name = "given" if one.how == "given" else "wrote"
+            how = f" ({one.how})" if one.how not in ("", "given") else ""
+            found["wrote", one.output] = name, one.output + how
+        if note := one.facts.get("note"):
+            found["note", note] = "note", f"{one.model}: {note}"
+    return [(name, safe_text(text)) for name, text in found.values()]
+
+
 def _record(capture: Capture, every: Sequence[Maps], axes: _Axes) -> dict[str, Any]:
     return {
-        "model": safe_text(capture.model), "source": safe_text(capture.source),
-        "output": safe_text(capture.output), "how": safe_text(capture.how),
+        "model": safe_text(capture.model),
         "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
         "maps": [_describe(maps, axes) for maps in every],
     }  # fmt: skip
@@ -154,7 +190,7 @@ def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
         "layers": [
             {
                 "number": layer.number, "mechanism": safe_text(layer.mechanism),
-                "exact": layer.exact, "static": layer.static,
+                "exact": layer.exact, "static": layer.static, "said": _said(layer),
                 "distance": layer.distance and _rounded(layer.distance),
             }
             for layer in maps.layers
@@ -165,6 +201,15 @@ def _describe(maps: Maps, axes: _Axes) -> dict[str, Any]:
         "lost": int(maps.weights.size - np.isfinite(maps.weights).sum()),
         "numbers": [[_rounded(head) for head in layer] for layer in statistics(maps)],
     }  # fmt: skip
+
+
+def _said(layer: Layer) -> str:
+    said = [safe_text(layer.mechanism)]
+    if layer.static:
+        said.append(STATIC)
+    if not layer.exact:
+        said.append("effective map: what the mechanism amounts to, not a matrix that it forms")
+    return " \u00b7 ".join(said)
 
 
 def _rounded(numbers: Iterable[float | None]) -> list[float | None]:

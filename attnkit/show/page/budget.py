@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from attnkit.maps import Maps
-from attnkit.show.page.encode import Power, Weights, encode, pooled
+from attnkit.show.page.encode import Power, Weights, encode
+from attnkit.show.scale import pooled
 
 SIDES = (64, 48, 32, 24, 16, 8)
 """Sizes of thumbnails to try, in cells."""
@@ -71,7 +72,7 @@ def _factors(maps: Maps, side: int) -> tuple[int, int]:
 
 def _thumbnails(maps: Maps, side: int) -> dict[str, Any]:
     pool = _factors(maps, side)
-    return encode(pooled(_stack(maps), pool), 1, pool)
+    return encode(pooled(_stack(maps), *pool), 1, pool)
 
 
 def _add_means(every: Sequence[Maps], parts: list[dict[str, Any]], left: Room) -> None:
@@ -93,7 +94,7 @@ def _finest(mean: Weights, coarsest: tuple[int, ...], room: int) -> dict[str, An
     factor = 1
     while True:
         pool = min(factor, coarsest[0]), min(factor, coarsest[1])
-        coded = encode(pooled(mean, pool), 1, pool)
+        coded = encode(pooled(mean, *pool), 1, pool)
         if size(coded) <= room or factor >= max(coarsest):
             return coded
         factor *= 2

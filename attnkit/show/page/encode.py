@@ -63,21 +63,6 @@ def decode(coded: dict[str, Any]) -> Weights:
     return values
 
 
-def pooled(weights: Float[NDArray[np.float32], "... T S"], pool: tuple[int, int]) -> Weights:
-    """The value farthest from 0 of each pool of queries and keys, as maps [N, T', S']."""
-    stack = weights.reshape(-1, *weights.shape[-2:])
-    signed = bool(stack.min() < 0)
-    for axis, size in ((1, pool[0]), (2, pool[1])):
-        if size > 1:
-            starts = np.arange(0, stack.shape[axis], size)
-            high = np.maximum.reduceat(stack, starts, axis)
-            if signed:
-                low = np.minimum.reduceat(stack, starts, axis)
-                high = np.where(high >= -low, high, low)
-            stack = high
-    return stack
-
-
 def _with_sums(weights: Weights, places: Weights, steps: Weights) -> Weights:
     """Steps with which each row has its exact sum, where that moves no value far."""
     wanted = weights.sum(2, keepdims=True, dtype=np.float64)
