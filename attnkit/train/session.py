@@ -23,7 +23,7 @@ from attnkit.scoring import Entry
 from attnkit.train import events
 from attnkit.train.events import Event, Note, Skipped
 from attnkit.train.fit import Job, fit
-from attnkit.train.memory import keep_freed_memory
+from attnkit.train.memory import give_back_freed_memory, keep_freed_memory
 from attnkit.train.precision import choose
 from attnkit.train.signals import Stop
 from attnkit.train.stream import Stream
@@ -102,6 +102,7 @@ def train(
                     for event in _one(session, run, one, name, seed):
                         yield replace(event, variant=name, seed=seed)
                 runs.append(run)
+                give_back_freed_memory()
         yield from _score(session, runs)
 
 
