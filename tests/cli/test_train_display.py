@@ -74,6 +74,8 @@ def failing(error: BaseException) -> Training:
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """`attnkit train toy.yaml WORDS` with a stand-in for the training."""
     (tmp_path / "toy.yaml").write_text(RECIPE)
+    for name in ("a.en", "a.de", "b.en", "b.de", "c.en", "c.de"):  # a dry run looks for them
+        (tmp_path / name).write_text("a line\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG"):

@@ -150,7 +150,7 @@ def test_empty_hypotheses_and_references_score_without_error() -> None:
     ours = score(TEXT, ["", ""], [["a b"], [""]], Eval())
     assert {name: value.value for name, value in ours.items()} == {
         "bleu": 0, "chrf": 0, "ter": 100, "rouge1": 0, "rouge2": 0, "rougeL": 0, "rougeLsum": 0,
-        "bleu1": 0, "bleu4": 0, "exact-match": 50,
+        "bleu1": 0, "bleu4": 0, "exact-match": 50, "answer-match": 50, "answer-f1": 0,
     }  # fmt: skip
 
 
