@@ -150,7 +150,8 @@ TRAIN = GOOD + "train: {%s}\n"
         (
             GOOD.replace("translation\n", "translating\n", 1),
             "r.yaml:1:7: task: must be one of translation, summarization, dialogue,"
-            " language-modeling, question-answering, classification, got 'translating'; did you mean translation?",
+            " language-modeling, question-answering, classification, got 'translating';"
+            " did you mean translation?",
         ),
         (
             GOOD + "train: {lr: 1}\ntrain.lr: 2\n",
