@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from test_merged import alone, model, reader
 from torch import Tensor
 
 from attnkit.errors import UsageError
@@ -16,7 +17,6 @@ from attnkit.nbce.reader import Reader, Row
 from attnkit.recipe.schema import Search
 from attnkit.search import search
 from attnkit.tokens import BOS, EOS, PAD, UNK
-from tests.nbce.test_merged import alone, model, reader
 
 CONTEXTS = [
     ["one red dog", "two cats and a very red dog", "cats"],

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trained import tokenizer
 
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.nbce.contexts import Context, Part, from_jsonl, from_text, prepare, windows
 from attnkit.nbce.splitting import sentences
-from tests.trained import tokenizer
 
 
 def count(text: str) -> int:

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 import torch
 from torch import Tensor
+from trained import tokenizer
 
 from attnkit import mechanisms, models
 from attnkit.errors import UsageError
@@ -18,7 +19,6 @@ from attnkit.nbce.reader import Causal, Reader, Row
 from attnkit.recipe import schema
 from attnkit.recipe.schema import Search
 from attnkit.tokens import BOS, EOS, PAD
-from tests.trained import tokenizer
 
 SIZE = len(tokenizer().target)
 VARIANTS = {

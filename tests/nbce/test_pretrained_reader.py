@@ -13,6 +13,9 @@ from torch import Tensor
 
 pytest.importorskip("transformers")
 
+import pretrained
+from pretrained import SIZE, network, tokenizer
+
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
@@ -22,8 +25,6 @@ from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged import answers
 from attnkit.nbce.reader import Row
 from attnkit.recipe.schema import Search
-from tests import pretrained
-from tests.pretrained import SIZE, network, tokenizer
 
 SHARING = ("llama", "gpt2", "gpt-neox", "bloom")
 """Rotary, learned and ALiBi positions that do not go by columns."""

@@ -10,6 +10,9 @@ from torch import Tensor
 
 pytest.importorskip("transformers")
 
+import pretrained
+from pretrained import network, tokenizer
+
 from attnkit.errors import UsageError
 from attnkit.huggingface import Pretrained
 from attnkit.nbce import merge, open_model
@@ -19,8 +22,6 @@ from attnkit.nbce.merged import answers
 from attnkit.nbce.reader import Row
 from attnkit.nbce.sources import PretrainedSources
 from attnkit.recipe.schema import Search
-from tests import pretrained
-from tests.pretrained import network, tokenizer
 
 NAMES = ("bart", "t5", "marian")
 TEXTS = ("A small river runs behind the old mill.", "", "Nobody fishes.", "Nobody fishes.")
