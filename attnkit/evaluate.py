@@ -37,6 +37,7 @@ from attnkit.scoring.kept import Kept
 from attnkit.search import Tally, translate
 
 if TYPE_CHECKING:
+    from attnkit.data.corpus import Corpus
     from attnkit.models.base import Model
     from attnkit.runs import Run
     from attnkit.tokens import Tokenizer
@@ -81,23 +82,33 @@ def evaluate(
         RecipeError: a metric of output text for a language model.
         UnavailableError: the device or a tokeniser's package is missing.
     """
+    recipe = run.recipe
+    names = _metrics(eval, recipe.task)
+    corpus = corpus_of(run, data_dir, offline)
+    spec = (search or recipe.search).model_copy(update={"n_best": 1})
+    job = _Job(run, eval, names, spec, pick_device(device), force, progress)
+    return [job.split(split, list(corpus.rows(split))) for split in splits]
+
+
+def corpus_of(run: "Run", data_dir: str | Path | None, offline: bool) -> "Corpus":
+    """The corpus of a finished run.
+
+    Raises:
+        MissingInputError: the run is not finished, or a file of the corpus is not there.
+        DataError: a file is damaged.
+    """
     from attnkit.data.corpus import Corpus
 
     if not run.finished:
         raise MissingInputError(
             f"{run.path}: training is not finished; run `attnkit train` again to go on"
         )
-    recipe = run.recipe
-    names = _metrics(eval, recipe.task)
-    corpus = Corpus.open(
-        recipe.data,
-        recipe.task,
+    return Corpus.open(
+        run.recipe.data,
+        run.recipe.task,
         data_dir=None if data_dir is None else Path(data_dir),
         offline=offline,
     )
-    spec = (search or recipe.search).model_copy(update={"n_best": 1})
-    job = _Job(run, eval, names, spec, pick_device(device), force, progress)
-    return [job.split(split, list(corpus.rows(split))) for split in splits]
 
 
 def comparison(

@@ -1,10 +1,11 @@
-"""Forms of a result: the words of --format, and tables as text for other programs."""
+"""Forms of a result: the words of --format, tables as text for other programs, files to save."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnkit.cli import console
-from attnkit.errors import UsageError
+from attnkit.errors import OutputPathError, UsageError
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
@@ -27,6 +28,28 @@ def choices(word: str, known: Sequence[str]) -> str:
     """How to go on after an unknown word."""
     near = nearest(word, known)
     return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
+
+
+def check_saves(path: Path, suffixes: Sequence[str]) -> None:
+    """Refuse a file that --save could not write, before any work is done.
+
+    Raises:
+        UsageError: its suffix is none of these.
+        OutputPathError: it is a folder, or in none.
+    """
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(
+            f"--save {path}: suffix {quoted(path.suffix)} is not known; choose from "
+            + " ".join(suffixes)
+        )
+    check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """The second half of `check_saves`, for a command with a rule of its own for the suffix."""
+    if path.is_dir() or not path.parent.is_dir():
+        why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise OutputPathError(f"--save {path}: cannot be created: {why}")
 
 
 def write(table: "Table", format: str) -> None:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attnkit.cli import answering, console, plugin
+from attnkit.cli import answering, console, forms, plugin
 from attnkit.cli.generate import settings
 from attnkit.cli.lines import open_lines
-from attnkit.errors import OutputPathError, UsageError
-from attnkit.text import nearest, quoted
+from attnkit.errors import UsageError
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.nbce.contexts import Context
@@ -215,17 +215,9 @@ def _checked(
     """Refuse what could not be written or means nothing, before any work is done."""
     for word in baselines:
         if word not in BASELINES:
-            near = nearest(word, BASELINES)
-            hint = f"did you mean {near}? " if near else ""
-            raise UsageError(f"--baseline {quoted(word)}: {hint}choose from {', '.join(BASELINES)}")
+            raise UsageError(f"--baseline {quoted(word)}: {forms.choices(word, BASELINES)}")
     for path in files:
-        if path.suffix.lower() not in FILES:
-            raise UsageError(
-                f"--save {path}: suffix {quoted(path.suffix)} is not known; choose from "
-                + " ".join(FILES)
-            )
-        if not path.parent.is_dir():
-            raise OutputPathError(f"{path}: cannot be created: there is no folder {path.parent}")
+        forms.check_saves(path, FILES)
     if plain and not trace:
         raise UsageError("--plain is how a trace is shown: add --trace")
     if plain and as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit.cli import console, forms, plugin
-from attnkit.errors import MissingInputError, OutputPathError, UsageError
+from attnkit.errors import UsageError
 from attnkit.files import atomic_write
 from attnkit.text import quoted
 
@@ -123,8 +123,7 @@ def _check(rows: int | None, kinds: Sequence[str] | None, format: str, save: Pat
         if figure.suffix(save) not in figure.FORMATS:
             raise UsageError(f"--save {save}: the name must end in .png, .svg or .pdf")
         figure.require(figure.suffix(save))
-        if not save.parent.is_dir():
-            raise OutputPathError(f"--save {save}: there is no folder {save.parent}")
+        forms.check_place(save)
 
 
 def _kinds() -> "tuple[Kind, ...]":
@@ -143,15 +142,9 @@ def _rows(
     """
     from itertools import islice
 
-    from attnkit.data.corpus import Corpus
+    from attnkit.evaluate import corpus_of
 
-    if not run.finished:
-        raise MissingInputError(
-            f"{run.path}: training is not finished; run `attnkit train` again to go on"
-        )
-    recipe = run.recipe
-    corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, offline=offline)
-    return list(islice(corpus.rows(split), most))
+    return list(islice(corpus_of(run, data_dir, offline).rows(split), most))
 
 
 class _Progress:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from attnkit.cli import console, plugin
+from attnkit.cli import console, forms, plugin
 from attnkit.cli.lines import open_lines
-from attnkit.errors import OutputPathError, UsageError
+from attnkit.errors import UsageError
 from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def visualize_attn(
     files = _checked(save or [], bool(other))
     for word in screen or ():
         if word not in SCREENS:
-            raise UsageError(f"--view {quoted(word)}: choose from {', '.join(SCREENS)}")
+            raise UsageError(f"--view {quoted(word)}: {forms.choices(word, SCREENS)}")
     asked = {"beam": beam, "top_p": top_p, "temperature": temperature, "seed": seed,
              "max_length": max_length}  # fmt: skip
     request = Request(
@@ -189,17 +189,10 @@ def _checked(files: Sequence[Path], several: bool) -> Sequence[Path]:
     """Refuse what could not be written of one model or several, before any work is done."""
     known = (*PICTURES, *PAGES, *NUMBERS)
     for path in files:
+        forms.check_saves(path, known)
         suffix = path.suffix.lower()
-        if suffix not in known:
-            raise UsageError(
-                f"--save {path}: suffix {quoted(path.suffix)} is not known; choose from "
-                + " ".join(known)
-            )
         if suffix in NUMBERS and several:
             raise UsageError(f"--save {path}: {suffix} holds one model: leave --with out")
-        if path.is_dir() or not path.parent.is_dir():
-            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-            raise OutputPathError(f"--save {path}: {why}")
         if suffix in PICTURES:
             from attnkit.show.figure import require
 

@@ -18,7 +18,7 @@ from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.quiet import transformers
 from attnkit.nbce.prompts import Prompts
-from attnkit.nbce.reader import BATCH_TOKENS, Causal, Kept, Row
+from attnkit.nbce.reader import BATCH_TOKENS, Causal, Kept, Reader, Row
 
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 """Layers of a cache that are a list of keys and values; others keep sums, or more than that."""
@@ -44,10 +44,31 @@ class Read(NamedTuple):
     """Position of the last token; -1 before the first."""
 
 
-class HuggingFace(Causal):
-    """A causal model of transformers."""
+class Templated(Reader):
+    """What readers of both kinds of transformers' models share: rows come from a template."""
 
     special = 4
+    model: Any
+    """A PreTrainedModel."""
+    prompts: Prompts
+
+    @property
+    def device(self) -> torch.device:
+        """See `Reader.device`."""
+        found: torch.device = self.model.get_input_embeddings().weight.device
+        return found
+
+    def encode(self, text: str) -> list[int]:
+        """See `Reader.encode`."""
+        return self.prompts.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """See `Reader.decode`."""
+        return self.prompts.decode(ids)
+
+
+class HuggingFace(Templated, Causal):
+    """A causal model of transformers."""
 
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
         """Try out how the model reads padded rows.
@@ -73,20 +94,6 @@ class HuggingFace(Causal):
         self._check_cache()
         self.size, self.shares, self.windows = self._try_out()
         self.ends = ends(self.model, opened.tokenizer, self.size)
-
-    @property
-    def device(self) -> torch.device:
-        """See `Reader.device`."""
-        found: torch.device = self.model.get_input_embeddings().weight.device
-        return found
-
-    def encode(self, text: str) -> list[int]:
-        """See `Reader.encode`."""
-        return self.prompts.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `Reader.decode`."""
-        return self.prompts.decode(ids)
 
     def row(self, context: str, prompt: str) -> Row:
         """See `Reader.row`; see `Prompts.row`."""

@@ -17,7 +17,7 @@ from attnkit.tokens import BOS, EOS, PAD, Tokenizer
 if TYPE_CHECKING:
     from attnkit.runs import Run
 
-NEWLINE = " "
+GAP = " "
 """Between context and prompt: white space is one space to the tokenizer."""
 
 
@@ -37,7 +37,23 @@ def open_run(run: "Run", device: str = "cpu") -> Reader:
     return Sources(model, tokenizer, name, run.recipe.data.max_length)
 
 
-class Decoder(Causal):
+class Trained(Reader):
+    """What readers of both kinds of models share."""
+
+    model: Model
+
+    @property
+    def device(self) -> torch.device:
+        """See `Reader.device`."""
+        return self.model.output.weight.device
+
+    def step(self, ids: Int[Tensor, "R 1"], kept: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
+        """See `Reader.step`."""
+        logits, kept = self.model.step(ids, kept, last=True)
+        return logits[:, -1], kept
+
+
+class Decoder(Trained, Causal):
     """A language model trained by attnkit, on text or on pairs of texts."""
 
     def __init__(
@@ -48,11 +64,6 @@ class Decoder(Causal):
         self.pairs = pairs
         self.size, self.ends, self.limit = len(tokenizer.target), frozenset({EOS}), model.limit
         self.windows = _apart(model)
-
-    @property
-    def device(self) -> torch.device:
-        """See `Reader.device`."""
-        return self.model.output.weight.device
 
     def encode(self, text: str) -> list[int]:
         """See `Reader.encode`."""
@@ -79,11 +90,6 @@ class Decoder(Causal):
     def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], kept: Decode) -> Decode:
         """See `Causal.read`."""
         return self.model.advance(ids, kept, real)[1]
-
-    def step(self, ids: Int[Tensor, "R 1"], kept: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        """See `Reader.step`."""
-        logits, kept = self.model.step(ids, kept, last=True)
-        return logits[:, -1], kept
 
     def select(
         self, kept: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
@@ -123,7 +129,7 @@ def _apart(model: Model) -> str:
     return ""
 
 
-class Sources(Reader):
+class Sources(Trained):
     """An encoder-decoder trained by attnkit: a row is a source, and all outputs begin alike."""
 
     windows = "an encoder-decoder reads each context in a source of its own"
@@ -132,11 +138,6 @@ class Sources(Reader):
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.size, self.ends = len(tokenizer.target), frozenset({EOS})
         self.limit, self.longest = None, longest
-
-    @property
-    def device(self) -> torch.device:
-        """See `Reader.device`."""
-        return self.model.output.weight.device
 
     def encode(self, text: str) -> list[int]:
         """See `Reader.encode`."""
@@ -148,7 +149,7 @@ class Sources(Reader):
 
     def row(self, context: str, prompt: str) -> Row:
         """See `Reader.row`: the source is the context and the prompt behind it."""
-        return Row((*self.encode(f"{context}{NEWLINE}{prompt}"), EOS), (BOS,))
+        return Row((*self.encode(f"{context}{GAP}{prompt}"), EOS), (BOS,))
 
     def excess(self, row: Row, longest: int) -> int:
         """See `Reader.excess`; outputs have room of their own."""
@@ -159,7 +160,7 @@ class Sources(Reader):
         for row in rows:
             if len(row.head) == 1:
                 raise UsageError("the prompt is empty: say what the model should answer")
-            if len(row.head) > self.longest:
+            if self.excess(row, longest):
                 raise UsageError(
                     f"a context and its prompt have {len(row.head):,} tokens, and {self.name} was "
                     f"trained for {self.longest:,}: split the context (--window)"
@@ -176,11 +177,6 @@ class Sources(Reader):
         places = torch.tensor([index[row.head] for row in rows], device=self.device)
         joined = Decode(*(_joined(list(part)) for part in zip(*parts, strict=True)))
         return joined.select(places, places)
-
-    def step(self, ids: Int[Tensor, "R 1"], kept: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        """See `Reader.step`."""
-        logits, kept = self.model.step(ids, kept, last=True)
-        return logits[:, -1], kept
 
     def select(
         self, kept: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None

@@ -14,8 +14,8 @@ import torch
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import Asked, accepted
-from attnkit.errors import MissingInputError, UsageError
-from attnkit.evaluate import digest, kept_before, pick_device
+from attnkit.errors import UsageError
+from attnkit.evaluate import corpus_of, digest, kept_before, pick_device
 from attnkit.nbce.ask import Reply, ask
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.own import open_run
@@ -92,18 +92,9 @@ def evaluate(
         DataError: a split has no contexts, or too few.
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
-    if not run.finished:
-        raise MissingInputError(
-            f"{run.path}: training is not finished; run `attnkit train` again to go on"
-        )
     recipe = run.recipe
     chosen = spec or recipe.contexts
-    corpus = Corpus.open(
-        recipe.data,
-        recipe.task,
-        data_dir=None if data_dir is None else Path(data_dir),
-        offline=offline,
-    )
+    corpus = corpus_of(run, data_dir, offline)
     cases = [case for split in splits for case in _cases(corpus, split, chosen)]
     greedy = (search or recipe.search).model_copy(update={"n_best": 1})
     job = _Job(run, eval, _metrics(eval), chosen, greedy, pick_device(device), force, progress)

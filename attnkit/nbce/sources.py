@@ -11,9 +11,9 @@ from torch import Tensor
 from attnkit.errors import UsageError
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.quiet import transformers
-from attnkit.nbce.huggingface import copied, ends
+from attnkit.nbce.huggingface import Templated, copied, ends
 from attnkit.nbce.prompts import Prompts
-from attnkit.nbce.reader import BATCH_TOKENS, Reader, Row
+from attnkit.nbce.reader import BATCH_TOKENS, Row
 
 
 class Read(NamedTuple):
@@ -27,10 +27,9 @@ class Read(NamedTuple):
     """An EncoderDecoderCache; its layers may be shared."""
 
 
-class PretrainedSources(Reader):
+class PretrainedSources(Templated):
     """An encoder-decoder of transformers."""
 
-    special = 4
     windows = "an encoder-decoder reads each context in a source of its own"
 
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
@@ -54,20 +53,6 @@ class PretrainedSources(Reader):
             raise UsageError(f"{self.name}: no decoder_start_token_id: it cannot start an output")
         forced = settings.forced_bos_token_id
         self.start = (start,) if forced is None else (start, forced)
-
-    @property
-    def device(self) -> torch.device:
-        """See `Reader.device`."""
-        found: torch.device = self.model.get_input_embeddings().weight.device
-        return found
-
-    def encode(self, text: str) -> list[int]:
-        """See `Reader.encode`."""
-        return self.prompts.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `Reader.decode`."""
-        return self.prompts.decode(ids)
 
     def row(self, context: str, prompt: str) -> Row:
         """See `Reader.row`: the source is the template, with the tokenizer's special tokens."""
