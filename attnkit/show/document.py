@@ -15,6 +15,7 @@ from typing import Any
 
 from attnkit.text import safe_text
 
+_FOLDER = Path(__file__).parent
 _MARGINS = re.compile(r"^(?:\s+|//.*\n)+", re.MULTILINE)
 _INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
@@ -22,14 +23,15 @@ _INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 def document(
     folder: Path, title: str, data: dict[str, Any], scripts: Sequence[str] = ("page.js",)
 ) -> bytes:
-    """`template.html` of a folder with its scripts as one, `page.css`, their hashes and the data.
+    """`body.html` of a folder in `frame.html`, with its scripts as one, style, hashes and data.
 
-    Scripts lose their indentation and the lines that are comments: no literal in them may have
-    several lines.
+    `frame.html` and `frame.css` are what all pages share; the folder's `page.css` comes behind, so
+    that it wins.  Scripts lose their indentation and the lines that are comments: no literal in
+    them may have several lines.
     """
-    source = "".join((folder / name).read_text(encoding="utf-8") for name in scripts)
+    source = "".join(_text(folder / name) for name in scripts)
     script = _MARGINS.sub("", source)
-    style = (folder / "page.css").read_text(encoding="utf-8")
+    style = _text(_FOLDER / "frame.css") + _text(folder / "page.css")
     parts = {
         "title": html.escape(safe_text(title)),
         "script": script,
@@ -38,9 +40,13 @@ def document(
         "style-hash": _hash(style),
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_INERT),
     }
-    template = (folder / "template.html").read_text(encoding="utf-8")
-    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: parts[found[1]], template)
+    frame = _text(_FOLDER / "frame.html").replace("{{body}}", _text(folder / "body.html"))
+    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: parts[found[1]], frame)
     return filled.encode("utf-8")
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:
