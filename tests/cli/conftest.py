@@ -4,9 +4,18 @@ from pathlib import Path
 
 import pytest
 from shell import Command, attnkit_in
+from trained import make_run
+
+from attnkit.runs import Run
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Command:
     """The real command line in a process of its own, in an empty folder."""
     return attnkit_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run of a tiny untrained model, one for each file of tests."""
+    return make_run(tmp_path_factory.mktemp("run"))

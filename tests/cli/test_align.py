@@ -1,33 +1,18 @@
 """`attnkit align`: sentence pairs in, links out; scores; and what it refuses."""
 
-import io
 import json
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from called import Done, called
 from trained import make_run
 
-from attnkit.cli import main
 from attnkit.runs import Run
 
 SOURCE = "one red dog\n\na dog and a cat\n"
 TARGET = "ein roter hund\n\nein hund und eine katze\n"
 GOLD = "0-0 1-1 2-2\n\n0-0 1-1 2-2 3?3 4-4\n"
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("align"))
 
 
 @pytest.fixture
@@ -38,10 +23,7 @@ def align(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
         Path(f"a.{name}").write_text(text, encoding="utf-8")
 
     def call(*words: str, stdin: str = "", of: Run = run) -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        capsys.readouterr()
-        code = main(["align", str(of.path), *words])
-        return Done(code, *capsys.readouterr())
+        return called(capsys, "align", str(of.path), *words, stdin=stdin)
 
     return call
 
@@ -140,9 +122,7 @@ def test_what_is_wrong_is_said_in_one_line(
     Path("none").write_text("0?0\n\n\n")
     done = align(*words)
     assert (done.code, done.out) == (code, "")
-    error = done.err.splitlines()[-1]
-    assert error.startswith("attnkit: error: ")
-    assert message in error
+    assert message in done.refusal
 
 
 def test_a_line_without_a_separator_is_refused(align: Any) -> None:

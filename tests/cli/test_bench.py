@@ -6,17 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-
-from attnkit.cli import main
+from called import Done, called
 
 QUICK = ("--lengths", "16,32", "--heads", "2", "--head-width", "8", "--repeats", "1")
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `attnkit bench attention WORDS`."""
-    code = main(["bench", "attention", *words])
-    done = capsys.readouterr()
-    return code, done.out, done.err
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    return called(capsys, "bench", "attention", *words)
 
 
 def test_the_table_has_times_ratios_peaks_and_exponents(

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from called import Done, called
 
 from attnkit import mechanisms
-from attnkit.cli import main
 from attnkit.contract import CONTRACTS
 
 PLUGIN = '''"""Mine: A = softmax({formula}).
@@ -38,11 +38,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanisms, "_plugged", {})
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `attnkit check WORDS`."""
-    code = main(["check", *words])
-    done = capsys.readouterr()
-    return code, done.out, done.err
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    return called(capsys, "check", *words)
 
 
 def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """`attnkit generate`: lines in, lines out, in every form; and what it refuses."""
 
 import gzip
-import io
 import json
 import os
 import pty
@@ -9,9 +8,10 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from called import Done, called
 from shell import environment
 from trained import LENGTH, make_run
 
@@ -23,30 +23,12 @@ from attnkit.search import translate
 TEXT = "one red dog\n\ncats\na very red cat and two dogs\ntwo cats\n"
 
 
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("generate"))
-
-
 @pytest.fixture
-def generate(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def generate(run: Run, capsys: Any) -> Any:
     """The command in this process, with bytes or text as standard input."""
 
     def call(*words: str, stdin: bytes | str = TEXT) -> Done:
-        data = stdin.encode() if isinstance(stdin, str) else stdin
-        stream = io.TextIOWrapper(io.BufferedReader(io.BytesIO(data)), encoding="utf-8")
-        monkeypatch.setattr(sys, "stdin", stream)
-        capsys.readouterr()
-        code = main(["generate", str(run.path), *words])
-        return Done(code, *capsys.readouterr())
+        return called(capsys, "generate", str(run.path), *words, stdin=stdin)
 
     return call
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from called import Done, called
 from shell import environment
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
-from attnkit.cli import main
 from attnkit.layers import MultiHead
 
 WORDS = mechanisms.names()
@@ -26,11 +26,8 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanisms, "_plugged", {})
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `attnkit mechanisms WORDS`."""
-    code = main(["mechanisms", *words])
-    done = capsys.readouterr()
-    return code, done.out, done.err
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    return called(capsys, "mechanisms", *words)
 
 
 @pytest.mark.parametrize("word", WORDS)

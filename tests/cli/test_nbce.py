@@ -1,12 +1,11 @@
 """`attnkit nbce` from files to answers, in every form; and what it refuses."""
 
-import io
 import json
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from called import Done, called
 from trained import LENGTH, make_run
 
 from attnkit.cli import console, main
@@ -21,14 +20,6 @@ from attnkit.runs import Run
 
 TEXTS = ("ein roter hund", "zwei katzen", "eine sehr rote katze")
 SHORT = ("--max-length", "8")
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +40,7 @@ def nbce(runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str, stdin: str = "", task: str = "language-modeling") -> Done:
-        stream = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
-        monkeypatch.setattr(sys, "stdin", stream)
-        capsys.readouterr()
-        code = main(["nbce", str(runs[task].path), *words])
-        return Done(code, *capsys.readouterr())
+        return called(capsys, "nbce", str(runs[task].path), *words, stdin=stdin)
 
     return call
 
@@ -274,9 +261,8 @@ def test_what_cannot_be_is_refused_in_one_line(
     nbce: Any, words: tuple[str, ...], code: int, message: str
 ) -> None:
     done = nbce(*words)
-    assert done.out == ""
-    assert (done.code, message in done.err) == (code, True), done.err
-    assert done.err.strip().splitlines()[-1].startswith("attnkit: error: ")
+    assert (done.code, done.out) == (code, ""), done.err
+    assert message in done.refusal
 
 
 def test_a_context_that_is_too_long_is_refused_with_the_way_out(

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("transformers")
+from called import Done, called
 from pretrained import saved
 
-from attnkit.cli import console, main
+from attnkit.cli import console
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +26,8 @@ def ask(model: Path, tmp_path: Path, capsys: Any) -> Any:
         (tmp_path / name).write_text(text, encoding="utf-8")
         words += ["--context", str(tmp_path / name)]
 
-    def call(*more: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([*words, *more])
-        return code, *capsys.readouterr()
+    def call(*more: str) -> Done:
+        return called(capsys, *words, *more)
 
     return call
 

@@ -4,28 +4,14 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from called import Done, called
 from rich.console import Console
-from trained import make_run
 
-from attnkit.cli import main
 from attnkit.runs import Run
 from attnkit.show.importance import Grid, Grids, number
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return make_run(tmp_path_factory.mktemp("probe-cli"))
 
 
 @pytest.fixture
@@ -34,9 +20,7 @@ def probe(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str, split: str = "test") -> Done:
-        capsys.readouterr()
-        code = main(["probe", "heads", str(run.path), "--split", split, *words])
-        return Done(code, *capsys.readouterr())
+        return called(capsys, "probe", "heads", str(run.path), "--split", split, *words)
 
     return call
 
@@ -127,9 +111,7 @@ def test_what_is_wrong_is_said_in_one_line(
 ) -> None:
     done = probe(*words)
     assert done.code == code
-    error = done.err.splitlines()[-1]
-    assert error.startswith("attnkit: error: ")
-    assert message in error
+    assert message in done.refusal
 
 
 def test_a_split_that_is_not_there_is_refused(probe: Any) -> None:

@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from called import Done, called
 from shell import environment
 
-from attnkit.cli import main
 from attnkit.data import cards
 from attnkit.recipe import load, shipped
 from attnkit.recipe.jsonschema import json_schema
@@ -31,11 +31,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("r.yaml").write_text(TEXT)
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of `attnkit recipe WORDS`."""
-    code = main(["recipe", *words])
-    done = capsys.readouterr()
-    return code, done.out, done.err
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    return called(capsys, "recipe", *words)
 
 
 def lines(text: str) -> list[list[str]]:

@@ -1,12 +1,11 @@
 """`attnkit visualize-attn`: screens, files, comparisons, and what it refuses."""
 
-import io
 import json
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
+from called import Done, called
 from rich.cells import cell_len
 from trained import make_run
 
@@ -15,14 +14,6 @@ from attnkit.cli import main
 from attnkit.runs import Run
 
 TEXT = "a very red cat"
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +42,8 @@ def show(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any)
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str, of: Run = run, stdin: str = "", width: int = 80) -> Done:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         monkeypatch.setenv("COLUMNS", str(width))
-        capsys.readouterr()
-        code = main(["visualize-attn", str(of.path), *words])
-        return Done(code, *capsys.readouterr())
+        return called(capsys, "visualize-attn", str(of.path), *words, stdin=stdin)
 
     return call
 
