@@ -9,6 +9,7 @@ import typer
 
 from attnkit.cli import console, forms, plugin
 from attnkit.cli.lines import destination, open_lines
+from attnkit.cli.options import Device, RunFolder
 from attnkit.errors import DataError, UsageError
 from attnkit.text import quoted
 
@@ -29,9 +30,7 @@ Pair = tuple[str, str]
 
 
 def align(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a finished run (its seed-N folder).")
-    ],
+    run: RunFolder,
     source: Annotated[
         str | None,
         typer.Argument(
@@ -87,9 +86,7 @@ def align(
     format: Annotated[
         str, typer.Option(metavar="FORMAT", help="Of scores: table, markdown, latex, csv or json.")
     ] = "table",
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
+    device: Device = "auto",
     plugins: plugin.Plugins = None,
 ) -> None:
     """Word alignments of sentence pairs from cross attention, in Pharaoh format.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit.cli import complete, console, forms, plugin
+from attnkit.cli.options import Device, Format
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -54,9 +55,7 @@ def attention(
     dtype: Annotated[
         str, typer.Option(metavar="TYPE", help="float32, float64, bfloat16 or float16.")
     ] = "float32",
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "cpu",
+    device: Device = "cpu",
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Threads of the CPU. [default: torch's]")
     ] = None,
@@ -64,9 +63,7 @@ def attention(
     budget: Annotated[
         float, typer.Option(metavar="S", help="Seconds for a pass at a length; longer is skipped.")
     ] = 10.0,
-    format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
-    ] = "table",
+    format: Format = "table",
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw it too: a .png, .svg or .pdf file.")
     ] = None,

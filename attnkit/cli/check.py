@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attnkit.cli import complete, console, forms, plugin
+from attnkit.cli.options import Format
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role, Subject
@@ -30,9 +31,7 @@ def check(
         typer.Argument(metavar="KEY=VALUE", help="Options of the mechanism."),
     ] = None,
     *,
-    format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
-    ] = "table",
+    format: Format = "table",
     plugins: plugin.Plugins = None,
 ) -> int:
     """Measure whether an attention mechanism keeps what every mechanism promises.

@@ -11,6 +11,7 @@ import typer
 
 from attnkit.cli import console, plugin
 from attnkit.cli.lines import Errors, Lines, destination, open_lines
+from attnkit.cli.options import Beam, Device, MaxLength, RunFolder, Temperature, TopP
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -25,9 +26,7 @@ SAMPLING = ("top_p", "top_k", "temperature", "seed")
 
 
 def generate(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a finished run (its seed-N folder).")
-    ],
+    run: RunFolder,
     input: Annotated[
         str, typer.Argument(metavar="INPUT", help="Text, a sentence a line; - is standard input.")
     ] = "-",
@@ -35,21 +34,15 @@ def generate(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there, whole or not at all.")
     ] = None,
-    beam: Annotated[
-        int | None, typer.Option(metavar="K", help="Beam search with K hypotheses; 1 is greedy.")
-    ] = None,
+    beam: Beam = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw each token from the model's distribution.")
     ] = False,
-    top_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Sample from the likeliest tokens of mass P.")
-    ] = None,
+    top_p: TopP = None,
     top_k: Annotated[
         int | None, typer.Option(metavar="K", help="Sample from the K likeliest tokens.")
     ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="T", help="Sample bolder above 1, safer below.")
-    ] = None,
+    temperature: Temperature = None,
     seed: Annotated[
         int | None, typer.Option(metavar="N", help="Seed of sampling, with the line's number.")
     ] = None,
@@ -65,9 +58,7 @@ def generate(
     batch_tokens: Annotated[
         int | None, typer.Option(metavar="N", help="Lines x beams x longest input of a batch.")
     ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Longest output in tokens.")
-    ] = None,
+    max_length: MaxLength = None,
     min_length: Annotated[
         int | None, typer.Option(metavar="N", help="Shortest output in tokens.")
     ] = None,
@@ -87,9 +78,7 @@ def generate(
     errors: Annotated[
         str, typer.Option(metavar="WHAT", help="Malformed UTF-8: strict stops, replace goes on.")
     ] = "strict",
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
+    device: Device = "auto",
     plugins: plugin.Plugins = None,
 ) -> None:
     """Translate, summarise or answer line by line with a trained run.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit.cli import complete, console, forms, plugin
+from attnkit.cli.options import Format
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,9 +37,7 @@ def mechanisms(
         ),
     ] = None,
     *,
-    format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
-    ] = "table",
+    format: Format = "table",
     plugins: plugin.Plugins = None,
 ) -> None:
     """List the attention mechanisms with formula, cost, roles and source, or explain one.

@@ -9,6 +9,7 @@ import typer
 from attnkit.cli import answering, console, forms, plugin
 from attnkit.cli.generate import settings
 from attnkit.cli.lines import open_lines
+from attnkit.cli.options import Device, OfflineModel
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -163,12 +164,8 @@ def nbce(
         str,
         typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or auto (Hugging Face)."),
     ] = "float32",
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Never download a Hugging Face model.")
-    ] = False,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
+    offline: OfflineModel = False,
+    device: Device = "auto",
     plugins: plugin.Plugins = None,
 ) -> None:
     """Answer a prompt from many contexts, each read on its own and merged at every token.

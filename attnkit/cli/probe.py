@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attnkit.cli import console, forms, plugin
+from attnkit.cli.options import DataDir, Device, Format, Offline, RunFolder
 from attnkit.errors import UsageError
 from attnkit.files import atomic_write
 from attnkit.text import quoted
@@ -32,9 +33,7 @@ def _group() -> None:
 
 @app.command("heads")
 def heads(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Folder of a finished run (its seed-N folder).")
-    ],
+    run: RunFolder,
     *,
     split: Annotated[str, typer.Option(metavar="S", help="Split that is scored.")] = "valid",
     rows: Annotated[
@@ -57,21 +56,14 @@ def heads(
     head: Annotated[
         list[int] | None, typer.Option(metavar="H", help="Head, from 0. [default: all]")
     ] = None,
-    format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
-    ] = "table",
+    format: Format = "table",
     save: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw the first metric: a .png, .svg or .pdf file."),
     ] = None,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
     plugins: plugin.Plugins = None,
 ) -> None:
     """What the model loses without each attention head.

@@ -9,6 +9,7 @@ import typer
 
 from attnkit.cli import complete, console, plugin
 from attnkit.cli.attempt import attempt
+from attnkit.cli.options import DataDir, Offline, Variants
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import nearest, quoted, safe_text
 
@@ -32,14 +33,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE", help="Set any key of the recipe.", autocompletion=complete.keys
-    ),
-]
-Variants = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Only this variant; may be repeated.",
-        autocompletion=complete.variants,
     ),
 ]
 
@@ -102,11 +95,8 @@ def explain(
         bool, typer.Option("--quick", help="Touch no data and measure no time.")
     ] = False,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="Where time is measured.")] = "cpu",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    data_dir: DataDir = None,
+    offline: Offline = False,
     plugins: plugin.Plugins = None,
 ) -> None:
     """Say what a recipe means and what it will cost, before anything is trained.

@@ -11,6 +11,7 @@ import typer
 
 from attnkit.cli import complete, console, plugin
 from attnkit.cli.attempt import attempt
+from attnkit.cli.options import DataDir, Device, Offline, Out, Variants
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
 from attnkit.text import nearest, quoted
 
@@ -45,21 +46,12 @@ def train(
         ),
     ] = None,
     *,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only this variant; may be repeated.",
-            autocompletion=complete.variants,
-        ),
-    ] = None,
+    variant: Variants = None,
     seed: Annotated[
         list[int] | None,
         typer.Option(metavar="N", help="This seed instead of the recipe's; may be repeated."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")] = Path(
-        "runs"
-    ),
+    out: Out = Path("runs"),
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over, even where a run is there already.")
     ] = False,
@@ -69,14 +61,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be trained, and stop.")
     ] = False,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")
     ] = False,

@@ -9,6 +9,7 @@ import typer
 
 from attnkit.cli import console, forms, plugin
 from attnkit.cli.lines import open_lines
+from attnkit.cli.options import Beam, Device, MaxLength, OfflineModel, Temperature, TopP
 from attnkit.errors import UsageError
 from attnkit.text import quoted, safe_text
 
@@ -113,28 +114,16 @@ def visualize_attn(
     plain: Annotated[
         bool, typer.Option("--plain", help="Digits in place of colours, for readers and grep.")
     ] = False,
-    beam: Annotated[
-        int | None, typer.Option(metavar="K", help="Beam search with K hypotheses; 1 is greedy.")
-    ] = None,
+    beam: Beam = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw the output from the model's distribution.")
     ] = False,
-    top_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Sample from the likeliest tokens of mass P.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(metavar="T", help="Sample bolder above 1, safer below.")
-    ] = None,
+    top_p: TopP = None,
+    temperature: Temperature = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of sampling.")] = None,
-    max_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Longest output in tokens.")
-    ] = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Never download a Hugging Face model.")
-    ] = False,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
+    max_length: MaxLength = None,
+    offline: OfflineModel = False,
+    device: Device = "auto",
     plugins: plugin.Plugins = None,
 ) -> None:
     """Show what a model attends to: on the terminal, as a picture, as a page, as numbers.
