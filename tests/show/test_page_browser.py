@@ -2,10 +2,8 @@
 
 import json
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,58 +15,23 @@ from attnkit.maps import Capture, Layer, Maps, Token
 from attnkit.mapstats import statistics
 from attnkit.show.page import page as html
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
 STEP = 1 / 255 + 1e-4
 """One 8-bit step, and the rounding of four decimals."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 Open = Callable[..., Any]
 
 
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open captures as a page; a request, an error or a dialog fails the test."""
-    wrong: list[str] = []
-    contexts = []
+def show(open_page: Open) -> Open:
+    """Open captures as a page."""
 
     def opened(*captures: Capture, view: str = "matrix", options: Any = None, **more: Any) -> Any:
-        file = tmp_path / "page.html"
-        file.write_bytes(html(captures, view=view, **(options or {})))
-        context = browser.new_context(**{"viewport": DESK, **more})
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: wrong.append(dialog.message))
-        context.route("**/*", lambda route: _only(file, route, wrong))
-        page.goto(file.as_uri())
-        return settled(page)
+        content = html(captures, view=view, **(options or {}))
+        return settled(open_page(content, **{"viewport": DESK, **more}))
 
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
-
-
-def _only(file: Path, route: Any, wrong: list[str]) -> None:
-    if route.request.url == file.as_uri():
-        route.continue_()
-        return
-    wrong.append(route.request.url)
-    route.abort()
+    return opened
 
 
 def settled(page: Any) -> Any:

@@ -2,11 +2,7 @@
 
 import base64
 import hashlib
-import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +12,6 @@ from test_trace_screen import context, made
 from attnkit.errors import UsageError
 from attnkit.nbce.trace import Spoken, Trace
 from attnkit.show.tracepage import SUREST, page
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def hostile() -> Trace:
@@ -84,40 +78,10 @@ def test_no_trace_is_refused_and_the_same_trace_gives_the_same_bytes() -> None:
     assert page([made()]) == page([made()])
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip(f"no browser: install one of {', '.join(BROWSERS)}")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield opened
-        opened.close()
-
-
 @pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Open traces as a page; a request, an error or a dialog fails the test."""
-    wrong: list[str] = []
-    windows = []
-
-    def opened(*traces: Trace, **more: Any) -> Any:
-        file = tmp_path / "trace.html"
-        file.write_bytes(page(traces))
-        window = browser.new_page(**more)
-        windows.append(window)
-        window.on("console", lambda message: message.type == "error" and wrong.append(message.text))
-        window.on("pageerror", lambda error: wrong.append(str(error)))
-        window.on("dialog", lambda dialog: wrong.append(dialog.message))
-        window.on("request", lambda asked: asked.url == file.as_uri() or wrong.append(asked.url))
-        window.goto(file.as_uri())
-        return window
-
-    yield opened
-    for window in windows:
-        window.close()
-    assert not wrong
+def show(open_page: Any) -> Any:
+    """Open traces as a page."""
+    return lambda *traces, **options: open_page(page(traces), **options)
 
 
 def test_choosing_a_token_shows_the_passage_that_it_came_from(show: Any) -> None:
@@ -152,4 +116,15 @@ def test_hostile_traces_are_shown_as_text_and_nothing_runs(show: Any) -> None:
 def test_a_page_on_a_phone_is_not_wider_than_the_phone(show: Any) -> None:
     window = show(made(), viewport={"width": 360, "height": 740})
     assert window.evaluate("document.documentElement.scrollWidth") <= 360
-    assert json.dumps(window.evaluate("document.getElementById('theme').click()")) == "null"
+
+
+@pytest.mark.parametrize("system", ["light", "dark"])
+def test_colours_follow_the_system_until_switched(show: Any, system: str) -> None:
+    papers = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
+    other = "dark" if system == "light" else "light"
+    window = show(made(), color_scheme=system)
+    for theme, word in ((system, other), (other, system), (system, other)):
+        assert window.text_content("#theme") == word.title()
+        paper = window.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == papers[theme]
+        window.click("#theme")
