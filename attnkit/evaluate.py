@@ -33,13 +33,13 @@ from attnkit.scoring import (
 )
 from attnkit.scoring.checks import SHARE
 from attnkit.scoring.forced import forced, forced_scores
-from attnkit.scoring.kept import Kept
+from attnkit.scoring.kept import Kept, described
 from attnkit.search import Tally, translate
 
 if TYPE_CHECKING:
     from attnkit.data.corpus import Corpus
     from attnkit.models.base import Model
-    from attnkit.runs import Run
+    from attnkit.runs import Results, Run
     from attnkit.tokens import Tokenizer
 
 __all__ = [
@@ -168,7 +168,7 @@ def stored(run: "Run", split: str) -> Entry:
         raise MissingInputError(
             f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
         )
-    return kept.entry(run, split)
+    return kept.entry(described(run), split)
 
 
 def pick_device(name: str) -> str:
@@ -216,7 +216,7 @@ class _Job:
             kept.facts["warnings"] = found + _limits(kept.facts["decode"], self.search)
         if missing:
             kept.write(self.run, split)
-        return kept.entry(self.run, split).only(self.names)
+        return kept.entry(described(self.run), split).only(self.names)
 
     @cached_property
     def model(self) -> "Model":
@@ -232,6 +232,7 @@ class _Job:
         """What an earlier evaluation found and is still true."""
         return kept_before(
             self.run,
+            self.run.manifest["files"]["model.safetensors"],
             split,
             self.eval,
             force=self.force,
@@ -284,7 +285,8 @@ class _Job:
 
 
 def kept_before(
-    run: "Run",
+    results: "Results",
+    weights: str,
     split: str,
     eval: Eval,
     *,
@@ -296,7 +298,8 @@ def kept_before(
     """What an earlier evaluation of a split found and is still true.
 
     Args:
-        run: a finished one.
+        results: the folder, such as a finished run.
+        weights: SHA-256 of what decodes.
         split: its name.
         eval: settings of the metrics.
         force: nothing is true any more.
@@ -304,10 +307,10 @@ def kept_before(
         search: how it is decoded.
 
     Raises:
-        DataError: the run's scores are damaged, without `force`.
+        DataError: the scores are damaged, without `force`.
     """
     kept = Kept(
-        weights=run.manifest["files"]["model.safetensors"],
+        weights=weights,
         source=source,
         references=references,
         search=search,
@@ -321,14 +324,14 @@ def kept_before(
         },
     )
     try:
-        run.scores()
+        results.scores()
     except DataError as error:  # told before the work, since it cannot be written to either
         if not force:
             text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
             raise DataError(text) from error
-        run.remove_scores()
+        results.remove_scores()
     try:
-        old = None if force else Kept.read(run, split)
+        old = None if force else Kept.read(results, split)
     except DataError:
         return kept
     made_from = (kept.weights, kept.source, kept.search)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit.cli import complete, console, forms, plugin
+from attnkit.cli import complete, console, examining, forms, plugin
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import quoted, safe_text
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
     from attnkit.scoring import Entry
 
-ASKED = "question-answering"
-OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline")
+OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that mean nothing with --hyp."""
+OF_MODELS = ("dtype", "chat", "template")
+"""Options that mean nothing without --model."""
 
 
 class Task(NamedTuple):
@@ -61,8 +62,8 @@ def eval(
         str | None,
         typer.Option(
             metavar="M,...",
-            help="bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity. "
-            "[default: the recipe's, or bleu]",
+            help="bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity; of "
+            "questions answer-match, answer-f1, context-found. [default: the recipe's, or bleu]",
         ),
     ] = None,
     tokenize: Annotated[
@@ -72,8 +73,34 @@ def eval(
         bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
     ] = False,
     baseline: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Variant that the others are compared with.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Variant that the others are compared with; of questions also a method.",
+        ),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Ask the recipe's questions of this model instead of its runs: a run, or a "
+            "Hugging Face model by folder or name; may be repeated.",
+        ),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Use the chat template of the --model.")
+    ] = False,
+    template: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="How the --model reads them. [default: {context}\\n\\n{prompt}]",
+        ),
+    ] = "",
+    dtype: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Of the --model: float32, bfloat16, float16 or auto."),
+    ] = "float32",
     format: Annotated[
         str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
     ] = "table",
@@ -96,25 +123,34 @@ def eval(
     """Score trained runs, or the output of any system, side by side.
 
     Outputs are decoded once and kept in the run; differences to the baseline come with a paired
-    bootstrap test.
+    bootstrap test. Answers of a --model are kept in OUT/RECIPE/models/NAME.
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
+      attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
     forms.check(format)
     changes = _changes(metrics, tokenize, lowercase)
+    if not model:
+        _refuse(context, OF_MODELS, "is of a --model: name one")
+    splits = [name for words in split or [] for name in words.split(",")]
     if hyp or ref:
         _only_files(context, targets, hyp, ref)
-        entries, baselines, resamples = _score_files(hyp or [], ref or [], changes)
+        entries, base, resamples = _score_files(hyp or [], ref or [], changes)
+    elif model:
+        how = examining.Opening(device, dtype, offline, chat, template.replace("\\n", "\n"))
+        task = examining.task(targets or [], model, changes)
+        base = examining.chosen(baseline, {task.name: model[0]}, model, task.contexts.methods)
+        with _Progress() as progress:
+            entries = examining.entries(task, model, how, out, splits, data_dir, fresh, progress)
+        resamples = task.eval.bootstrap
     else:
         tasks, baselines = _tasks(targets or [], out, changes)
-        if baseline is not None:
-            baselines = _one_baseline(baseline, tasks)
-        splits = [name for words in split or [] for name in words.split(",")]
+        base = examining.chosen(baseline, baselines, *_known(tasks))
         entries = _evaluate(tasks, splits, device, data_dir, offline, fresh)
         resamples = tasks[0].eval.bootstrap
-    _print(entries, baselines, resamples, format)
+    _print(entries, base, resamples, format)
 
 
 def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict[str, Any]:
@@ -150,16 +186,20 @@ def _only_files(
             f"{quoted(targets[0], 200)}: with --hyp only files are scored; put --hyp or --ref "
             "before each of them"
         )
-    for name in OF_RUNS:
+    _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
+
+
+def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """Refuse options that were given and mean nothing here."""
+    for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            option = "--" + name.replace("_", "-")
-            raise UsageError(f"{option} is for trained runs; it does nothing with --hyp")
+            raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
 def _score_files(
     hyp: list[str], ref: list[str], changes: dict[str, Any]
-) -> tuple[list["Entry"], dict[str | None, str], int]:
+) -> tuple[list["Entry"], examining.Base, int]:
     """Entries of --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import Eval
     from attnkit.scoring import FORCED
@@ -169,7 +209,7 @@ def _score_files(
     if model := [name for name in settings.metrics if name in FORCED]:
         raise UsageError(f"--metrics {model[0]} needs a trained run; a file has no probabilities")
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
-    return entries, {None: str(entries[0].row["variant"])}, settings.bootstrap
+    return entries, examining.Base({None: str(entries[0].row["variant"])}), settings.bootstrap
 
 
 def _tasks(
@@ -230,12 +270,11 @@ def _recipe(target: str, out: Path) -> tuple[list[Task], dict[str | None, str]]:
     return tasks, {file.name: file.baseline or next(iter(file.variants))}
 
 
-def _one_baseline(name: str, tasks: Sequence[Task]) -> dict[str | None, str]:
-    """The baseline that --baseline names, for all recipes."""
-    variants = list(dict.fromkeys(task.run.variant for task in tasks))
-    if name not in variants:
-        raise UsageError(f"--baseline {quoted(name)}: {forms.choices(name, variants)}")
-    return {task.run.name: name for task in tasks}
+def _known(tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
+    """Variants, and methods by which questions are asked."""
+    asked = [task for task in tasks if task.run.recipe.task == examining.ASKED]
+    methods = [method for task in asked for method in task.contexts.methods]
+    return list(dict.fromkeys(task.run.variant for task in tasks)), list(dict.fromkeys(methods))
 
 
 def _evaluate(
@@ -253,7 +292,7 @@ def _evaluate(
     entries = []
     with _Progress() as progress:
         for task in tasks:
-            asked = task.run.recipe.task == ASKED
+            asked = task.run.recipe.task == examining.ASKED
             entries += (questions if asked else evaluate).evaluate(
                 task.run,
                 splits or task.eval.splits,
@@ -301,22 +340,16 @@ class _Progress:
             console.say(f"{what}: {done:,} of {lines:,} sentences decoded")
 
 
-def _print(
-    entries: Sequence["Entry"], baselines: dict[str | None, str], resamples: int, format: str
-) -> None:
+def _print(entries: Sequence["Entry"], base: examining.Base, resamples: int, format: str) -> None:
     """Warnings to standard error, the comparison to standard output."""
-    from attnkit.nbce import questions
     from attnkit.scoring import side_by_side
-    from attnkit.show.contexts import contexts_table
+    from attnkit.show.contexts import contexts_table, seen
     from attnkit.show.screen import Screen
     from attnkit.show.table import comparison_table, warning_lines
 
-    asked = any("contexts" in entry.row for entry in entries)
-    if asked:
-        result = questions.comparison(entries, resamples)
-    else:
-        result = side_by_side(entries, baselines, resamples=resamples)
-    table = (contexts_table if asked else comparison_table)(result)
+    result = side_by_side(entries, base.variants, method=base.method, resamples=resamples)
+    across = seen(result) and format != "csv"  # programs want a column a metric
+    table = (contexts_table if across else comparison_table)(result)
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":

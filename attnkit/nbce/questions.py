@@ -1,14 +1,14 @@
 """Question sets asked with more and more passages: scores of every method and number of contexts.
 
-Each method and number is kept in the run like a split of its own, `<split>.<method>.<contexts>`:
-its answers in outputs/, its scores in scores.json.
+Each method and number is kept like a split of its own, `<split>.<method>.<contexts>`: its answers
+in outputs/, its scores in scores.json, in the run or in the folder of a model from elsewhere.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -18,10 +18,9 @@ from attnkit.errors import UsageError
 from attnkit.evaluate import corpus_of, digest, kept_before, pick_device
 from attnkit.nbce.ask import Reply, ask
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.own import open_run
-from attnkit.nbce.reader import Reader
+from attnkit.nbce.subjects import Subject, of_run
 from attnkit.recipe.schema import Contexts, Eval, Search
-from attnkit.scoring import CHOSEN, FORCED, Entry, context_found, expand, score, side_by_side
+from attnkit.scoring import CHOSEN, FORCED, Entry, Score, context_found, expand, score
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -44,7 +43,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the run keeps it under."""
+        """What it is kept under."""
         return f"{self.split}.{self.method}.{self.number}"
 
 
@@ -74,55 +73,68 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Ask the questions of splits by every method with every number of contexts.
+    """Ask a run the questions of its corpus; see `examine`.
 
     Args:
         run: a finished one.
-        splits: names of splits that the corpus has.
-        eval: metrics and their settings.
+        splits, eval: as `examine`.
         spec: methods and numbers; the recipe's when None.
         device, data_dir, offline, search, force, progress: as `attnkit.evaluate.evaluate`.
 
+    Raises:
+        MissingInputError: the run is not finished; and as `examine`.
+    """
+    corpus = corpus_of(run, data_dir, offline)
+    return examine(
+        of_run(run, pick_device(device)),
+        corpus,
+        splits,
+        eval,
+        spec or run.recipe.contexts,
+        search or run.recipe.search,
+        force=force,
+        progress=progress,
+    )
+
+
+def examine(
+    subject: Subject,
+    corpus: Corpus,
+    splits: Sequence[str],
+    eval: Eval,
+    spec: Contexts,
+    search: Search,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> list[Entry]:
+    """Ask the questions of splits by every method with every number of contexts.
+
+    Args:
+        subject: who is asked.
+        corpus: of questions; it need not be the one that the model was trained on.
+        splits: names of splits that the corpus has.
+        eval: metrics and their settings.
+        spec: methods and numbers.
+        search: how answers are found; always one a question.
+        force: ask and score again what is known.
+        progress: told about answers.
+
     Returns:
-        One entry a split, number of contexts and method, also stored in the run; its row has
-        `method` and `contexts`.
+        One entry a split, number of contexts and method, also stored in the subject's folder; its
+        row has `method`, `contexts`, and in `cut` how many questions lost some of their contexts.
 
     Raises:
-        MissingInputError: the run is not finished, or the corpus has no such split.
+        MissingInputError: the corpus has no such split.
         DataError: a split has no contexts, or too few.
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
-    recipe = run.recipe
-    chosen = spec or recipe.contexts
-    corpus = corpus_of(run, data_dir, offline)
-    cases = [case for split in splits for case in _cases(corpus, split, chosen)]
-    greedy = (search or recipe.search).model_copy(update={"n_best": 1})
-    job = _Job(run, eval, _metrics(eval), chosen, greedy, pick_device(device), force, progress)
+    names = _metrics(eval)
+    greedy = search.model_copy(update={"n_best": 1})
+    cases = [case for split in splits for case in _cases(corpus, split, spec)]
+    total = sum(len(case.asked) for case in cases)
+    job = _Job(subject, eval, names, spec, greedy, force, progress, total)
     return [job.entry(case) for case in cases]
-
-
-def comparison(entries: Sequence[Entry], resamples: int = 1000) -> dict[str, Any]:
-    """Methods side by side, for each number of contexts: the object of `eval --format json`.
-
-    Each is compared with the first method of the first variant.
-    """
-    several = len({(entry.row["recipe"], entry.row["variant"]) for entry in entries}) > 1
-    named = []
-    for entry in entries:
-        row = dict(entry.row)
-        label = f"{row['variant']} {row['method']}" if several else row["method"]
-        named.append(Entry({**row, "variant": label}, entry.scores, entry.references))
-    if not named:
-        return side_by_side([], {})
-    bases = {entry.row["recipe"]: named[0].row["variant"] for entry in named}
-    parts = []
-    for split, count in dict.fromkeys((e.row["split"], e.row["contexts"]) for e in named):
-        some = [e for e in named if (e.row["split"], e.row["contexts"]) == (split, count)]
-        part = side_by_side(some, bases, resamples=resamples)
-        part["comparisons"] = [{**one, "contexts": count} for one in part["comparisons"]]
-        parts.append(part)
-    joined = {key: [one for part in parts for one in part[key]] for key in ("rows", "comparisons")}
-    return {**parts[0], **joined, "baseline": named[0].row["variant"]}
 
 
 def _metrics(eval: Eval) -> tuple[str, ...]:
@@ -148,23 +160,18 @@ def _cases(corpus: Corpus, split: str, spec: Contexts) -> Iterator[Case]:
 
 @dataclass
 class _Job:
-    """One run and how it is asked."""
+    """Who is asked, and how."""
 
-    run: "Run"
+    subject: Subject
     eval: Eval
     names: tuple[str, ...]
     spec: Contexts
     search: Search
-    device: str
     force: bool
     progress: Progress | None
-    opened: Reader | None = None
-
-    @property
-    def reader(self) -> Reader:
-        """The run's model; not loaded where everything is known already."""
-        self.opened = self.opened or open_run(self.run, self.device)
-        return self.opened
+    total: int
+    """Answers to all questions, however they are asked."""
+    done: int = 0
 
     def entry(self, case: Case) -> Entry:
         """Ask and score, or take what is known."""
@@ -172,46 +179,52 @@ class _Job:
         source = digest(*[[row.source, *contexts] for row, contexts in case.asked])
         settings = self.spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
         kept = kept_before(
-            self.run, case.name, self.eval, force=self.force, source=source,
-            references=digest(*references),
+            self.subject.results, self.subject.weights, case.name, self.eval, force=self.force,
+            source=source, references=digest(*references),
             search={
                 **self.search.model_dump(mode="json"),
-                "contexts": {"method": case.method, **settings},
+                "contexts": {"method": case.method, **settings, **self.subject.settings},
             },
         )  # fmt: skip
         if not kept.texts:
             replies, kept.facts["decode"] = self._ask(case)
-            kept.texts = [" ".join(reply.text.split("\n")) for reply in replies]
-            kept.facts |= {"sentences": len(replies), "warnings": _warnings(case, replies)}
-            places = [decisive(reply) for reply in replies]
-            if None not in places:
-                pairs = zip(case.asked, places, strict=True)
-                kept.scores["context-found"] = context_found(
-                    [contexts[cast(int, place)] for (_, contexts), place in pairs], references
-                )
-            self._score(kept, case, references, self.names)
-        elif missing := [name for name in self.names if name not in (*kept.scores, *CHOSEN)]:
-            self._score(kept, case, references, missing)
-        entry = kept.entry(self.run, case.name).only(self.names)
+            kept.texts = [first_line(reply.text) for reply in replies]
+            kept.facts |= {"sentences": len(replies), "warnings": []}
+        self.done += len(case.asked)
+        decode = kept.facts["decode"]
+        known = () if decode["chosen"] else CHOSEN
+        if missing := [name for name in self.names if name not in (*kept.scores, *known)]:
+            kept.scores |= self._scores(missing, case, kept.texts, decode["chosen"], references)
+            kept.write(self.subject.results, case.name)
+        entry = kept.entry(self.subject.system, case.name).only(self.names)
         row = {"split": case.split, "method": case.method, "contexts": case.number}
-        return Entry({**entry.row, **row}, entry.scores, entry.references)
+        return Entry({**entry.row, **row, "cut": decode["cut"]}, entry.scores, entry.references)
 
-    def _score(
-        self, kept: Any, case: Case, references: list[list[str]], names: Sequence[str]
-    ) -> None:
-        """Score what was answered, and store everything."""
-        kept.scores |= score(names, kept.texts, references, self.eval)
-        kept.write(self.run, case.name)
+    def _scores(
+        self,
+        names: Sequence[str],
+        case: Case,
+        texts: Sequence[str],
+        chosen: Sequence[int] | None,
+        references: list[list[str]],
+    ) -> dict[str, Score]:
+        """Scores of the answers, and of the contexts that were chosen."""
+        found = score(names, texts, references, self.eval)
+        if chosen is not None and set(names) & set(CHOSEN):
+            pairs = zip(case.asked, chosen, strict=True)
+            contexts = [contexts[place] for (_, contexts), place in pairs]
+            found["context-found"] = context_found(contexts, references)
+        return found
 
     def _ask(self, case: Case) -> tuple[list[Reply], dict[str, Any]]:
         """Answers, and how fast they came."""
-        limit = self.spec.limit or self.run.recipe.data.max_length
+        reader, limit = self.subject.reader, self.spec.limit or self.subject.limit
         replies: list[Reply] = []
         start = time.perf_counter()
         for place in range(0, len(case.asked), PORTION):
             some = case.asked[place : place + PORTION]
             replies += ask(
-                self.reader,
+                reader,
                 word_of(case.method),
                 [contexts for _, contexts in some],
                 [row.source for row, _ in some],
@@ -222,16 +235,24 @@ class _Job:
                 traced=True,
             )
             if self.progress is not None:
-                what = f"{self.run.variant} seed {self.run.seed}, {case.name}"
-                self.progress(what, len(replies), len(case.asked))
+                what = f"{self.subject.name}, {case.split}"
+                self.progress(what, self.done + len(replies), self.total)
         seconds = max(time.perf_counter() - start, 1e-6)
+        places = [decisive(reply) for reply in replies]
         return replies, {
             "seconds": round(seconds, 3),
             "sentences_per_second": round(len(replies) / seconds, 2),
-            "device": self.device,
+            "device": str(reader.device),
             "threads": torch.get_num_threads(),
             "lines": len(replies),
+            "chosen": None if None in places else places,
+            "cut": sum(any("cut off" in note for note in reply.notes) for reply in replies),
         }
+
+
+def first_line(text: str) -> str:
+    """What counts as the answer: models of text that were trained elsewhere go on after it."""
+    return text.strip().partition("\n")[0].rstrip()
 
 
 def decisive(reply: Reply) -> int | None:
@@ -245,12 +266,3 @@ def decisive(reply: Reply) -> int | None:
         return reply.context
     apart = max(spoken, key=lambda step: max(step.entropies) - min(step.entropies))
     return apart.chosen
-
-
-def _warnings(case: Case, replies: Sequence[Reply]) -> list[str]:
-    """What the method said of its answers."""
-    cut = sum(any("cut off" in note for note in reply.notes) for reply in replies)
-    if not cut:
-        return []
-    what = f"{case.method} with {case.number} contexts of {case.split}"
-    return [f"{what}: cut to the limit for {cut} of {len(replies)} questions"]

@@ -50,6 +50,8 @@ class Reader(ABC):
     """Most tokens of a row, output included; None where nothing bounds it."""
     special: int = 0
     """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
+    model: Any
+    """The network, a torch module."""
     windows: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 

@@ -256,7 +256,8 @@ class Contexts(Section):
     alpha: Annotated[float, Field(ge=0)] = 0.5
     """How much cad contrasts contexts with none."""
     limit: Count = 0
-    """Most tokens of the one row of concat and cad; 0 is data.max_length, as in training."""
+    """Most tokens of the one row of concat and cad; 0 is data.max_length, as in training, and of a
+    Hugging Face model what it can read."""
     rows: Count = 0
     """Ask only the first N questions of a split; 0 asks all."""
     seed: Count = 1

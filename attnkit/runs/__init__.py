@@ -15,6 +15,7 @@ ends as that of an uninterrupted run.
 """
 
 from attnkit.runs.find import find_runs, is_run
+from attnkit.runs.results import Results
 from attnkit.runs.run import Run
 
-__all__ = ["Run", "find_runs", "is_run"]
+__all__ = ["Results", "Run", "find_runs", "is_run"]

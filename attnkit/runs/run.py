@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -15,9 +15,10 @@ from attnkit import files
 from attnkit.errors import DataError, MissingInputError, OutputPathError
 from attnkit.files import DISK, Filesystem
 from attnkit.runs import places, plugins
-from attnkit.runs.lock import exclusive, held
+from attnkit.runs.lock import held
 from attnkit.runs.log import Log
-from attnkit.runs.manifest import Manifest, json_text
+from attnkit.runs.manifest import Manifest
+from attnkit.runs.results import Results
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,18 +27,15 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.tokens import Tokenizer
 
-_SCORES_LIMIT = 64 << 20
 
-
-class Run:
+class Run(Results):
     """One training of one variant with one seed, on disk.
 
     `Run(path)` only names a place; `open` checks one that is there, `create` begins a new one.
     """
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
-        self.path = Path(path)
-        self.fs = fs
+        super().__init__(path, fs)
         self._manifest = Manifest(self.path / places.MANIFEST, fs)
         self._log = Log(self.path / places.LOG, fs)
 
@@ -337,41 +335,6 @@ class Run:
     def log_digest(self) -> str:
         """SHA-256 of the repeatable part of the log, equal for a resumed and an unbroken run."""
         return self._log.digest()
-
-    def output_path(self, split: str) -> Path:
-        """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
-        return self.path / places.OUTPUTS / places.component(f"{split}.hyp.txt")
-
-    def write_scores(self, split: str, texts: Sequence[str], scores: Mapping[str, Any]) -> None:
-        """Store decoded lines and their scores; other splits' scores stay.
-
-        Two evaluations at once wait for each other.
-        """
-        if any("\n" in text for text in texts):
-            raise ValueError("a decoded line holds a line break")
-        path = self.output_path(split)
-        files.make_folder(path.parent, self.fs)
-        with exclusive(path.parent):
-            text = "".join(f"{text}\n" for text in texts)
-            files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
-            merged = json_text(self.scores() | {split: dict(scores)})
-            files.atomic_write(self.path / places.SCORES, merged, self.fs)
-
-    def scores(self) -> dict[str, Any]:
-        """Scores by split; empty before the first evaluation.
-
-        Raises:
-            DataError: scores.json is damaged; scoring again with force repairs it.
-        """
-        path = self.path / places.SCORES
-        return files.read_json(path, _SCORES_LIMIT) if path.exists() else {}
-
-    def remove_scores(self) -> None:
-        """Forget the scores of all splits: of other weights, or in a damaged file."""
-        path = self.path / places.SCORES
-        with files.writing(path):
-            if path.exists():
-                files.remove(path, self.fs)
 
 
 def _installed(package: str) -> str | None:

@@ -28,33 +28,43 @@ class Entry:
         return Entry(row, {name: self.scores[name] for name in names}, self.references)
 
 
-Group = dict[tuple[str | None, str], list[Entry]]
-"""(recipe, variant) -> one entry a training seed."""
+System = tuple[str | None, str, str | None]
+"""Recipe, variant, and the method by which questions are asked."""
+Group = dict[System, list[Entry]]
+"""One entry a training seed."""
 
 
 def side_by_side(
     entries: Sequence[Entry],
     baselines: Mapping[str | None, str],
     *,
+    method: str | None = None,
     resamples: int = 1000,
     seed: int = SEED,
 ) -> dict[str, Any]:
     """The object that `attnkit eval --format json` prints.
 
+    Rows of questions have `method` and `contexts`, and so have their comparisons: every variant
+    and method with as many contexts.
+
     Args:
         entries: in the order in which they are shown.
         baselines: recipe -> the variant that others are compared with.  Systems are compared
             when they were scored on the same references, with the first baseline among them.
+        method: of the baseline, where questions are asked; the first when None.
         resamples: of the paired bootstrap; 0 leaves the p-values out.
     """
-    splits: dict[tuple[str | None, str], Group] = {}
+    splits: dict[tuple[Any, ...], Group] = {}
     for entry in entries:
-        group = splits.setdefault((entry.row["split"], entry.references), {})
-        group.setdefault((entry.row["recipe"], entry.row["variant"]), []).append(entry)
+        row = entry.row
+        group = splits.setdefault((row["split"], row.get("contexts"), entry.references), {})
+        key = (row["recipe"], row["variant"], row.get("method"))
+        group.setdefault(key, []).append(entry)
     comparisons = []
     used = []
     for group in splits.values():
-        base = next((key for key in group if baselines.get(key[0]) == key[1]), None)
+        chosen = (key for key in group if baselines.get(key[0]) == key[1])
+        base = next((key for key in chosen if method in (None, key[2])), None)
         if base is not None and len(group) > 1:
             used.append(base[1])
             comparisons.extend(_against(base, group, resamples, seed))
@@ -67,9 +77,7 @@ def side_by_side(
     }
 
 
-def _against(
-    base: tuple[str | None, str], group: Group, resamples: int, seed: int
-) -> list[dict[str, Any]]:
+def _against(base: System, group: Group, resamples: int, seed: int) -> list[dict[str, Any]]:
     """Comparisons of every other variant of a group with its baseline, metric by metric."""
     out = []
     for metric in group[base][0].scores:
@@ -87,8 +95,8 @@ def _against(
 
 def _record(
     metric: str,
-    key: tuple[str | None, str],
-    base: tuple[str | None, str],
+    key: System,
+    base: System,
     group: Group,
     resamples: int,
     seed: int,
@@ -105,10 +113,13 @@ def _record(
         difference = float(np.mean([s.value for s in system]) - np.mean([s.value for s in against]))
         if resamples:
             result = compare(system, against, resamples=resamples, seed=seed)
+    row = group[key][0].row
+    asked = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}
     return {
         "recipe": key[0],
         "variant": key[1],
-        "split": group[key][0].row["split"],
+        "split": row["split"],
+        **(asked if "contexts" in row else {}),
         "metric": metric,
         "baseline": base[1],
         "baseline_recipe": base[0],

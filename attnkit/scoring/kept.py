@@ -1,8 +1,9 @@
-"""What a run keeps of an evaluation: outputs, per-sentence statistics, scores.json."""
+"""What a folder keeps of an evaluation: outputs, per-sentence statistics, scores.json."""
 
 import hashlib
 import io
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from attnkit import files
 from attnkit.errors import DataError, MissingInputError
-from attnkit.runs import Run
+from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import Score, Statistics
 
@@ -21,7 +22,7 @@ MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipF
 
 @dataclass
 class Kept:
-    """What is known of one split of one run."""
+    """What is known of one split of one system."""
 
     weights: str
     """SHA-256 of the weights."""
@@ -40,18 +41,18 @@ class Kept:
     """What is reported beside the scores; see FACTS."""
 
     @classmethod
-    def read(cls, run: Run, split: str) -> "Kept | None":
-        """What the run has stored, or None.
+    def read(cls, results: Results, split: str) -> "Kept | None":
+        """What is stored in a folder, or None.
 
         Raises:
             DataError: a file is missing or is not the one that was stored.
         """
-        entry = run.scores().get(split)
+        entry = results.scores().get(split)
         if entry is None:
             return None
         try:
             digests = entry["digests"]
-            path = run.output_path(split)
+            path = results.output_path(split)
             data = _verified(path, digests["outputs"])
             tables = _tables(_verified(_beside(path), digests["statistics"]))
             return cls(
@@ -66,18 +67,18 @@ class Kept:
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
-                f"{run.path}: the stored evaluation of {split} is damaged ({error}): "
+                f"{results.path}: the stored evaluation of {split} is damaged ({error}): "
                 "score again with --fresh"
             ) from error
 
-    def write(self, run: Run, split: str) -> None:
+    def write(self, results: Results, split: str) -> None:
         """Store everything; scores.json, which has the other files' digests, comes last."""
-        path = run.output_path(split)
-        files.make_folder(path.parent, run.fs)
+        path = results.output_path(split)
+        files.make_folder(path.parent, results.fs)
         packed = io.BytesIO()
         tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
         np.savez_compressed(packed, **tables)
-        files.atomic_write(_beside(path), packed.getvalue(), run.fs)
+        files.atomic_write(_beside(path), packed.getvalue(), results.fs)
         text = "".join(f"{text}\n" for text in self.texts)
         scores = {
             "metrics": {name: value.json() for name, value in self.scores.items()},
@@ -92,28 +93,37 @@ class Kept:
                 "statistics": hashlib.sha256(packed.getvalue()).hexdigest(),
             },
         }
-        run.write_scores(split, self.texts, scores)
+        results.write_scores(split, self.texts, scores)
 
-    def entry(self, run: Run, split: str) -> Entry:
-        """The row of a comparison."""
+    def entry(self, system: Mapping[str, Any], split: str) -> Entry:
+        """The row of a comparison, of a system as `described` tells it."""
         decode = self.facts.get("decode", {})
         row = {
-            "recipe": run.name,
-            "variant": run.variant,
-            "seed": run.seed,
+            **{name: system[name] for name in ("recipe", "variant", "seed")},
             "split": split,
             "metrics": {name: value.json() for name, value in self.scores.items()},
             "sentences": self.facts["sentences"],
-            "parameters": run.manifest.get("parameters"),
-            "train_tokens_per_second": run.manifest["finished"].get("tokens_per_second"),
+            **{name: system[name] for name in ("parameters", "train_tokens_per_second")},
             "decode_sentences_per_second": decode.get("sentences_per_second"),
             "decode_tokens_per_second": decode.get("tokens_per_second"),
-            "run": run.path.as_posix(),
+            "run": system["run"],
             "weights": self.weights,
             "search": self.search,
             "warnings": self.facts["warnings"],
         }
         return Entry(row, self.scores, self.references)
+
+
+def described(run: Run) -> dict[str, Any]:
+    """What a finished run is, for the rows of comparisons."""
+    return {
+        "recipe": run.name,
+        "variant": run.variant,
+        "seed": run.seed,
+        "parameters": run.manifest.get("parameters"),
+        "train_tokens_per_second": run.manifest["finished"].get("tokens_per_second"),
+        "run": run.path.as_posix(),
+    }
 
 
 def _beside(path: Path) -> Path:

@@ -1,84 +1,166 @@
 """Scores against the number of contexts, method by method, as a table."""
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import mean
 from typing import Any
 
-from attnkit.show.table import TITLES, Cell, Column, Table, notes_of, stars
+from attnkit.recipe.schema import LOWER_IS_BETTER
+from attnkit.show.table import TITLES, Cell, Column, Table, run_notes, signature_notes, stars
 
 Object = Mapping[str, Any]
+NAMES = ("split", "recipe", "variant", "method")
+"""What rows are told apart by; a name that all of them share has no column."""
 
 
 def contexts_table(comparison: Object) -> Table:
-    """One row a split, metric and method, one column a number of contexts.
+    """One row a split, a metric and a way of asking, one column a number of contexts.
 
     Args:
         comparison: the object of `attnkit eval --format json`, whose rows have `contexts`.
 
-    A star marks a difference to the baseline on the same questions; scores are means over seeds.
+    Scores are means over seeds.  A star marks a difference to the baseline on the same questions.
     """
     rows = comparison["rows"]
     counts = sorted({row["contexts"] for row in rows})
-    splits = list(dict.fromkeys(row["split"] for row in rows))
     metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    methods = list(dict.fromkeys(row["variant"] for row in rows))
-    several = len(splits) > 1
-    columns = [Column(name, "left") for name in (*["split"] * several, "metric", "method")]
+    ways = sorted(dict.fromkeys(map(_way, rows)), key=_order(rows))
+    shown = [place for place, name in enumerate(NAMES) if _told(name, rows)]
+    titles = [_title_of(NAMES[place], rows) for place in shown]
+    place = titles.index("split") + 1 if "split" in titles else 0
+    titles.insert(place, "metric")
+    columns = [Column(title, "left") for title in titles]
     columns += [Column(str(count)) for count in counts]
     body = []
-    for split in splits:
-        for metric in metrics:
-            for method in methods:
-                line = _Line(comparison, split, metric, method)
-                cells = [line.cell(count) for count in counts]
-                if any(cell.text != "-" for cell in cells):
-                    body.append((*line.names(several), *cells))
-    recipes = ", ".join(dict.fromkeys(str(row["recipe"]) for row in rows))
-    title = f"{recipes}: {', '.join(splits)}, by number of contexts"
-    return Table(title, tuple(columns), tuple(body), tuple(notes_of(comparison, metrics)))
-
-
-class _Line:
-    """One method on one split by one metric."""
-
-    def __init__(self, comparison: Object, split: str, metric: str, method: str) -> None:
-        self.split, self.metric, self.method = split, metric, method
-        self.values: dict[str, dict[int, list[float]]] = {}
-        for row in comparison["rows"]:
-            score = row["metrics"].get(metric, {}).get("score")
-            if row["split"] == split and score is not None:
-                found = self.values.setdefault(row["variant"], {})
-                found.setdefault(row["contexts"], []).append(score)
-        key = (split, metric, method)
-        self.compared = {
-            one["contexts"]: one
-            for one in comparison["comparisons"]
-            if (one["split"], one["metric"], one["variant"]) == key
-        }
-
-    def names(self, several: bool) -> tuple[Cell, ...]:
-        fields = {"split": self.split, "metric": self.metric, "method": self.method}
-        texts = [TITLES.get(self.metric, self.metric), self.method]
-        cells = [Cell(text) for text in ([self.split] if several else []) + texts]
-        return (Cell(cells[0].text, fields), *cells[1:])
-
-    def cell(self, count: int) -> Cell:
-        values = self.values.get(self.method, {}).get(count)
-        compared = self.compared.get(count, {})
-        value = mean(values) if values else None
-        fields = {
-            f"contexts_{count}": value,
-            f"contexts_{count}_p": compared.get("p"),
-            f"contexts_{count}_p_corrected": compared.get("p_corrected"),
-        }
-        if value is None:
-            return Cell("-", fields)
-        rivals = [mean(some[count]) for some in self.values.values() if some.get(count)]
-        best = len(rivals) > 1 and f"{value:.1f}" == f"{max(rivals):.1f}"
-        return Cell(f"{value:.1f}{stars(compared.get('p_corrected'))}", fields, best)
+    for split, metric in product(dict.fromkeys(way[0] for way in ways), metrics):
+        for way in (way for way in ways if way[0] == split):
+            cells = [_cell(comparison, metric, way, count) for count in counts]
+            if any(cell.text != "-" for cell in cells):
+                names = [str(way[place]) for place in shown]
+                names.insert(place, TITLES.get(metric, metric))
+                body.append((*map(Cell, names), *cells))
+    recipes, splits = (", ".join(dict.fromkeys(str(row[n]) for row in rows))
+                       for n in ("recipe", "split"))  # fmt: skip
+    title = f"{recipes}: {splits}, by number of contexts"
+    return Table(title, tuple(columns), tuple(body), tuple(_notes(comparison, metrics)))
 
 
 def seen(comparison: Object) -> bool:
     """Whether a comparison is one by number of contexts."""
     rows: Sequence[Object] = comparison["rows"]
     return any("contexts" in row for row in rows)
+
+
+def _way(row: Object) -> tuple[Any, ...]:
+    """How a row's questions were asked, its number of contexts aside."""
+    return tuple(row[name] for name in NAMES)
+
+
+def _order(rows: Sequence[Object]) -> Any:
+    """Splits, recipes, variants and methods in the order in which they first come."""
+    first = [list(dict.fromkeys(row[name] for row in rows)) for name in NAMES]
+    return lambda way: tuple(known.index(name) for known, name in zip(first, way, strict=True))
+
+
+def _told(name: str, rows: Sequence[Object]) -> bool:
+    """Whether rows need this name: methods always, and models that the recipe did not train."""
+    elsewhere = name == "variant" and _title_of(name, rows) == "model"
+    return name == "method" or elsewhere or len({row[name] for row in rows}) > 1
+
+
+def _title_of(name: str, rows: Sequence[Object]) -> str:
+    """A column's title: what no recipe trained has no seed, and is a model instead of a variant."""
+    return "model" if name == "variant" and all(row["seed"] is None for row in rows) else name
+
+
+def _cell(comparison: Object, metric: str, way: tuple[Any, ...], count: int) -> Cell:
+    """The score of one way of asking with so many contexts; bold where none on the split beats it.
+
+    The numbers for programs are those of `attnkit.show.table.comparison_table`.
+    """
+    means: dict[tuple[Any, ...], list[float]] = {}
+    for row in comparison["rows"]:
+        score = row["metrics"].get(metric, {}).get("score")
+        if (row["split"], row["contexts"]) == (way[0], count) and score is not None:
+            means.setdefault(_way(row), []).append(score)
+    if way not in means:
+        return Cell("-")
+    shown = {other: f"{mean(scores):.1f}" for other, scores in means.items()}
+    choose = min if metric in LOWER_IS_BETTER else max
+    best = len({*shown.values()}) > 1 and shown[way] == choose(shown.values(), key=float)
+    key = (*way, count, metric)
+    compared: Object = next(
+        (one for one in comparison["comparisons"]
+         if (*_way(one), one["contexts"], one["metric"]) == key),
+        {},
+    )  # fmt: skip
+    return Cell(f"{shown[way]}{stars(compared.get('p_corrected'))}", {}, best)
+
+
+def _notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
+    """What a reader needs to reproduce and to trust the numbers."""
+    rows = comparison["rows"]
+    notes = signature_notes(rows, metrics)
+    notes += [_questions(split, rows) for split in dict.fromkeys(row["split"] for row in rows)]
+    if any(row["contexts"] == 1 for row in rows):
+        notes.append("1 context: what the question needs, alone")
+    notes += _cut(rows)
+    seeds = list(dict.fromkeys(str(row["seed"]) for row in rows if row["seed"] is not None))
+    if seeds:
+        notes.append(f"seeds: {', '.join(seeds)}{' (means over seeds)' if seeds[1:] else ''}")
+    return notes + _significance(comparison) + run_notes(rows)
+
+
+def _questions(split: str, rows: Sequence[Object]) -> str:
+    """How many questions were asked: those that need more contexts are left out of fewer."""
+    asked: dict[int, list[int]] = {}
+    for row in rows:
+        if row["split"] == split and row["contexts"] not in asked.setdefault(row["sentences"], []):
+            asked[row["sentences"]].append(row["contexts"])
+    if len(asked) == 1:
+        return f"questions: {next(iter(asked)):,} of {split}"
+    parts = [f"{many:,} with {_list(counts)}" for many, counts in asked.items()]
+    return f"questions of {split}: {', '.join(parts)}"
+
+
+def _cut(rows: Sequence[Object]) -> list[str]:
+    """Where the one row of all contexts was longer than it may be."""
+    cut: dict[str, dict[int, list[str]]] = {}
+    for row in rows:
+        if row.get("cut"):
+            found = cut.setdefault(row["method"], {}).setdefault(row["contexts"], [])
+            found.append(f"{row['cut']:,} of {row['sentences']:,}")
+    notes = []
+    for method, counts in cut.items():
+        by_share: dict[str, list[int]] = {}
+        for count, shares in counts.items():
+            by_share.setdefault(" or ".join(dict.fromkeys(shares)), []).append(count)
+        parts = [f"{share} questions with {_list(some)}" for share, some in by_share.items()]
+        notes.append(f"{method} lost contexts that did not fit one row: {', '.join(parts)}")
+    return notes
+
+
+def _list(counts: Sequence[int]) -> str:
+    """1 context; 2, 4, 8 contexts."""
+    return f"{', '.join(map(str, sorted(counts)))} context{'' if list(counts) == [1] else 's'}"
+
+
+def _significance(comparison: Object) -> list[str]:
+    """What the stars say."""
+    tested = [one for one in comparison["comparisons"] if one["p"] is not None]
+    if not tested:
+        return []
+    one = tested[0]
+    several = len({(row["recipe"], row["variant"]) for row in comparison["rows"]}) > 1
+    base = f"{one['baseline']} {one['baseline_method']}" if several else one["baseline_method"]
+    others = max(
+        sum((o["split"], o["contexts"], o["metric"]) == (t["split"], t["contexts"], t["metric"])
+            for o in tested)
+        for t in tested
+    )  # fmt: skip
+    return [
+        f"* and **: other than {base} with as many contexts, by a paired bootstrap over questions "
+        f"({comparison['resamples']} resamples, as sacrebleu's) below 0.05 and 0.01 after doubling "
+        "(its p counts one tail of a clear difference)"
+        + (f" and Holm's correction over {others} comparisons of a column" if others > 1 else "")
+    ]

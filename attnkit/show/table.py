@@ -60,14 +60,16 @@ def comparison_table(comparison: Object) -> Table:
     """Variants side by side, from the object that `attnkit.scoring.side_by_side` makes.
 
     One row a variant and split: each score as its mean (and sample standard deviation) over
-    seeds, the difference to the baseline with its p-value, size and speed.
+    seeds, the difference to the baseline with its p-value, size and speed.  Questions have a row
+    for each method and number of contexts.
     """
     groups = _groups(comparison["rows"])
     rows = [_Row(key, runs, groups, comparison) for key, runs in groups.items()]
     metrics = list(dict.fromkeys(m for row in comparison["rows"] for m in row["metrics"]))
-    names = [name for name in ("split", "recipe") if len({r.name(name) for r in rows}) > 1]
-    columns = [Column(name, "left") for name in (*names, "variant")]
-    table = [[row.name_cell(name) for name in (*names, "variant")] for row in rows]
+    names = [name for name in ("split", "recipe") if len({r.names[name] for r in rows}) > 1]
+    names += ["variant", *(name for name in ASKED if any(row.names[name] for row in rows))]
+    columns = [Column(name, "left") for name in names]
+    table = [[row.name_cell(name) for name in names] for row in rows]
     for metric in metrics:
         columns.append(Column(TITLES.get(metric, metric)))
         _append(table, [row.score(metric) for row in rows])
@@ -101,16 +103,22 @@ _FACTS = (
     ("train tokens/s", "train_tokens_per_second", 3),
     ("decode sentences/s", "decode_sentences_per_second", 3),
 )
-Key = tuple[str | None, str | None, str]
-"""(split, recipe, variant)"""
+ASKED = ("method", "contexts")
+KEY = ("split", "recipe", "variant", *ASKED)
+Key = tuple[str | int | None, ...]
+"""What a row has of KEY."""
 Groups = dict[Key, list[Object]]
 
 
 def _groups(rows: Sequence[Object]) -> Groups:
     groups: Groups = {}
     for row in rows:
-        groups.setdefault((row["split"], row["recipe"], row["variant"]), []).append(row)
+        groups.setdefault(_key(row), []).append(row)
     return groups
+
+
+def _key(row: Object) -> Key:
+    return tuple(row.get(name) for name in KEY)
 
 
 def _append(table: list[list[Cell]], cells: Sequence[Cell]) -> None:
@@ -122,25 +130,19 @@ class _Row:
     """One variant on one split: its runs, one a seed, and their cells."""
 
     def __init__(self, key: Key, runs: list[Object], groups: Groups, comparison: Object) -> None:
-        self.split, self.recipe, self.variant = key
+        self.names = dict(zip(KEY, key, strict=True))
         self.runs = runs
-        self.rivals = [rows for (split, _, _), rows in groups.items() if split == self.split]
-        self.comparisons = [
-            c for c in comparison["comparisons"]
-            if (c["split"], c["recipe"], c["variant"]) == key
-        ]  # fmt: skip
-
-    def name(self, name: str) -> str | None:
-        return {"split": self.split, "recipe": self.recipe, "variant": self.variant}[name]
+        field = (key[0], key[-1])  # a split, with as many contexts
+        self.rivals = [rows for other, rows in groups.items() if (other[0], other[-1]) == field]
+        self.comparisons = [c for c in comparison["comparisons"] if _key(c) == key]
 
     def name_cell(self, name: str) -> Cell:
-        text = self.name(name) or "-"
+        text = str(self.names[name] or "-")
         if name != "variant":
             return Cell(text)
         fields: dict[str, Value] = {
-            "recipe": self.recipe,
-            "variant": self.variant,
-            "split": self.split,
+            **{name: self.names[name] for name in ("recipe", "variant", "split")},
+            **{name: self.names[name] for name in ASKED if self.names[name]},
             "seeds": _join(row["seed"] for row in self.runs),
             "sentences": self.runs[0].get("sentences"),
             "runs": _join(row["run"] for row in self.runs),
@@ -220,11 +222,7 @@ def _title(rows: Sequence[Object]) -> str:
 def notes_of(comparison: Object, metrics: Sequence[str]) -> list[str]:
     """What a reader needs to reproduce and to trust the numbers."""
     rows = comparison["rows"]
-    notes = []
-    for metric in metrics:
-        signatures = _join(row["metrics"].get(metric, {}).get("signature") for row in rows)
-        lower = " (lower is better)" if metric in LOWER_IS_BETTER else ""
-        notes.append(f"{TITLES.get(metric, metric)}{lower}: {signatures}")
+    notes = signature_notes(rows, metrics)
     counts = {(row["split"], row.get("sentences")): None for row in rows if row.get("sentences")}
     if counts:
         notes.append(
@@ -232,10 +230,23 @@ def notes_of(comparison: Object, metrics: Sequence[str]) -> list[str]:
         )
     if any(row["seed"] is not None for row in rows):
         notes.append(_seeds(rows))
-    notes.extend(_significance(comparison))
-    if runs := _runs([row["run"] for row in rows if row["run"] is not None]):
-        notes.append(f"runs: {runs}")
+    return notes + _significance(comparison) + run_notes(rows)
+
+
+def signature_notes(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
+    """How each metric was measured."""
+    notes = []
+    for metric in metrics:
+        signatures = _join(row["metrics"].get(metric, {}).get("signature") for row in rows)
+        lower = " (lower is better)" if metric in LOWER_IS_BETTER else ""
+        notes.append(f"{TITLES.get(metric, metric)}{lower}: {signatures}")
     return notes
+
+
+def run_notes(rows: Sequence[Object]) -> list[str]:
+    """Where outputs and scores are kept."""
+    runs = _runs([row["run"] for row in rows if row["run"] is not None])
+    return [f"runs: {runs}"] if runs else []
 
 
 def _runs(runs: Sequence[str]) -> str:

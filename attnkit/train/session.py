@@ -14,12 +14,12 @@ import torch
 from attnkit import models
 from attnkit.data.batch import collate
 from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
-from attnkit.evaluate import comparison, evaluate, pick_device
+from attnkit.evaluate import baselines, comparison, evaluate, pick_device
 from attnkit.nbce import questions
 from attnkit.prepare import Prepared, check_splits, prepare
 from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
-from attnkit.scoring import Entry
+from attnkit.scoring import Entry, side_by_side
 from attnkit.train import events
 from attnkit.train.events import Event, Note, Skipped
 from attnkit.train.fit import Job, fit
@@ -334,7 +334,8 @@ def _score(session: Session, runs: Sequence[Run]) -> Iterator[Event]:
     baseline = session.file.baseline if session.file.baseline in trained else None
     settings = runs[0].recipe.eval
     if runs[0].recipe.task == "question-answering":
-        yield events.Scored(**questions.comparison(entries, settings.bootstrap))
+        told = side_by_side(entries, baselines(entries, baseline), resamples=settings.bootstrap)
+        yield events.Scored(**told)
         return
     found = comparison(
         runs,

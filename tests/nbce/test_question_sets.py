@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from asked import make_run
 
-from attnkit import models
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import Asked
 from attnkit.errors import RecipeError, UsageError
@@ -15,42 +15,24 @@ from attnkit.evaluate import evaluate as evaluate_text
 from attnkit.nbce import questions
 from attnkit.nbce.ask import ask
 from attnkit.nbce.own import open_run
-from attnkit.recipe import Recipe
-from attnkit.recipe.schema import Contexts, Data, Eval, Layers, Model, Search, Train
-from attnkit.recipe.schema import Tokenizer as TokenizerSpec
+from attnkit.recipe.schema import Contexts, Eval
 from attnkit.runs import Run
+from attnkit.scoring import side_by_side
 from attnkit.scoring.answers import match
 from attnkit.show.contexts import contexts_table
-from attnkit.tokens import Tokenizer
+from attnkit.show.table import comparison_table
 
 METRICS = Eval(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
        "cad", "best", "retrieval", "none")  # fmt: skip
 SPEC = Contexts(counts=(1, 2, 4), methods=("entropy", "mean", "concat", "none"), rows=6)
+"""The recipe's."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """An untrained language model of the embedded questions."""
-    data = Data(corpus="toy-passages", size=200, max_length=64)
-    shape = Model(
-        shape="decoder", width=16, layers=Layers(encoder=0, decoder=1), heads=2, ff=32,
-        positions="rope",
-    )  # fmt: skip
-    recipe = Recipe(
-        task="question-answering", data=data, model=shape, eval=METRICS, contexts=SPEC,
-        train=Train(), search=Search(method="greedy", max_length=4),
-    )  # fmt: skip
-    rows = Corpus.open(data, recipe.task).rows("train")
-    tokenizer = Tokenizer.train(TokenizerSpec(type="word", size=400), list(rows))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        model = models.build(shape, (len(tokenizer.source), len(tokenizer.target)), 64)
-    path = Run.find(tmp_path_factory.mktemp("runs"), "toy", "base", 1)
-    made = Run.create(path, recipe, name="toy", variant="base", seed=1, parameters=1)
-    made.write_tokenizer(tokenizer)
-    made.finish(model.state_dict(), step=1, seconds=1.0, reason="steps")
-    return made
+    return make_run(tmp_path_factory.mktemp("runs"))
 
 
 def asked(run: Run, count: int, rows: int = 6) -> list[tuple[Any, tuple[str, ...]]]:
@@ -131,26 +113,31 @@ def test_questions_that_need_more_contexts_are_left_out(run: Run) -> None:
 def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) -> None:
     spec = Contexts(counts=(1, 4), methods=("concat",), rows=4)
     one, four = questions.evaluate(run, ["test"], METRICS, spec, device="cpu")
-    assert one.row["warnings"] == []
-    text = "concat with 4 contexts of test: cut to the limit for 4 of 4 questions"
-    assert four.row["warnings"] == [text]
+    assert (one.row["cut"], four.row["cut"]) == (0, 4)
+    found = side_by_side([one, four], {"toy": "base"})
+    note = "concat lost contexts that did not fit one row: 4 of 4 questions with 4 contexts"
+    assert note in contexts_table(found).notes
 
 
 def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
     entries = questions.evaluate(run, ["test"], METRICS, device="cpu")
-    found = questions.comparison(entries, 20)
-    assert found["baseline"] == "entropy"
-    kinds = {(one["contexts"], one["variant"], one["metric"]) for one in found["comparisons"]}
+    found = side_by_side(entries, {"toy": "base"}, resamples=20)
+    assert found["baseline"] == "base"
+    assert {one["baseline_method"] for one in found["comparisons"]} == {"entropy"}
+    kinds = {(one["contexts"], one["method"], one["metric"]) for one in found["comparisons"]}
     others = ("mean", "concat", "none")
     assert kinds == {(n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]}
     json.dumps(found, allow_nan=False)
     table = contexts_table(found)
     assert [column.title for column in table.columns] == ["metric", "method", "1", "2", "4"]
     assert len(table.rows) == 4 + 4 + 1
-    record = next(r for r in table.records() if r["method"] == "mean")
-    value = entries[5].scores["answer-match"].value
-    assert record["contexts_2"] == value
-    assert table.rows[1][3].text.startswith(f"{value:.1f}")
+    value = entries[5].scores["answer-f1"].value
+    (record,) = [
+        one for one in comparison_table(found).records()
+        if (one["method"], one["contexts"]) == ("mean", 2)
+    ]  # fmt: skip
+    assert record["answer-f1"] == value
+    assert table.rows[5][3].text.startswith(f"{value:.1f}")
 
 
 def test_a_rule_is_what_the_recipe_asks_for() -> None:
