@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from attnkit.cli import complete, console, examining, forms, plugin
+from attnkit.cli.options import DataDir, Device, Format, Offline, Out
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import quoted, safe_text
 
@@ -101,20 +102,11 @@ def eval(
         str,
         typer.Option(metavar="TYPE", help="Of the --model: float32, bfloat16, float16 or auto."),
     ] = "float32",
-    format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")
-    ] = "table",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")] = Path(
-        "runs"
-    ),
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")
-    ] = "auto",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
-    ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
+    format: Format = "table",
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Decode and score again what is known already.")
     ] = False,

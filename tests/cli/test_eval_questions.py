@@ -4,22 +4,13 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from asked import make_run
-
-from attnkit.cli import main
+from called import Done, called
 
 VARIANTS = "variants: {base: {}, other: {model.positions: sinusoidal}}\nbaseline: other\n"
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +29,7 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*words: str) -> Done:
-        capsys.readouterr()
-        code = main(["eval", *words])
-        return Done(code, *capsys.readouterr())
+        return called(capsys, "eval", *words)
 
     return run
 
