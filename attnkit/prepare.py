@@ -128,10 +128,11 @@ def check_splits(
         progress=progress,
     )
     left = []
-    for name in recipe.eval.splits:
-        if name in ("train", "valid"):
+    for name in dict.fromkeys(("train", "valid", *recipe.eval.splits)):
+        there = name in corpus.splits
+        if there and name in ("train", "valid"):
             continue
-        if fetch or name not in corpus.splits or corpus.at_hand(name):
+        if fetch or not there or corpus.at_hand(name):
             corpus.verify(name)
         else:
             left.append(name)

@@ -293,6 +293,12 @@ def test_splits_of_a_card_are_fetched_or_named(
         assert check_splits(made, cache=tmp_path, fetch=False) == ["test"]
 
 
+def test_a_corpus_that_is_only_for_asking_cannot_be_trained_on(tmp_path: Path) -> None:
+    made = Recipe.model_validate({"task": "question-answering", "data": {"corpus": "xquad-en"}})
+    with pytest.raises(MissingInputError, match="xquad-en: no split 'train'; it has valid, test"):
+        check_splits(made, cache=tmp_path, fetch=False)
+
+
 def test_a_damaged_file_of_a_card_is_told(tmp_path: Path) -> None:
     card = cards.load("multi30k")
     for file in card.files():

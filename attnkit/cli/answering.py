@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +30,8 @@ class Asked(NamedTuple):
     rule: "Rule"
     spec: "Search"
     traced: bool
+    against: Mapping[str, Any]
+    """Of the baselines of one row: alpha, limit, cut."""
 
 
 class Form(NamedTuple):
@@ -81,6 +83,7 @@ def answers(asked: Asked, stream: "Stream | None") -> list[list[Line]]:
             asked.reader, method, every, asked.prompts, asked.spec, asked.rule,
             traced=asked.traced and method == asked.rule.pool,
             emit=None if stream is None else emit,
+            **asked.against,
         )
         for method in asked.methods
     ]  # fmt: skip

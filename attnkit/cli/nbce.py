@@ -1,5 +1,6 @@
 """`attnkit nbce`: answer from more context than a model was trained for."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PoolWord = Literal["entropy", "mean", "max", "weighted"]
 UnitWord = Literal["tokens", "sentences"]
+CutWord = Literal["end", "start"]
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100
 """Tokens of an answer at most, where there is room for so many."""
@@ -34,7 +36,7 @@ def nbce(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Folder of a finished run; or a Hugging Face causal model, by folder or name.",
+            help="Folder of a finished run; or a Hugging Face model, by folder or name.",
         ),
     ],
     *,
@@ -113,6 +115,24 @@ def nbce(
             "(retrieval); no context (none).",
         ),
     ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(metavar="A", help="How much cad contrasts contexts with none. [default: 0.5]"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Most tokens of the one row of concat and cad, answer included. [default: what "
+            "the model can read]",
+        ),
+    ] = None,
+    cut: Annotated[
+        CutWord | None,
+        typer.Option(
+            metavar="END", help="Which end of that row goes: end or start. [default: end]"
+        ),
+    ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="Show which context spoke at each token.")
     ] = False,
@@ -185,6 +205,7 @@ def nbce(
     questions = _questions(prompt or [], prompts, (*(context or ()), contexts))
     spec, fixed = _spec(beam, sample, temperature, seed, max_length)
     rule = _rule(pool, beta, eta, top_p, top_k, weights)
+    against = _against(baseline or [], alpha, limit, cut)
     _check_splitting(window, overlap, pack)
     opened = open_model(
         model, device=device, dtype=dtype, offline=offline, chat=chat,
@@ -196,7 +217,8 @@ def nbce(
     if not fixed:
         spec = _fitted(spec, opened, found, questions)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    asked = answering.Asked(opened, found, questions, methods, rule, spec, trace or bool(files))
+    traced = trace or bool(files)
+    asked = answering.Asked(opened, found, questions, methods, rule, spec, traced, against)
     form = answering.Form(as_json, len(methods) > 1, trace, plain)
     stream = answering.stream(asked, form)
     groups = answering.answers(asked, stream)
@@ -276,6 +298,22 @@ def _rule(
                 f"--weights {quoted(weights)}: numbers with commas between, such as 0.5,0.3,0.2"
             ) from error
     return Rule(pool, beta, eta, top_p, top_k, given)
+
+
+def _against(
+    baselines: Sequence[str], alpha: float | None, limit: int | None, cut: CutWord | None
+) -> dict[str, Any]:
+    """How the baselines of one row are asked: what `ask` is told beside the rule."""
+    given = {"alpha": alpha, "limit": limit, "cut": cut}
+    for name, value in given.items():
+        users = ("cad",) if name == "alpha" else ("concat", "cad")
+        if value is not None and not {*users} & {*baselines}:
+            raise UsageError(f"--{name} is of {' and '.join(users)}: add --baseline {users[0]}")
+    if alpha is not None and not 0 <= alpha < math.inf:
+        raise UsageError(f"--alpha {alpha:g}: should be at least 0")
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: should be at least 1")
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _check_splitting(window: int | None, overlap: int | None, pack: int | None) -> None:

@@ -210,7 +210,10 @@ def _check_data(file: "RecipeFile", jobs: Sequence[Job], data_dir: Path | None) 
             continue
         done.append((recipe.data, recipe.eval.splits))
         for split in check_splits(recipe, data_dir=data_dir, fetch=False):
-            console.say(f"{recipe.data.corpus}: {split} is not at hand; training fetches it first")
+            console.say(
+                f"{recipe.data.corpus}: {split} is not at hand; training fetches it first, or says "
+                "where to get it"
+            )
 
 
 def _announce(file: "RecipeFile", jobs: Sequence[Job], as_json: bool) -> None:
@@ -293,6 +296,10 @@ def _next_commands(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> None:
     runs = [str(out / file.name)] if len(jobs) > 1 else [str(jobs[0].folder)]
     console.say("")
     console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugin.flags()])}")
-    if file.variants[jobs[0].variant].model.shape != "encoder":
-        words = ["attnkit", "generate", str(jobs[0].folder), *plugin.flags()]
+    folder, recipe = str(jobs[0].folder), file.variants[jobs[0].variant]
+    if recipe.task == "question-answering":
+        words = ["attnkit", "nbce", folder, *plugin.flags(), "--contexts", "passages.jsonl"]
+        console.say(f"use one model:  {shlex.join([*words, '--prompts', 'questions.txt'])}")
+    elif recipe.model.shape != "encoder":
+        words = ["attnkit", "generate", folder, *plugin.flags()]
         console.say(f"use one model:  {shlex.join(words)} < input.txt")

@@ -130,9 +130,12 @@ class Places:
             )
 
     def _missing(self, file: File) -> MissingInputError:
-        given = self._given or "no data folder (ATTNKIT_DATA and --data-dir are not set)"
+        where = f"neither in {self._given} nor in {self._own}"
+        if self._given is None:
+            unset = "no data folder (ATTNKIT_DATA and --data-dir are not set)"
+            where = f"not in {self._own}, and there is {unset}"
         return MissingInputError(
-            f"data.corpus: {self.card.name}: {file.path} is neither in {given} nor in {self._own}; "
+            f"data.corpus: {self.card.name}: {file.path} is {where}; "
             f"set ATTNKIT_DATA or --data-dir to a folder with {self.card.name}/{file.path}. How to "
             f"obtain it ({self.card.homepage}): {self.card.obtain}"
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.recipe.build import USED, Built
 from attnkit.recipe.problems import Key, Place, Problems
-from attnkit.recipe.schema import Attention, Data, Recipe
+from attnkit.recipe.schema import Attention, Contexts, Data, Recipe
 from attnkit.recipe.settings import field_at
 from attnkit.text import nearest, quoted
 
@@ -88,10 +88,19 @@ def _task(built: Built) -> Iterator[Fault]:
 def _questions(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     if recipe.task != "question-answering":
+        text = f"does nothing with `task: {recipe.task}`; it is for question-answering"
+        for section, names in (("data", ("gold", "other")), ("contexts", Contexts.model_fields)):
+            for name in names:
+                value = getattr(getattr(recipe, section), name)
+                if value != field_at((section, name)).default:
+                    yield Fault((f"{section}.{name}",), text)
         return
     left = 1 - recipe.data.gold
     if recipe.data.other > left + 1e-9:
-        text = f"rows with data.gold leave {left:g} of all; {left:g} is the most"
+        text = (
+            f"data.gold {recipe.data.gold:g} and data.other {recipe.data.other:g} are more than "
+            f"all rows; {left:g} is the most that this gold leaves to other"
+        )
         yield Fault(("data.other", "data.gold"), text)
     for metric in recipe.eval.metrics:
         if metric in ("perplexity", "accuracy"):

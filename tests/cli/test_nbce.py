@@ -161,6 +161,29 @@ def test_methods_stand_side_by_side(nbce: Any, runs: Any) -> None:
         assert line.split() == [method, *expected(run, ["ein"], method)[0].split()]
 
 
+def one_row(run: Run, method: str, **options: Any) -> str:
+    replies = ask(open_run(run), method, [list(TEXTS)], ["ein"], GREEDY, **options)
+    return replies[0].text.strip()
+
+
+def test_options_of_baselines_reach_them(nbce: Any, runs: Any) -> None:
+    def said(*words: str) -> dict[str, Any]:
+        done = nbce(*ASK, "--json", *words)
+        return {row["method"]: row for row in map(json.loads, done.out.splitlines())}
+
+    run = runs["language-modeling"]
+    strong = said("--baseline", "cad", "--alpha", "3")["cad"]["text"]
+    assert strong == one_row(run, "cad", alpha=3.0)
+    assert strong != one_row(run, "cad")
+    for cut, which in (("end", "last"), ("start", "first")):
+        words = ("--baseline", "concat", "--limit", "20", "--cut", cut)
+        concat = said(*words)["concat"]
+        assert concat["text"] == one_row(run, "concat", limit=20, cut=cut)
+        (note,) = concat["notes"]
+        assert note.startswith(f"the {which} ")
+        assert note.endswith("since a row may have 20 tokens, output included")
+
+
 def test_the_baselines_are_those_that_there_are() -> None:
     assert BASELINES == KNOWN
 
@@ -242,6 +265,13 @@ BAD = [
     ((*ASK, "--beta", "-2"), 2, "beta must be at least -1, got -2"),
     ((*ASK, "--top-p", "2"), 2, "top_p must be at least 0, at most 1, got 2"),
     ((*ASK, "--baseline", "concta"), 2, "--baseline 'concta': did you mean concat?"),
+    ((*ASK, "--alpha", "1"), 2, "--alpha is of cad: add --baseline cad"),
+    ((*ASK, "--baseline", "concat", "--alpha", "1"), 2, "--alpha is of cad: add --baseline cad"),
+    ((*ASK, "--baseline", "cad", "--alpha", "-1"), 2, "--alpha -1: should be at least 0"),
+    ((*ASK, "--baseline", "best", "--limit", "9"), 2, "--limit is of concat and cad: add"),
+    ((*ASK, "--baseline", "concat", "--limit", "0"), 2, "--limit 0: should be at least 1"),
+    ((*ASK, "--cut", "start"), 2, "--cut is of concat and cad: add --baseline concat"),
+    ((*ASK, "--baseline", "cad", "--cut", "middle"), 2, "'middle'"),
     ((*ASK, "--overlap", "2"), 2, "--overlap is of windows: add --window N"),
     ((*ASK, "--window", "3", "--overlap", "3"), 2, "--overlap 3: should be from 0 to 2"),
     ((*ASK, "--window", "0"), 2, "--window 0: should be at least 1"),

@@ -1,0 +1,147 @@
+"""Recipes of questions: what does not go together is refused, with its place."""
+
+import pytest
+from recipe_texts import GOOD, complaint, read
+
+from attnkit.errors import RecipeError
+
+TASK = "task: question-answering\n"
+TOY = TASK + "data: {corpus: toy-passages}\n"
+DECODER = TOY + "model: {shape: decoder}\n"
+OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            TASK + "data: {corpus: toy-passages, gold: 0.9, other: 0.2}\n",
+            "r.yaml:2:48: data.other: data.gold 0.9 and data.other 0.2 are more than all rows; 0.1 "
+            "is the most that this gold leaves to other",
+        ),
+        (
+            TASK + "data: {corpus: toy-passages, gold: 0.9}\n",
+            "r.yaml:2:36: data.gold: data.gold 0.9 and data.other 0.25 are more than all rows; 0.1 "
+            "is the most that this gold leaves to other",
+        ),
+        (
+            TOY + "eval: {metrics: [answer-match, perplexity]}\n",
+            "r.yaml:3:17: eval.metrics: perplexity is not measured of questions; use answer-match, "
+            "answer-f1 or rouge",
+        ),
+        (
+            TOY + "eval: {metrics: [accuracy]}\n",
+            "r.yaml:3:17: eval.metrics: accuracy is not measured of questions; use answer-match, "
+            "answer-f1 or rouge",
+        ),
+        *(
+            (
+                TOY + f"contexts: {{methods: [entropy, {method}]}}\n",
+                f"r.yaml:3:21: contexts.methods: {method} needs `model.shape: decoder`; an encoder "
+                "reads one context at a time",
+            )
+            for method in ("window", "retrieval")
+        ),
+        (
+            TOY + "contexts: {counts: [1, 2, 2]}\n",
+            "r.yaml:3:20: contexts.counts: names 2 twice; name each once",
+        ),
+        (
+            TOY + "contexts: {methods: [mean, mean]}\n",
+            "r.yaml:3:21: contexts.methods: names mean twice; name each once",
+        ),
+        (
+            TOY + "train: {objective: causal}\n",
+            "r.yaml:3:20: train.objective: causal is for language-modeling; question-answering "
+            "uses `train.objective: seq2seq`",
+        ),
+        (
+            DECODER + "tokenizer: {shared: false}\n",
+            "r.yaml:4:21: tokenizer.shared: one decoder reads source and target, so they need one "
+            "vocabulary; set it to true",
+        ),
+        (
+            TASK + "data: {corpus: toy-translation}\n",
+            "r.yaml:1:7: task: toy-translation is for translation, not for question-answering",
+        ),
+        (
+            "task: summarization\ndata: {corpus: nq-passages}\n",
+            "r.yaml:1:7: task: nq-passages is for question-answering, not for summarization",
+        ),
+        (
+            TASK + "data: {corpus: nq-passages, size: 9}\n",
+            "r.yaml:2:35: data.size: only generated corpora have a size; data.rows keeps fewer "
+            "rows",
+        ),
+        (
+            TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",
+            "r.yaml:3:16: eval.splits: xquad-en has no split 'train'; it has valid, test",
+        ),
+        (
+            OWN % "[q.txt, a.txt]",
+            "r.yaml:2:15: data.train: questions with contexts are read from one .jsonl file; name "
+            "one",
+        ),
+        (
+            OWN % "q.txt",
+            "r.yaml:2:15: data.train: questions with contexts are read from one .jsonl file; name "
+            "one",
+        ),
+        (
+            GOOD + "eval: {metrics: [bleu, context-found]}\n",
+            "r.yaml:3:17: eval.metrics: context-found is for question-answering, which chooses "
+            "contexts; remove it",
+        ),
+        (
+            "task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n",
+            "r.yaml:2:39: data.gold: does nothing with `task: translation`; it is for "
+            "question-answering",
+        ),
+        (
+            GOOD + "contexts: {counts: [1, 3]}\n",
+            "r.yaml:3:20: contexts.counts: does nothing with `task: translation`; it is for "
+            "question-answering",
+        ),
+    ],
+)
+def test_each_rule_tells_its_place_and_the_way_out(text: str, message: str) -> None:
+    assert complaint(text, kind=RecipeError) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TOY + "contexts: {counts: [0]}\n", "contexts.counts: must be a whole number >= 1"),
+        (TOY + "contexts: {counts: []}\n", "contexts.counts"),
+        (TOY + "contexts: {methods: [entropie]}\n", "did you mean entropy"),
+        (TOY + "contexts: {beta: -2}\n", "contexts.beta"),
+        (TOY + "contexts: {eta: -1}\n", "contexts.eta"),
+        (TOY + "contexts: {top_p: 1.5}\n", "contexts.top_p"),
+        (TOY + "contexts: {alpha: -1}\n", "contexts.alpha"),
+        (TASK + "data: {corpus: toy-passages, gold: 1.5}\n", "data.gold"),
+    ],
+)
+def test_values_out_of_range_are_refused_where_they_stand(text: str, message: str) -> None:
+    found = complaint(text, kind=RecipeError)
+    assert found.startswith(f"r.yaml:{text.count(chr(10))}:")
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOY,
+        DECODER + "contexts: {methods: [window, retrieval, best, cad, entropy-free, mean-whole]}\n",
+        TASK + "data: {corpus: toy-passages, gold: 1, other: 0}\n",
+        TASK + "data: {corpus: toy-passages, gold: 0.7, other: 0.3}\n",
+        TASK + "data: {corpus: xquad-en}\n",
+        OWN % "t.jsonl",
+        OWN % "t.jsonl.gz",
+        TOY + "eval: {metrics: [answer-match, answer-f1, context-found, rouge, bleu]}\n",
+        TOY + "eval: {splits: [test, ordered, coupled]}\n",
+        "task: language-modeling\ndata: {corpus: nq-passages}\n",
+        GOOD + "eval: {metrics: [answer-match, answer-f1]}\n",
+    ],
+)
+def test_what_goes_together_is_accepted(text: str) -> None:
+    assert list(read(text).variants) == ["base"]
