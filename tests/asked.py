@@ -22,13 +22,14 @@ eval: {metrics: [answer-match, answer-f1, context-found], bootstrap: 20}
 
 def write_recipe(folder: Path, more: str = "") -> Path:
     """toy.yaml in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "toy.yaml"
     path.write_text(RECIPE + more, encoding="utf-8")
     return path
 
 
 def make_run(folder: Path, variant: str = "base", seed: int = 1, more: str = "") -> Run:
-    """A finished run below folder/runs; variant and seed choose its weights."""
+    """A finished run below folder/runs/toy; variant and seed choose its weights."""
     recipe = load(write_recipe(folder, more)).variants[variant]
     rows = list(Corpus.open(recipe.data, recipe.task).rows("train"))
     tokenizer = Tokenizer.train(recipe.tokenizer, rows)

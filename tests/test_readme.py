@@ -1,10 +1,12 @@
 """What README.md tells people to type is run, and its recipe is a recipe."""
 
+import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+import asked
 import pytest
 import torch
 from shell import attnkit_in
@@ -46,6 +48,12 @@ def prepare(folder: Path) -> None:
     (folder / "input.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
     done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
+    passages = asked.make_run(folder / "questions").path.parent
+    (folder / "runs" / "long-context" / "passages").mkdir(parents=True)
+    (folder / "runs" / "long-context" / "passages" / "base").symlink_to(passages)
+    text = "Boris Dorn lives in Corvo . Anna Falk lives in Brevik ."
+    (folder / "book.txt").write_text(text, encoding="utf-8")
+    (folder / "passages.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     (folder / "runs" / "quickstart").mkdir()
     for variant in load("quickstart").variants:
         (folder / "runs" / "quickstart" / variant).symlink_to(folder / "runs" / "recipe" / "base")

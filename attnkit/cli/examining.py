@@ -113,10 +113,14 @@ def entries(
 
     corpus = Corpus.open(task.data, ASKED, data_dir=data_dir, offline=how.offline)
     found = []
+    mixed = not all(is_run(name) for name in models)
     for name in models:
-        reader = open_model(name, **how._asdict())
-        limit = Run.open(name).recipe.data.max_length if is_run(name) else None
-        told = {"chat": how.chat, "template": how.template}
+        own = is_run(name)
+        # what is asked of the Hugging Face models is not for the runs beside them
+        how_this = how._replace(dtype="float32", chat=False, template="") if own and mixed else how
+        reader = open_model(name, **how_this._asdict())
+        limit = Run.open(name).recipe.data.max_length if own else None
+        told = {"chat": how_this.chat, "template": how_this.template}
         found += questions.examine(
             of_reader(reader, name, task.name, out, limit=limit, settings=told),
             corpus,
