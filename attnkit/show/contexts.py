@@ -94,7 +94,8 @@ def _cell(comparison: Object, metric: str, way: tuple[Any, ...], count: int) -> 
          if (*_way(one), one["contexts"], one["metric"]) == key),
         {},
     )  # fmt: skip
-    return Cell(f"{shown[way]}{stars(compared.get('p_corrected'))}", {}, best)
+    mark = stars(compared.get("p_corrected")).strip()  # as narrow as it can be: columns are many
+    return Cell(f"{shown[way]}{mark}", {}, best)
 
 
 def _notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
