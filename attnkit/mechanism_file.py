@@ -58,6 +58,8 @@ class Facts:
     """Option -> values with which it cannot hide the future."""
     composite: str = ""
     """The option that lists the parts, in a mechanism that is made of others."""
+    layered: bool = False
+    """Whether the parts take turns, one a layer, instead of being mixed in every layer."""
     pairs: Mapping[str, str] = field(default_factory=dict)
     """Option -> value that takes exactly two parts."""
     mixable: bool = False

@@ -15,7 +15,7 @@ from attnkit.models import Model
 from attnkit.recipe import Recipe, schema
 from attnkit.runs import Run
 
-MIXTURE = {"parts": ("scaled-dot", "synthesizer-random")}
+PARTS = {"parts": ("scaled-dot", "synthesizer-random")}
 SHAPES = {"encoder": "encoder", "decoder": "decoder", "cross": "encoder-decoder"}
 
 
@@ -29,7 +29,7 @@ class Heard(NamedTuple):
 def cases() -> Iterator[tuple[str, str]]:
     """Every mechanism in every role that it can have: (word, role)."""
     for word in mechanisms.names():
-        known = mechanisms.capable(word, MIXTURE if word == "mixture" else {})
+        known = mechanisms.capable(word, PARTS if mechanisms.facts(word).composite else {})
         yield word, "encoder"
         if known.causal:
             yield word, "decoder"
@@ -39,7 +39,7 @@ def cases() -> Iterator[tuple[str, str]]:
 
 def chosen(word: str, options: Mapping[str, Any] | None = None) -> schema.Attention:
     """A mechanism as a recipe names it."""
-    given = dict(MIXTURE if word == "mixture" else {}) | dict(options or {})
+    given = dict(PARTS if mechanisms.facts(word).composite else {}) | dict(options or {})
     return schema.Attention(name=word, **given)
 
 

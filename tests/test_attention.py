@@ -15,7 +15,7 @@ WIDTH, HEADS, LONGEST = 16, 4, 600
 WORDS = mechanisms.names()
 
 
-NEEDED = {"mixture": {"parts": ("scaled-dot", "gaussian")}}
+NEEDED = {word: {"parts": ("scaled-dot", "gaussian")} for word in ("mixture", "interleaved")}
 """Options without which a word does not build."""
 
 

@@ -69,16 +69,37 @@ class Part(NamedTuple):
 
 
 def part(word: str, inside: str) -> Facts:
-    """The facts of a mechanism as a part of the composite `inside`: with its own options only.
+    """The facts of a mechanism as a part of the composite `inside`.
 
+    A part that is mixed has its own options only, one that has a layer for itself all of them.
     Raises UsageError for an unknown word and for one that cannot be a part.
     """
-    known = facts(word)
-    if not known.mixable:
-        fits = ", ".join(name for name in names() if facts(name).mixable)
+    known, layered = facts(word), facts(inside).layered
+    if not _fits(known, layered):
+        fits = ", ".join(name for name in names() if _fits(facts(name), layered))
         raise UsageError(f"{word} cannot be a part of {inside}; its parts can be {fits}")
+    if layered:
+        return known
     own = {name: o for name, o in known.options.items() if name not in WHOLE_LAYER}
     return replace(known, options=own)
+
+
+def _fits(known: Facts, layered: bool) -> bool:
+    """Whether a mechanism can be a part: of a mixture by its scores, of layers unless composite."""
+    return not known.composite if layered else known.mixable
+
+
+def at_depth(word: str, options: Mapping[str, Any], depth: int) -> Part:
+    """What a layer is built of: its part where layers take turns, else the mechanism itself.
+
+    Raises UsageError as `capable`.
+    """
+    known = facts(word)
+    if not known.layered:
+        return Part(word, options)
+    capable(word, options)
+    given = parts(known, options[known.composite])
+    return given[depth % len(given)]
 
 
 def parts(known: Facts, given: object) -> list[Part]:
@@ -112,7 +133,8 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
     """A mechanism for a layer of this shape, with what its options change in its facts.
 
-    Raises UsageError as `capable`, and for option values that the mechanism refuses.
+    It is the one that `at_depth` names.  Raises UsageError as `capable`, and for option values that
+    the mechanism refuses.
     """
     known, able = facts(word), capable(word, options)
     made = load(word)(shape, **options)
@@ -164,16 +186,20 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
     all_of = [capable(word, chosen) for word, chosen in given]
     limits = [f.limit for f in all_of if f.limit is not None]
     numbers = [limit for limit in limits if isinstance(limit, int)]
+    positions = [{*f.positions} for f in all_of]
+    if known.layered:
+        for f, able in zip(all_of, positions, strict=True):
+            able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # which turns nothing there
     return replace(
         known,
         uses="".join(letter for letter in "qkvg" if any(letter in f.uses for f in all_of)),
         causal=all(f.causal for f in all_of),
         cross=all(f.cross for f in all_of),
         limit=min(numbers) if numbers else next(iter(limits), None),
-        positions=tuple(
-            scheme for scheme in known.positions if all(scheme in f.positions for f in all_of)
-        ),
-        cost=" + ".join(dict.fromkeys(f.cost for f in all_of)),
+        positions=tuple(s for s in known.positions if all(s in able for able in positions)),
+        map="effective" if any(f.map == "effective" for f in all_of) else "exact",
+        state="growing" if any(f.state == "growing" for f in all_of) else "constant",
+        cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in all_of)),
         why="; ".join(dict.fromkeys(f"its part {f.word}: {f.why}" for f in all_of if f.why)),
     )
 

@@ -33,10 +33,14 @@ def attempt(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> Non
     model = recipe.model
     word = getattr(model.attention, role).name
     length = _places(model, recipe.data.max_length)
+    layers = getattr(model.layers, "decoder" if role == "cross" else role)
     cross, causal = role == "cross", role == "decoder"
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         try:
-            MultiHead.build(word, model.width, model.heads, length, cross, causal=causal, **options)
+            for depth in range(layers):
+                MultiHead.build(
+                    word, model.width, model.heads, length, cross, depth, causal, **options
+                )
         except UsageError:
             raise
         except Exception:

@@ -104,10 +104,21 @@ def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
             modifiers({name: options[name]} if name in options else {}, facts.uses)
         except UsageError as error:
             yield Objection(f"{facts.word}: {error}", name)
+    if facts.layered and len(options[facts.composite]) > _depth(model, role):
+        text = (
+            f"{facts.word} has more parts ({len(options[facts.composite])}) than there are layers"
+        )
+        yield Objection(f"{text} ({_depth(model, role)}); leave some out", facts.composite)
     missing = [name for name, o in facts.options.items() if o.required and name not in options]
     if missing:
         example = f"{{name: {facts.word}, {missing[0]}: ...}}"
         yield Objection(f"{facts.word} needs {', '.join(missing)}; write {example}")
+
+
+def _depth(model: Model, role: str) -> int:
+    """Layers that have this attention."""
+    depth: int = getattr(model.layers, "decoder" if role == "cross" else role)
+    return depth
 
 
 def _instead(facts: Facts, model: Model) -> str:

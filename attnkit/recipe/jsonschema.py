@@ -122,15 +122,16 @@ def _mechanism(facts: Facts) -> Json:
 def _option(facts: Facts, name: str) -> Json:
     option = facts.options[name]
     if name == facts.composite:
-        return {"type": "array", "items": {"$ref": "#/$defs/Part"}, "minItems": 2}
+        item = {"$ref": "#/$defs/Attention" if facts.layered else "#/$defs/Part"}
+        return {"type": "array", "items": item, "minItems": 2}
     kind = TypeAdapter(annotation(option.annotation)).json_schema()
     return kind if option.required else {**kind, "default": option.default}
 
 
 def _part() -> Json:
-    """A part of a composite mechanism."""
+    """A part of a mixture."""
     able = [word for word in mechanisms.names() if mechanisms.facts(word).mixable]
-    each = [_mechanism(mechanisms.part(word, "a composite")) for word in able]
+    each = [_mechanism(mechanisms.part(word, "mixture")) for word in able]
     return {"description": "A part of a mixture.", "anyOf": [{"enum": able}, *each]}
 
 
