@@ -46,7 +46,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sparse": [{"rate": 3}, {"rate": 8, "residual_scores": "mean", "key_norm": True}],
     "nystrom": [{"landmarks": 5}, {"landmarks": 7, "conv": 3}, {"landmarks": 3, "pinv": "none"}],
     "linformer": [{"rank": 3}],
-    "interleaved": [{"parts": ("gated-delta", "scaled-dot")}, {"parts": ("efficient", "gaussian")}],
+    "interleaved": [{"parts": ("gated-delta", "scaled-dot")}, {"parts": ("gaussian", "linear")}],
     "mixture": [
         {"parts": ("scaled-dot", "gaussian")},
         {"parts": ("dot", "additive", "gaussian"), "combine": "sum", "key_norm": True},
