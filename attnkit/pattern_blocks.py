@@ -17,14 +17,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnkit.bands import Band
 from attnkit.long_strides import Strides
 from attnkit.once import once_differentiable
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
-
-SMALLEST = 64
-"""Queries of a block, at least: shorter ones cost more in calls than they save in work."""
 
 DEVICE = "cpu"
 """Where torch's fused kernels answer a query without keys with zeros, and say their sums."""
@@ -34,100 +32,6 @@ GROUP = 2**19
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-
-
-class Band(NamedTuple):
-    """Blocks of `step` queries, with `before` more keys on the left and `after` on the right."""
-
-    step: int
-    before: int
-    after: int
-
-    @classmethod
-    def of(cls, reach: int, length: int, *, causal: bool) -> "Band":
-        """Blocks for distances up to `reach`; longer for wider windows, so overlaps stay few."""
-        reach = min(reach, length)
-        wide = max(SMALLEST, reach // 2 if causal else reach)
-        return cls(min(wide, length), reach, 0 if causal else reach)
-
-    @property
-    def width(self) -> int:
-        """Keys that a block of queries sees."""
-        return self.before + self.step + self.after
-
-    def blocks(self, length: int) -> int:
-        """Blocks in a row."""
-        return -(-length // self.step)
-
-    def distances(self, device: torch.device) -> Tensor:
-        """Query minus key [step, width] in any block."""
-        queries = torch.arange(self.step, device=device)[:, None]
-        return queries + self.before - torch.arange(self.width, device=device)
-
-    def allowed(
-        self, pattern: Bool[Tensor, "step width"], valid: Tensor | None, rows: int, length: int
-    ) -> Bool[Tensor, "blocks 1 step width"]:
-        """Who sees whom: a pattern of distances among the keys that exist."""
-        if valid is None:
-            valid = torch.ones(1, length, dtype=torch.bool, device=pattern.device)
-        spare = self.blocks(length) * self.step - length
-        real = F.pad(valid, (self.before, spare + self.after)).unfold(1, self.width, self.step)
-        shared = (pattern & real.unsqueeze(2)).expand(rows, -1, -1, -1)
-        return shared.flatten(0, 1).unsqueeze(1)
-
-    def cut(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H step D"]:
-        """The blocks of all rows, one behind the other; the last one of a row padded with zeros."""
-        x = x.transpose(1, 2)
-        spare = -x.shape[1] % self.step
-        x = F.pad(x, (0, 0, 0, 0, 0, spare)) if spare else x
-        return x.reshape(-1, self.step, *x.shape[2:]).transpose(1, 2)
-
-    def join(self, x: Float[Tensor, "blocks H step D"], length: int) -> Float[Tensor, "B H T D"]:
-        """The inverse of `cut`."""
-        x = x.transpose(1, 2).reshape(-1, self.blocks(length) * self.step, x.shape[1], x.shape[3])
-        return x[:, :length].transpose(1, 2)
-
-    def windows(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H width D"]:
-        """The keys that each block sees: views of one copy; what lies beyond a row is junk."""
-        rows, _, length, _ = x.shape
-        flat = self.flat(x, rows, length)
-        self.inner(flat, rows, length).copy_(x)
-        return self._views(flat, 0, self.width).transpose(1, 2)
-
-    def gather(
-        self, pieces: Float[Tensor, "blocks H width D"], rows: int, length: int
-    ) -> Float[Tensor, "B H T D"]:
-        """The adjoint of `windows`: what the windows hold of each key, added up."""
-        flat = self.flat(pieces, rows, length)
-        self.add(flat, 0, pieces)
-        return self.inner(flat, rows, length)
-
-    def flat(self, like: Float[Tensor, "n H k D"], rows: int, length: int) -> Tensor:
-        """Zeros for all keys of all rows, and what the first and last windows need beyond them."""
-        whole = self.blocks(length) * self.step
-        size = self.before + rows * whole + self.after
-        return like.new_zeros(size, like.shape[1], like.shape[3])
-
-    def add(self, flat: Tensor, first: int, pieces: Float[Tensor, "n H width D"]) -> None:
-        """Add the windows of the blocks from `first` on to their keys."""
-        some = flat[first * self.step :]
-        for start in range(0, self.width, self.step):
-            part = pieces[:, :, start : start + self.step].transpose(1, 2)
-            self._views(some, start, part.shape[1])[: len(part)].add_(part)
-
-    def _views(self, flat: Tensor, start: int, width: int) -> Tensor:
-        """Columns start .. start + width of every window [blocks, width, H, D]."""
-        count = (flat.shape[0] - self.before - self.after) // self.step
-        block, *inner = flat.stride()
-        shape = (count, width, *flat.shape[1:])
-        strides = (block * self.step, block, *inner)
-        return flat.as_strided(shape, strides, flat.storage_offset() + start * block)
-
-    def inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
-        """The keys themselves in what `windows` allocates [B, H, T, D]."""
-        whole = self.blocks(length) * self.step
-        inner = flat[self.before : self.before + rows * whole]
-        return torch.unflatten(inner, 0, (rows, whole))[:, :length].transpose(1, 2)
 
 
 class _Windows(torch.autograd.Function):
@@ -170,15 +74,18 @@ def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal:
 
 def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
     """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
+    products = Strides(rate, causal, near=True)
+    y: Tensor
+    if valid is None and products.suits(q):
+        y = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
+        return y
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
     away = band.distances(q.device)
     pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
     far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
     if q.device.type == DEVICE:
-        products = Strides(rate, causal)
-        quick = valid is None and products.suits(q)
-        y: Tensor = _Joint.apply(q, k, v, products if quick else far, band, allowed)  # type: ignore[no-untyped-call]
+        y = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
         return y
     parts = (far, _in_bands(band, allowed, length))
     return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
@@ -354,20 +261,19 @@ def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
 
 
 class _Strided(torch.autograd.Function):
-    """Strides of a long sequence by large products."""
+    """Long sequences by large products."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, far: Strides) -> Tensor:
-        y, _ = far.forward(q, k, v)
-        ctx.far = far
-        ctx.save_for_backward(q, k, v, y)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, strides: Strides) -> Tensor:
+        y, logs = strides.forward(q, k, v)
+        ctx.strides = strides
+        ctx.save_for_backward(y, logs, q, k, v)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, y = ctx.saved_tensors
-        return (*ctx.far.back(grad, (grad * y).sum(-1, keepdim=True), q, k, v), None)
+        return (*ctx.strides.back(grad, *ctx.saved_tensors), None)
 
 
 class _Joint(torch.autograd.Function):
@@ -383,7 +289,7 @@ class _Joint(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        far: _Part | Strides,
+        far: _Part,
         band: Band,
         allowed: Tensor,
     ) -> Tensor:
@@ -395,22 +301,16 @@ class _Joint(torch.autograd.Function):
         y, logs = _combine(found)
         y = y.to(q.dtype)
         ctx.far, ctx.band = far, band
-        own = found[0][1] if isinstance(far, Strides) else None
-        ctx.save_for_backward(q, k, v, y, logs, allowed, own)
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         far = ctx.far
-        *kept, allowed, own = ctx.saved_tensors
+        *kept, allowed = ctx.saved_tensors
         q, k, v, y, logs = kept
         grads = _banded_back(grad, kept, ctx.band, allowed)
-        if isinstance(far, Strides):
-            part = grad * (own - logs).exp_()
-            parts = far.back(part, (part * y).sum(-1, keepdim=True), q, k, v)
-            total = [one.add_(other) for one, other in zip(grads, parts, strict=True)]
-            return (*total, None, None, None)
         found = _backward(
             far.queries(grad),
             far.queries(q),
@@ -426,10 +326,8 @@ class _Joint(torch.autograd.Function):
         return (*total, None, None, None)
 
 
-def _far(far: _Part | Strides, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _far(far: _Part, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Answers [B, H, T, D] over the strides, and logarithms of the softmax sums [B, H, T, 1]."""
-    if isinstance(far, Strides):
-        return far.forward(q, k, v)
     y, sums = _forward(
         far.queries(q),
         far.keys(k),

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from attnkit import bands
 from attnkit import pattern_blocks as blocks
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.errors import UsageError
@@ -87,7 +88,7 @@ class Pattern(Scored):
             return None  # the matrix itself is asked for
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
-        small = queries * keys <= PLAIN_UP_TO or queries <= blocks.SMALLEST < keys
+        small = queries * keys <= PLAIN_UP_TO or queries <= bands.SMALLEST < keys
         if small or (queries < keys and not trailing(mask)):
             return None
         if queries == keys:

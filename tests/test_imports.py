@@ -33,7 +33,7 @@ LAYERS = (
     {"attention", "positions", "tables"},
     {"masks", "blocked_causal", "pattern_blocks"},
     {"blocked", "long_strides"},
-    {"dense", "kernels", "scan"},
+    {"bands", "dense", "kernels", "scan"},
     {"prepare"},
     {"data"},
     {"tokens"},

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from attnkit import long_strides, patterns
+from attnkit import bands, long_strides, patterns
 from attnkit import masks as masks_module
 from attnkit import pattern_blocks as blocks
 from attnkit.attention import Mask
@@ -77,7 +77,7 @@ def both_paths(
     ]
     for limit in (0, 10**9):
         monkeypatch.setattr(patterns, "PLAIN_UP_TO", limit)
-        monkeypatch.setattr(blocks, "SMALLEST", 16 if limit == 0 else 64)
+        monkeypatch.setattr(bands, "SMALLEST", 16 if limit == 0 else 64)
         y = made(*parts, mask).y * real
         loss = (y * torch.linspace(1, 2, y[0].numel(), dtype=y.dtype).view_as(y[0])).sum()
         found.append((y.detach(), *torch.autograd.grad(loss, parts)))
@@ -99,12 +99,22 @@ def test_blocks_equal_the_plain_path_forward_and_backward(
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", [64, 203])
+@pytest.mark.parametrize("batched", [0, 1024])
 @pytest.mark.parametrize(("word", "options"), WORDS[3:])
 def test_large_products_equal_the_plain_path_forward_and_backward(
-    word: str, options: dict[str, int], length: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+    word: str,
+    options: dict[str, int],
+    batched: int,
+    length: int,
+    causal: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(long_strides, "BATCHED", batched)
+    monkeypatch.setattr(long_strides, "BATCHED_ROWS", 7)
     monkeypatch.setattr(long_strides, "SHORTEST", 1)
+    monkeypatch.setattr(long_strides, "SHORTEST_FULL", 1)
     monkeypatch.setattr(long_strides, "ROWS", 7)
+    monkeypatch.setattr(long_strides, "CAUSAL_ROWS", 7)
     made = pattern(word, options)
     parts = [x.detach().float().requires_grad_() for x in inputs(2, length)]
     mask, used = Mask.packed(length, parts[0].device, causal=causal), []
@@ -116,6 +126,20 @@ def test_large_products_equal_the_plain_path_forward_and_backward(
     assert len(used) == 1
     for one, other in zip(fast, slow, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_large_products_bear_scores_beyond_the_range_of_exponentials(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_strides, "SHORTEST", 1)
+    made, (q, k, v) = pattern("sparse", {"rate": 3}), inputs(1, 100)
+    parts = [(20 * q).detach().float().requires_grad_(), k.float(), v.float()]
+    assert (parts[0] @ parts[1].mT).max() / WIDTH**0.5 > 150  # e^89 is beyond float32
+    mask = Mask.packed(100, q.device, causal=causal)
+    fast, slow = both_paths(made, [x.detach().requires_grad_() for x in parts], mask, monkeypatch)
+    for one, other in zip(fast, slow, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("word", "options"), WORDS)
