@@ -18,6 +18,7 @@ from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Setting, Subject
 from attnkit.layers import MultiHead
+from attnkit.train.memory import keep_freed_memory
 
 SHORTEST = 0.02
 """Seconds that one sample lasts at least: faster passes are repeated within it."""
@@ -135,6 +136,7 @@ def serve(connection: Connection, setting: Setting) -> None:
     if setting.threads:
         torch.set_num_threads(setting.threads)
     if setting.device == "cpu":
+        keep_freed_memory()  # as training does
         _limit_memory()
     tasks: Mapping[str, Callable[..., Iterator[Answer]]] = {"probe": probe, "race": race}
     while request := connection.recv():

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
-_LARGEST = 32 << 20  # the highest threshold that glibc takes
+_LARGEST = 2**31 - 1, 32 << 20  # the highest thresholds that newer and older glibc take
 
 
 def keep_freed_memory() -> bool:
@@ -19,7 +19,8 @@ def keep_freed_memory() -> bool:
     mallopt = _library("mallopt")
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _LARGEST) and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+    taken = any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST)
+    return bool(taken and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
 
 
 def give_back_freed_memory() -> None:
