@@ -136,20 +136,19 @@ class Corpus(ABC):
             raise DataError(f"{self._first(split)}: the {split} split has no rows")
 
     @final
-    def questions(self, split: str, contexts: int, first: int = 0) -> list[Row]:
+    def questions(self, split: str, contexts: int) -> list[Row]:
         """The questions of a split with their passages; a generator makes so many of them.
 
         Args:
             split: its name.
             contexts: passages wanted for each question; files give what they have.
-            first: only so many questions; 0 is all.
 
         Raises:
             as `rows`.
         """
         self._require(split)
         self._check(split)
-        found = list(islice(self._read(split, Counts(), contexts), first or None))
+        found = list(self._read(split, Counts(), contexts))
         if not found:
             raise DataError(f"{self._first(split)}: the {split} split has no rows")
         return found

@@ -149,10 +149,11 @@ def _metrics(eval: Eval) -> tuple[str, ...]:
 
 def _cases(corpus: Corpus, split: str, spec: Contexts) -> Iterator[Case]:
     """Numbers of contexts in order, and all methods with each."""
-    rows = corpus.questions(split, max(spec.counts), spec.rows)
+    rows = corpus.questions(split, max(spec.counts))
     asked = Asked(rows, spec.seed)
+    first = rows[: spec.rows or None]  # the passages of the others serve as well
     for count in spec.counts:
-        told = [(row, asked.contexts(number, count)) for number, row in enumerate(rows)]
+        told = [(row, asked.contexts(number, count)) for number, row in enumerate(first)]
         some = [(row, contexts) for row, contexts in told if contexts is not None]
         for method in spec.methods if some else ():
             yield Case(split, method, count, some)

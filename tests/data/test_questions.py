@@ -122,8 +122,8 @@ def test_bad_rows_are_refused_with_file_and_line(
 
 def test_the_generator_gives_as_many_contexts_as_are_asked_for() -> None:
     corpus = Corpus.open(Data(corpus="toy-passages", size=20), "question-answering")
-    rows = corpus.questions("test", 7, 5)
-    assert [len(row.contexts) for row in rows] == [7] * 5
+    rows = corpus.questions("test", 7)
+    assert {len(row.contexts) for row in rows} == {7}
     some = Data(corpus="toy-passages", size=20, gold=0.1)
     other = Corpus.open(some, "question-answering")
     assert corpus.fingerprint("train") != other.fingerprint("train")

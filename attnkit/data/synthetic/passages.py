@@ -1,10 +1,12 @@
-"""toy-passages: questions on short passages of invented facts, one of which has the answer.
+"""toy-passages: questions on short registers of invented facts, one of which has the answer.
 
-A passage tells several things of two people; a question asks for one of them.  Answers follow
-from the passage alone: who has what is drawn anew for every row, common values more often than
-rare ones, so that without the passage only a guess is possible.  In the splits `ordered` and
-`coupled` no single context is enough: the answer depends on the order of three chapters, or on
-two passages together.  Training shows such questions too, with all that they need in one passage.
+A passage has four entries, three of them of the kind that is asked, of three people; so a reader
+must find the name, not just the kind of fact.  Answers follow from the passage alone: who has what
+is drawn anew for every row, common values more often than rare ones, so that without the passage
+only a guess is possible.  Half of the other passages have entries of the same kind, of others.  In
+the splits `ordered` and `coupled` no single context is enough: the answer depends on the order of
+three chapters, or on two passages together.  Training shows such questions too, with all that they
+need in one passage.
 Names of valid and test (first with last) are never those of train; `draw.share` says which.
 """
 
@@ -24,6 +26,8 @@ SPLITS = (*USUAL, "ordered", "coupled")
 SIZES = {"train": 40000, "valid": 300, "test": 400, "ordered": 400, "coupled": 400}
 JOINED = 0.1
 """Share of training questions of each further kind."""
+LIKE = 0.5
+"""Share of other passages that tell the asked kind of thing of other people."""
 WEIGHTS = tuple(1000 // (rank + 3) for rank in range(20))
 """How often a value is drawn, by its place in its list."""
 
@@ -37,12 +41,12 @@ TOWNS = ("Altmar", "Brevik", "Corvo", "Dunholm", "Elsta", "Farnau", "Gollen", "H
 JOBS = ("baker", "carpenter", "dentist", "farmer", "florist", "gardener", "judge", "locksmith",
         "mason", "miller", "nurse", "painter", "pilot", "potter", "sailor", "singer", "surgeon",
         "tailor", "teacher", "weaver")  # fmt: skip
-COLOURS = ("red", "blue", "green", "white", "black", "brown", "grey", "yellow", "orange", "purple",
-           "silver", "golden")  # fmt: skip
 ANIMALS = ("cat", "dog", "goat", "horse", "rabbit", "parrot", "pony", "sheep", "duck", "goose",
-           "snake", "turtle")  # fmt: skip
-VEHICLES = ("bicycle", "boat", "bus", "car", "cart", "ferry", "sledge", "tractor", "train", "tram",
-            "truck", "van")  # fmt: skip
+           "snake", "turtle", "canary", "ferret", "hamster", "hedgehog", "lizard", "mouse", "owl",
+           "pigeon")  # fmt: skip
+VEHICLES = ("bicycle", "boat", "bus", "car", "cart", "sledge", "tractor", "truck", "van", "canoe",
+            "scooter", "wagon", "lorry", "moped", "raft", "yacht", "carriage", "kayak", "barge",
+            "glider")  # fmt: skip
 INSTRUMENTS = ("accordion", "banjo", "bassoon", "cello", "clarinet", "drum", "fiddle", "flute",
                "guitar", "harp", "horn", "lute", "oboe", "organ", "piano", "trumpet", "tuba",
                "viola", "violin", "zither")  # fmt: skip
@@ -50,20 +54,22 @@ THINGS = ("brooch", "coin", "compass", "crown", "dagger", "diary", "goblet", "ke
           "letter", "map", "medal", "mirror", "necklace", "pearl", "ring", "statue", "sword",
           "vase", "watch")  # fmt: skip
 ROOMS = ("attic", "barn", "cellar", "chapel", "garden", "kitchen", "library", "mill", "orchard",
-         "parlour", "pantry", "shed", "stable", "study", "tower", "well")  # fmt: skip
-ORDER = ("first", "second", "third")
-
+         "parlour", "pantry", "shed", "stable", "study", "tower", "well", "bakery", "gallery",
+         "hall", "porch")  # fmt: skip
+ORDER = ("First", "Second", "Third")
 
 RELATIONS = {
-    "animal": (COLOURS, ANIMALS),
-    "instrument": (INSTRUMENTS,),
-    "job": (JOBS,),
-    "room": (ROOMS,),
-    "town": (TOWNS,),
-    "treasure": (COLOURS, THINGS),
-    "vehicle": (COLOURS, VEHICLES),
+    "Animal": ANIMALS,
+    "Instrument": INSTRUMENTS,
+    "Job": JOBS,
+    "Room": ROOMS,
+    "Town": TOWNS,
+    "Treasure": THINGS,
+    "Vehicle": VEHICLES,
 }
-"""Kinds of facts, and the parts of their values, the likeliest first."""
+"""Kinds of facts and their values, the likeliest first."""
+RIVALS = 2
+"""Other people in the right passage of whom the same kind of thing is told."""
 
 
 class Story(NamedTuple):
@@ -92,63 +98,50 @@ class Writer:
     def __init__(self, split: str, key: str) -> None:
         self._draw, self._people = Draw(key), people(split)
 
-    def _value(self, parts: Sequence[Sequence[str]]) -> str:
-        """An answer; values early in their lists are likelier."""
-        return " ".join(
-            self._draw.weighted(list(zip(values, WEIGHTS[: len(values)], strict=True)))
-            for values in parts
-        )
+    def _values(self, relation: str, count: int) -> list[str]:
+        """Different values of a relation; those early in their list are likelier."""
+        left = list(zip(RELATIONS[relation], WEIGHTS, strict=True))
+        found: list[str] = []
+        for _ in range(count):
+            found.append(self._draw.weighted(left))
+            left = [pair for pair in left if pair[0] != found[-1]]
+        return found
 
-    def _facts(self, names: Sequence[str]) -> dict[str, str]:
-        """A value for each of these relations."""
-        return {name: self._value(RELATIONS[name]) for name in names}
+    def _passage(self, entries: Sequence[str]) -> str:
+        """Entries in random order."""
+        return " ".join(self._draw.several(entries, len(entries)))
 
-    def _tell(self, *facts: tuple[str, dict[str, str]], also: Sequence[str] = ()) -> str:
-        """A passage of all facts in random order."""
-        told = [*also, *(_fact(who, *fact) for who, each in facts for fact in each.items())]
-        return " ".join(self._draw.several(told, len(told)))
+    def _relation(self, *but: str) -> str:
+        return self._draw.one([name for name in RELATIONS if name not in but])
 
-    def _chosen(self, count: int, *first: str) -> list[str]:
-        """Names of relations, these first."""
-        others = [name for name in RELATIONS if name not in first]
-        return [*first, *self._draw.several(others, count - len(first))]
-
-    def single(self) -> Story:
-        """One passage answers; it tells of two people, often the same kind of thing."""
-        who, other = self._draw.several(self._people, 2)
-        asked, *names = self._chosen(2)
-        facts = self._facts([asked, *names])
-        again = (asked,) if self._draw.chance(0.7) else ()
-        others = self._facts(self._chosen(2, *again))
-        while others.get(asked) == facts[asked]:
-            others = self._facts(list(others))
-        question = f"What is the {asked} of {who}?"
-        passage = self._tell((who, facts), (other, others))
-        return Story((who, other), question, _fact(who, asked, facts[asked]), (passage,))
+    def single(self, relation: str = "") -> Story:
+        """One passage answers: it tells the same of others, and something else of one of them."""
+        asked = relation or self._relation()
+        who = self._draw.several(self._people, 1 + RIVALS)
+        values = self._values(asked, len(who))
+        entries = [_entry(asked, *fact) for fact in zip(who, values, strict=True)]
+        other = self._relation(asked)
+        entries.append(_entry(other, self._draw.one(who), *self._values(other, 1)))
+        return Story(tuple(who), f"{asked} of {who[0]}?", values[0], (self._passage(entries),))
 
     def ordered(self) -> Story:
         """Three chapters, and the town of one of them by its number."""
         who = self._draw.one(self._people)
-        towns: list[str] = []
-        while len(towns) < len(ORDER):
-            town = self._value((TOWNS,))
-            towns += [] if town in towns else [town]
+        towns = self._values("Town", len(ORDER))
         place = self._draw.below(len(ORDER))
-        parts = [f"The town of {who} was {town}." for town in towns]
-        question = f"What was the {ORDER[place]} town of {who}?"
-        answer = f"The {ORDER[place]} town of {who} was {towns[place]}."
-        return Story((who,), question, answer, tuple(parts))
+        parts = tuple(_entry("Town", who, town) for town in towns)
+        return Story((who,), f"{ORDER[place]} town of {who}?", towns[place], parts)
 
     def coupled(self) -> Story:
-        """One passage names the boss of somebody, another tells of the boss."""
-        who, boss = self._draw.several(self._people, 2)
-        asked, *others = self._chosen(3)
-        facts = self._facts([asked, others[0]])
-        question = f"What is the {asked} of the boss of {who}?"
-        told = f"The boss of {who} is {boss}."
-        parts = (self._tell((who, self._facts(others[1:])), also=[told]), self._tell((boss, facts)))
-        answer = _fact(f"the boss of {who}", asked, facts[asked])
-        return Story((who,), question, answer, parts)
+        """One passage names the bosses of people, another tells of the bosses."""
+        asked = self._relation()
+        who, other, boss, rival = self._draw.several(self._people, 4)
+        values = self._values(asked, 2)
+        parts = (
+            self._passage([_entry("Boss", who, boss), _entry("Boss", other, rival)]),
+            self._passage([_entry(asked, boss, values[0]), _entry(asked, rival, values[1])]),
+        )
+        return Story((who,), f"{asked} of the boss of {who}?", values[0], parts)
 
     def mixed(self) -> Story:
         """A question of any kind, with one passage that is enough."""
@@ -162,8 +155,10 @@ class Writer:
     def among(self, story: Story, contexts: int) -> Row:
         """The question with its passage at a random place among those of other people."""
         others: list[str] = []
+        named = story.question.split()[0]
+        asked = named if named in RELATIONS else ""
         while len(others) < contexts - 1:
-            other = self.single()
+            other = self.single(asked if self._draw.chance(LIKE) else "")
             if story.who[0] not in other.who and story.answer not in other.parts[0]:
                 others.append(other.parts[0])
         gold = self._draw.below(contexts)
@@ -189,5 +184,5 @@ def rows(split: str, size: int, seed: int, contexts: int = 2) -> Iterator[Row]:
             yield others.among(story, contexts)
 
 
-def _fact(who: str, name: str, value: str) -> str:
-    return f"The {name} of {who} is {value}."
+def _entry(relation: str, who: str, value: str) -> str:
+    return f"{relation} of {who}: {value}."
