@@ -23,7 +23,7 @@ from attnkit.recipe import schema
 from attnkit.recipe.schema import Search
 from attnkit.search.sample import step_by_step
 
-CONTEXTS = (4, 16)
+CONTEXTS = (1, 4, 16, 64)
 CONTEXT, PROMPT, WRITTEN = 200, 16, 64
 WIDTH, LAYERS, HEADS, PIECES = 512, 6, 8, 32_000
 ALLOWED = 1.15

@@ -24,7 +24,7 @@ __all__ = ["SIZES", "SPLITS", "VERSION", "rows"]
 VERSION = 1
 SPLITS = (*USUAL, "ordered", "coupled")
 SIZES = {"train": 40000, "valid": 300, "test": 400, "ordered": 400, "coupled": 400}
-JOINED = 0.1
+JOINED = 0.15
 """Share of training questions of each further kind."""
 LIKE = 0.5
 """Share of other passages that tell the asked kind of thing of other people."""
