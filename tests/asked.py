@@ -11,7 +11,7 @@ from attnkit.runs import Run
 from attnkit.tokens import Tokenizer
 
 RECIPE = """task: question-answering
-data: {corpus: toy-passages, size: 200, max_length: 64}
+data: {corpus: toy-passages, size: 200, max_length: 40}
 tokenizer: {type: word, size: 400}
 model: {shape: decoder, width: 16, layers: {encoder: 0, decoder: 1}, heads: 2, ff: 32, positions: rope}
 search: {method: greedy, max_length: 4}

@@ -335,18 +335,16 @@ class _Progress:
 def _print(entries: Sequence["Entry"], base: examining.Base, resamples: int, format: str) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
-    from attnkit.show.contexts import contexts_table, seen
-    from attnkit.show.screen import Screen
+    from attnkit.show.contexts import contexts_table, seen, tables
     from attnkit.show.table import comparison_table, warning_lines
 
     result = side_by_side(entries, base.variants, method=base.method, resamples=resamples)
-    across = seen(result) and format != "csv"  # programs want a column a metric
-    table = (contexts_table if across else comparison_table)(result)
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":
         console.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
     elif format == "table":
-        console.stdout().print(Screen(table))
+        forms.show(tables(result))
     else:
-        forms.write(table, format)
+        across = seen(result) and format != "csv"  # programs want a column a metric
+        forms.write((contexts_table if across else comparison_table)(result), format)

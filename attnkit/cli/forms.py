@@ -52,6 +52,16 @@ def check_place(path: Path) -> None:
         raise OutputPathError(f"--save {path}: cannot be created: {why}")
 
 
+def show(tables: Sequence["Table"]) -> None:
+    """Tables to standard output as fits the screen, a blank line between two."""
+    from attnkit.show.screen import Screen
+
+    for place, table in enumerate(tables):
+        if place:
+            console.stdout().print()
+        console.stdout().print(Screen(table))
+
+
 def write(table: "Table", format: str) -> None:
     """A table to standard output in any form but `table`, which each command draws itself."""
     from attnkit.show import formats

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from attnkit.cli import complete, console, plugin
+from attnkit.cli import complete, console, forms, plugin
 from attnkit.cli.attempt import attempt
 from attnkit.cli.options import DataDir, Device, Offline, Out, Variants
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
@@ -280,15 +280,13 @@ def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
 
 def _table(scored: "Scored", warn: bool) -> None:
     """The comparison, on standard output."""
-    from attnkit.show import contexts
-    from attnkit.show.screen import Screen
-    from attnkit.show.table import comparison_table, warning_lines
+    from attnkit.show.contexts import tables
+    from attnkit.show.table import warning_lines
 
     result = scored.json()
-    table = (contexts.contexts_table if contexts.seen(result) else comparison_table)(result)
     for text in warning_lines(result) if warn else ():
         console.warn(text)
-    console.stdout().print(Screen(table))
+    forms.show(tables(result))
 
 
 def _next_commands(file: "RecipeFile", jobs: Sequence[Job], out: Path) -> None:

@@ -187,6 +187,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
     limits = [f.limit for f in all_of if f.limit is not None]
     numbers = [limit for limit in limits if isinstance(limit, int)]
     positions = [{*f.positions} for f in all_of]
+    reasons = dict.fromkeys(f"its part {f.word}: {f.why}" for f in all_of if f.why)
     if known.layered:
         for f, able in zip(all_of, positions, strict=True):
             able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # which turns nothing there
@@ -200,7 +201,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
         map="effective" if any(f.map == "effective" for f in all_of) else "exact",
         state="growing" if any(f.state == "growing" for f in all_of) else "constant",
         cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in all_of)),
-        why="; ".join(dict.fromkeys(f"its part {f.word}: {f.why}" for f in all_of if f.why)),
+        why="; ".join([*reasons][:2]),  # more would make messages that nobody reads
     )
 
 

@@ -6,7 +6,16 @@ from statistics import mean
 from typing import Any
 
 from attnkit.recipe.schema import LOWER_IS_BETTER
-from attnkit.show.table import TITLES, Cell, Column, Table, run_notes, signature_notes, stars
+from attnkit.show.table import (
+    TITLES,
+    Cell,
+    Column,
+    Table,
+    comparison_table,
+    run_notes,
+    signature_notes,
+    stars,
+)
 
 Object = Mapping[str, Any]
 NAMES = ("split", "recipe", "variant", "method")
@@ -43,6 +52,29 @@ def contexts_table(comparison: Object) -> Table:
                        for n in ("recipe", "split"))  # fmt: skip
     title = f"{recipes}: {splits}, by number of contexts"
     return Table(title, tuple(columns), tuple(body), tuple(_notes(comparison, metrics)))
+
+
+def tables(comparison: Object) -> list[Table]:
+    """Any comparison as a screen shows it: of questions a table for each split, else one.
+
+    The notes are below the last.
+    """
+    if not seen(comparison):
+        return [comparison_table(comparison)]
+    whole = contexts_table(comparison)
+    if whole.columns[0].title != "split":
+        return [whole]
+    names = list(dict.fromkeys(row[0].text for row in whole.rows))
+    recipes = whole.title.partition(":")[0]
+    return [
+        Table(
+            f"{recipes}: {name}, by number of contexts",
+            whole.columns[1:],
+            tuple(row[1:] for row in whole.rows if row[0].text == name),
+            whole.notes if name == names[-1] else (),
+        )
+        for name in names
+    ]
 
 
 def seen(comparison: Object) -> bool:

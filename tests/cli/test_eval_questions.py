@@ -126,6 +126,16 @@ def test_several_splits_have_a_column_and_their_own_numbers_of_questions(attnkit
     assert "- questions: 6 of test\n- questions: 6 of coupled\n" in done.out
 
 
+def test_several_splits_have_a_table_each_on_a_screen(attnkit: Any) -> None:
+    lines = attnkit("runs/toy/other", "--split", "test,coupled").out.splitlines()
+    assert [line for line in lines if line.endswith("by number of contexts")] == [
+        "toy: test, by number of contexts",
+        "toy: coupled, by number of contexts",
+    ]
+    assert sum(line.startswith("seeds:") for line in lines) == 1
+    assert lines.index("questions: 6 of test") > lines.index("toy: coupled, by number of contexts")
+
+
 def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Any) -> None:
     """The chosen contexts are kept with the answers, which are not asked for again."""
     first = table(attnkit("runs/toy/other", "--format", "markdown"))

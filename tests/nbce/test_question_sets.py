@@ -15,7 +15,8 @@ from attnkit.evaluate import evaluate as evaluate_text
 from attnkit.nbce import questions
 from attnkit.nbce.ask import ask
 from attnkit.nbce.own import open_run
-from attnkit.recipe.schema import Contexts, Eval
+from attnkit.nbce.subjects import of_run
+from attnkit.recipe.schema import Contexts, Data, Eval, Search
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.answers import match
@@ -36,9 +37,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def asked(run: Run, count: int, rows: int = 6) -> list[tuple[Any, tuple[str, ...]]]:
-    found = Corpus.open(run.recipe.data, run.recipe.task).questions("test", 4, rows)
+    found = Corpus.open(run.recipe.data, run.recipe.task).questions("test", 4)
     chosen = Asked(found, 1)
-    return [(row, chosen.contexts(number, count) or ()) for number, row in enumerate(found)]
+    return [(row, chosen.contexts(number, count) or ()) for number, row in enumerate(found[:rows])]
 
 
 def test_a_decoder_of_pairs_is_asked_as_it_was_trained(run: Run) -> None:
@@ -152,3 +153,14 @@ def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None
         questions.evaluate(run, ["test"], Eval(metrics=("perplexity",)))
     with pytest.raises(RecipeError, match="context-found is for question-answering"):
         evaluate_text(run, ["test"], Eval(metrics=("context-found",)), device="cpu")
+
+
+def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    rows = [{"source": f"Town of {n}?", "target": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
+            for n, t in enumerate("abcdefghi")]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    corpus = Corpus.open(Data(test=str(path)), "question-answering")
+    spec = Contexts(counts=(8,), methods=("best",), rows=2)
+    [entry] = questions.examine(of_run(run, "cpu"), corpus, ["test"], METRICS, spec, Search())
+    assert entry.row["sentences"] == 2
