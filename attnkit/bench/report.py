@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnkit import mechanisms
 from attnkit.bench.fit import Fit, fit
 from attnkit.bench.plan import BASELINE, PASSES, Setting
 from attnkit.bench.run import Measure, Point
@@ -136,5 +137,8 @@ def _notes(points: Sequence[Point]) -> list[str]:
         " rounds; medians over the rounds",
         "peak: memory beyond inputs, parameters and libraries",
     ]
+    words = {point.label.partition(":")[0] for point in points} & {*mechanisms.names()}
+    if turning := sorted(word for word in words if mechanisms.facts(word).layered):
+        notes.append(f"{', '.join(turning)}: mean time of its layers, peak of the largest")
     reasons = [m.why for point in points for m in point.passes.values() if m.why]
     return notes + list(dict.fromkeys(reasons))

@@ -84,16 +84,17 @@ class Inputs:
 
 
 class Runner:
-    """A subject built for one length, and its passes as calls without arguments."""
+    """A layer of a subject built for one length, and its passes as calls without arguments."""
 
-    def __init__(self, subject: Subject, inputs: Inputs) -> None:
+    def __init__(self, subject: Subject, inputs: Inputs, depth: int = 0) -> None:
         setting, length = inputs.setting, inputs.length
         width = setting.heads * setting.head_width
         if subject.word:
             causal = setting.causal or None
             layer = MultiHead.build(
-                subject.word, width, setting.heads, length, causal=causal, **subject.options
-            )
+                subject.word, width, setting.heads, length, depth=depth, causal=causal,
+                **subject.options,
+            )  # fmt: skip
         else:
             layer = MultiHead(width, Fused(Shape(setting.heads, setting.head_width, length)))
         self.module = layer if setting.layer else layer.mechanism
@@ -128,6 +129,19 @@ class Runner:
                 torch.autograd.grad(y, wanted, self.gradient.expand_as(y), allow_unused=True)
 
 
+class Turns:
+    """All layers of a subject that differ, one after the other; times are those of one layer."""
+
+    def __init__(self, subject: Subject, inputs: Inputs) -> None:
+        self.count = mechanisms.turns(subject.word, subject.options) if subject.word else 1
+        self.layers = [Runner(subject, inputs, depth) for depth in range(self.count)]
+
+    def run(self, kind: str) -> None:
+        """One pass of each layer."""
+        for layer in self.layers:
+            layer.run(kind)
+
+
 def serve(connection: Connection, setting: Setting) -> None:
     """Answer requests until there are no more; errors are answers too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends this process
@@ -156,17 +170,17 @@ def probe(
     setting: Setting, subject: Subject, length: int, passes: Sequence[str]
 ) -> Iterator[Answer]:
     """Whether it is built, then seconds and peak bytes of each pass as it first runs so long."""
-    warm = Runner(subject, Inputs(setting, min(WARM, length)))
+    warm = Turns(subject, Inputs(setting, min(WARM, length)))
     for kind in passes:
         warm.run(kind)
     del warm
-    runner = Runner(subject, Inputs(setting, length))
+    runner = Turns(subject, Inputs(setting, length))
     yield "ready", None
     for kind in passes:
         before = _reset_peak(setting.device)
         start = _now(setting.device)
         runner.run(kind)
-        seconds = _now(setting.device) - start
+        seconds = (_now(setting.device) - start) / runner.count
         peak = _peak(setting.device)
         size = None if before is None or peak is None else max(0, peak - before)
         yield kind, (seconds, size)
@@ -182,7 +196,7 @@ def race(
     `entries` has the seconds of a first run of each pass; the baseline comes first.
     """
     inputs = Inputs(setting, length)
-    runners = [(Runner(subject, inputs), subject, known) for subject, known in entries]
+    runners = [(Turns(subject, inputs), subject, known) for subject, known in entries]
     for runner, _, known in runners:
         for kind, seconds in known.items():
             if seconds < 1:  # longer ones have no use for it
@@ -201,7 +215,8 @@ def race(
             start = _now(setting.device)
             for _ in range(count):
                 runner.run(kind)
-            yield "sample", (number, subject.label, kind, (_now(setting.device) - start) / count)
+            taken = (_now(setting.device) - start) / count / runner.count
+            yield "sample", (number, subject.label, kind, taken)
 
 
 def _told(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """`attnkit check`: whether an attention mechanism keeps its contracts."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,7 +10,7 @@ from attnkit.cli import complete, console, forms, plugin
 from attnkit.cli.options import Format
 
 if TYPE_CHECKING:
-    from attnkit.contract import Result, Role, Subject
+    from attnkit.contract import Result, Role
     from attnkit.show.table import Cell, Table
 
 NOTE = (
@@ -48,10 +48,11 @@ def check(
     from attnkit.recipe.options import from_words
 
     given = from_words(facts(word), options or ())
-    from attnkit.contract import ROLES, Subject
+    from attnkit.contract import ROLES
+    from attnkit.mechanisms import turns
 
-    subjects = [Subject.of(word, role, given) for role in ROLES]
-    found = {subject.role: _results(subject) for subject in subjects}
+    layers = range(turns(word, given))
+    found = {role: _worst([_results(word, role, given, at) for at in layers]) for role in ROLES}
     _print(" ".join([word, *(options or ())]), found, format)
     broken = [
         f"{role}: {result.contract.name}: {result.text}"
@@ -64,14 +65,38 @@ def check(
     return 1 if broken else 0
 
 
-def _results(subject: "Subject") -> "list[Result]":
-    """What each contract says; options that no layer can be built with are the user's to mend."""
-    from attnkit.contract import CONTRACTS, run
+def _results(word: str, role: "Role", given: Mapping[str, Any], depth: int) -> "list[Result]":
+    """What each contract says of a layer; options with which none can be built are the user's."""
+    from attnkit.contract import CONTRACTS, Subject, run
     from attnkit.contract.limits import possible
 
+    subject = Subject.of(word, role, given, depth=depth)
     if possible(subject):
         subject.try_options()
     return [run(contract, subject) for contract in CONTRACTS]
+
+
+def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
+    """Of layers that differ what each contract says of the worst; a broken one is named."""
+    if len(layers) == 1:
+        return layers[0]
+    found = []
+    for results in zip(*layers, strict=True):
+        number, worst = max(enumerate(results), key=_badness)
+        if worst.state == "broken":
+            worst = worst._replace(text=f"layer {number}: {worst.text}")
+        found.append(worst)
+    return found
+
+
+def _badness(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
+    """Broken before kept before not applicable, then by the error."""
+    _, result = numbered
+    return (
+        result.state == "broken",
+        result.state == "kept",
+        -1.0 if result.measured is None else result.measured,
+    )
 
 
 def table(title: str, found: "dict[Role, list[Result]]") -> "Table":

@@ -54,13 +54,20 @@ class Subject:
 
     @classmethod
     def of(
-        cls, word: str, role: Role, options: Mapping[str, Any] | None = None, name: str = ""
+        cls,
+        word: str,
+        role: Role,
+        options: Mapping[str, Any] | None = None,
+        name: str = "",
+        depth: int = 0,
     ) -> Self:
-        """A mechanism by its recipe word.  Raises UsageError for an unknown one."""
+        """A mechanism by its recipe word, in the layer `depth`.  Raises UsageError if unknown."""
         given = dict(options or {})
 
         def build(cross: bool, causal: bool) -> MultiHead:
-            return MultiHead.build(word, WIDTH, HEADS, LONGEST, cross, causal=causal, **given)
+            return MultiHead.build(
+                word, WIDTH, HEADS, LONGEST, cross, depth, causal=causal, **given
+            )
 
         return cls(name or word, role, mechanisms.capable(word, given), build)
 

@@ -102,6 +102,18 @@ def at_depth(word: str, options: Mapping[str, Any], depth: int) -> Part:
     return given[depth % len(given)]
 
 
+def turns(word: str, options: Mapping[str, Any]) -> int:
+    """How many layers it takes until they begin again: the parts that take turns, else 1.
+
+    Raises UsageError as `capable`.
+    """
+    known = facts(word)
+    if not known.layered:
+        return 1
+    capable(word, options)
+    return len(parts(known, options[known.composite]))
+
+
 def parts(known: Facts, given: object) -> list[Part]:
     """The parts of a composite: a list of words and of mappings {name: word, option: value}.
 

@@ -101,6 +101,22 @@ def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
                 runner.run(kind)
 
 
+def test_layers_that_take_turns_are_all_run_and_timed_as_one() -> None:
+    from attnkit.bench import work
+
+    # with rank 1 a layer costs next to nothing, so the other one's time must show
+    slow, both = "additive", "interleaved:parts=[{name: synthesizer-factorized-random}, additive]"
+    entries = [(subject(one), {PASSES[0]: 0.01}) for one in (slow, both)]
+    setting = SMALL._replace(repeats=3, threads=1)
+    turns = work.Turns(subject(both), work.Inputs(setting, 24))
+    assert [type(layer.module).__name__ for layer in turns.layers] == [
+        "SynthesizerFactorizedRandom", "Additive",
+    ]  # fmt: skip
+    found = [answer for _, answer in work.race(setting, 256, entries)]
+    best = {one: min(t for _, label, _, t in found if label == one) for one in (slow, both)}
+    assert 0.2 * best[slow] < best[both] < 0.9 * best[slow]
+
+
 def test_the_peak_is_that_of_the_mechanism_alone(probe: Path) -> None:
     """50 MB held for a moment; earlier and later subjects do not show in it."""
     words = ["probe:mode=memory,amount=12500000", "probe"]

@@ -62,6 +62,19 @@ def test_a_plug_in_that_looks_ahead_is_told_so(capsys: pytest.CaptureFixture[str
     assert "broken" in next(line for line in out.splitlines() if line.startswith("future"))
 
 
+def test_every_layer_of_those_that_take_turns_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
+    code, out, err = run(capsys, "interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
+    assert code == 1
+    assert "broken, decoder: future: layer 1: length 2, layout any, after token 0: the fut" in err
+    assert "encoder" not in err
+    assert "broken" in next(line for line in out.splitlines() if line.startswith("future"))
+    worked = next(line.split() for line in out.splitlines() if line.startswith("worked"))
+    assert worked[-6:-1:2] == ["kept"] * 3  # of scaled-dot; mine has none
+
+
 def test_a_plug_in_that_is_right_needs_no_worked_number(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=""))
     code, out, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "json")
