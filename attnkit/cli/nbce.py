@@ -217,7 +217,7 @@ def nbce(
     if not fixed:
         spec = _fitted(spec, opened, found, questions)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    traced = trace or bool(files)
+    traced = trace or as_json or len(methods) > 1 or bool(files)  # who spoke is told there
     asked = answering.Asked(opened, found, questions, methods, rule, spec, traced, against)
     form = answering.Form(as_json, len(methods) > 1, trace, plain)
     stream = answering.stream(asked, form)

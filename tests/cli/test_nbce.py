@@ -153,9 +153,18 @@ def test_json_has_an_object_for_each_prompt_and_method(nbce: Any) -> None:
     assert rows[1]["source"] == f"{rows[1]['context']}.txt"
 
 
+def test_objects_and_tables_name_the_context_that_spoke_without_a_trace(nbce: Any) -> None:
+    (traced,) = map(json.loads, nbce(*ASK, "--json", "--trace").out.splitlines())
+    (row,) = map(json.loads, nbce(*ASK, "--json").out.splitlines())
+    assert traced["source"] == f"{row['context']}.txt" == row["source"]
+    assert "trace" not in row
+    line = nbce(*ASK, "--baseline", "none").out.splitlines()[1]
+    assert line.strip() == f"from context {row['context']}: {row['source']}"
+
+
 def test_methods_stand_side_by_side(nbce: Any, runs: Any) -> None:
     done = nbce(*ASK, "--baseline", "concat", "--baseline", "none")
-    lines = done.out.splitlines()
+    lines = [line for line in done.out.splitlines() if "from context" not in line]
     run = runs["language-modeling"]
     for line, method in zip(lines, ("entropy", "concat", "none"), strict=False):
         assert line.split() == [method, *expected(run, ["ein"], method)[0].split()]
