@@ -80,10 +80,16 @@ def descriptions() -> dict[str, dict[str, str]]:
 def _shorthands(parts: Json) -> None:
     """What may be written instead of a full mapping."""
     known = [mechanisms.facts(word) for word in mechanisms.names()]
-    alone = [f.word for f in known if not any(o.required for o in f.options.values())]
+    single = [facts for facts in known if not facts.composite]
+    alone = [f.word for f in single if not any(o.required for o in f.options.values())]
+    parts["Mechanism"] = {
+        "description": "A mechanism that is not made of others; a part of interleaved layers.",
+        "anyOf": [{"enum": alone}, *map(_mechanism, single)],
+    }
+    composites = [_mechanism(facts) for facts in known if facts.composite]
     parts["Attention"] = {
         "description": parts["Attention"]["description"],
-        "anyOf": [{"enum": alone}, *map(_mechanism, known)],
+        "anyOf": [{"$ref": "#/$defs/Mechanism"}, *composites],
     }
     parts["Part"] = _part()
     one = {"$ref": "#/$defs/Attention"}
@@ -122,7 +128,7 @@ def _mechanism(facts: Facts) -> Json:
 def _option(facts: Facts, name: str) -> Json:
     option = facts.options[name]
     if name == facts.composite:
-        item = {"$ref": "#/$defs/Attention" if facts.layered else "#/$defs/Part"}
+        item = {"$ref": "#/$defs/Mechanism" if facts.layered else "#/$defs/Part"}
         return {"type": "array", "items": item, "minItems": 2}
     kind = TypeAdapter(annotation(option.annotation)).json_schema()
     return kind if option.required else {**kind, "default": option.default}

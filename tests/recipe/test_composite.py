@@ -156,8 +156,9 @@ def test_a_mixture_is_written_hashed_and_compared() -> None:
 
 def test_the_json_schema_knows_parts() -> None:
     defs = json_schema()["$defs"]
-    words, *each = defs["Attention"]["anyOf"]
-    assert "mixture" not in words["enum"]
+    single, *each = defs["Attention"]["anyOf"]
+    assert single == {"$ref": "#/$defs/Mechanism"}
+    assert not {"mixture", "interleaved"} & set(defs["Mechanism"]["anyOf"][0]["enum"])
     made = next(m for m in each if m["properties"]["name"]["const"] == "mixture")
     assert made["required"] == ["name", "parts"]
     assert made["properties"]["parts"]["items"] == {"$ref": "#/$defs/Part"}

@@ -111,6 +111,17 @@ def test_every_shipped_recipe_is_valid(path: Path) -> None:
         ("train: {seeds: []}", False),
         ("model: {attention: linaer}", False),
         ("model: {attention: {name: linear, rank: 3}}", False),
+        ("model: {attention: {name: interleaved, parts: [local, {name: dot}]}}", True),
+        ("model: {attention: {name: interleaved, parts: [local, interleaved]}}", False),
+        *(
+            (f"model: {{attention: {{name: interleaved, parts: [local, {part}]}}}}", False)
+            for part in (
+                "{name: interleaved, parts: [local, dot]}",
+                "mixture",
+                "{name: mixture, parts: [dot, scaled-dot]}",
+            )
+        ),
+        ("model: {attention: {name: mixture, parts: [dot, scaled-dot]}}", True),
         ("model: {norm: pree}", False),
         ("variants: {a: {train.setps: 3}}", False),
         ("stray: 3", False),
