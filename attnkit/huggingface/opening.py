@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,10 @@ OLDEST = 5
 """First major version of transformers that fits."""
 TYPES = ("float32", "bfloat16", "float16", "auto")
 """Number types; auto is the one that the weights were saved in."""
+BITS = ("8bit", "4bit")
+"""Words for `quantization`."""
+QUANTISERS = ("accelerate", "bitsandbytes")
+"""Packages that make weights of few bits."""
 UNSET = 10**9
 """A tokenizer that knows no limit says a number beyond all texts."""
 HASHED = 1 << 30
@@ -122,14 +127,15 @@ def open_model(
             where the model has it.
         offline: forbid downloads.
         revision: branch, tag or commit of a hub model.
-        quantization: transformers' quantization_config, handed on; None: as the model was saved.
+        quantization: "8bit" or "4bit", by bitsandbytes; or transformers' quantization_config, which
+            is handed on; None: as the model was saved.
 
     Raises:
         UnavailableError: transformers, another package that the model needs, the device or the
             network is not there.
         MissingInputError: there is no such model, or a part of it is missing.
         DataError: its files are damaged, unknown, pickled, or need code of their own.
-        UsageError: an unknown dtype.
+        UsageError: an unknown dtype or word for `quantization`.
     """
     installed()
     if dtype not in TYPES:
@@ -141,7 +147,8 @@ def open_model(
         shape, auto = _kind(place)
         options: dict[str, Any] = {}
         if quantization is not None:  # such weights are quantised where they stay
-            options = {"quantization_config": quantization, "device_map": {"": place_of_work}}
+            chosen = _bits(quantization) if isinstance(quantization, str) else quantization
+            options = {"quantization_config": chosen, "device_map": {"": place_of_work}}
         model = _weights(place, shape, auto, dtype, attn_implementation, options)
         if quantization is None:
             model = model.to(place_of_work)
@@ -156,6 +163,22 @@ def open_model(
         place.path,
         place.revision,
     )
+
+
+def _bits(word: str) -> Any:
+    """transformers' settings of 8 or 4 bits a weight.
+
+    Raises:
+        UnavailableError: a package that it takes is missing.
+        UsageError: the word is not one of `BITS`.
+    """
+    if word not in BITS:
+        raise UsageError(f"quantization {word}: use {nearest(word, BITS) or ', '.join(BITS)}")
+    if missing := [name for name in QUANTISERS if find_spec(name) is None]:
+        raise UnavailableError(
+            f"weights of {word} need {' and '.join(missing)}: pip install {' '.join(missing)}"
+        )
+    return transformers().BitsAndBytesConfig(**{f"load_in_{word}": True})
 
 
 def _settings(place: Place) -> dict[str, Any]:

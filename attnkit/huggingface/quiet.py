@@ -1,6 +1,7 @@
 """Another library without its bars, warnings and calls home: what matters we say ourselves."""
 
 import importlib
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ def hub() -> Any:
 def quiet(*, network: bool = False) -> Iterator[None]:
     """No bars, log lines or warnings of transformers inside, and no network unless it is wanted.
 
+    bitsandbytes, which it quantises with, has a line for every product: silent as well.
+
     Offline mode is set here because `local_files_only` alone still lets the hub's library ask its
     server for a list.
     """
@@ -29,12 +32,15 @@ def quiet(*, network: bool = False) -> Iterator[None]:
     logs: Any = importlib.import_module("transformers.utils.logging")
     hub_logs: Any = importlib.import_module("huggingface_hub.utils.logging")
     shown = logs.is_progress_bar_enabled(), not bars.are_progress_bars_disabled()
+    few_bits = logging.getLogger("bitsandbytes")
+    level = few_bits.level
     verbosity = logs.get_verbosity(), hub_logs.get_verbosity()
     offline = constants.HF_HUB_OFFLINE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             constants.HF_HUB_OFFLINE = offline or not network
+            few_bits.setLevel(logging.CRITICAL)
             logs.set_verbosity(logs.CRITICAL)
             hub_logs.set_verbosity(hub_logs.CRITICAL)
             logs.disable_progress_bar()
@@ -42,6 +48,7 @@ def quiet(*, network: bool = False) -> Iterator[None]:
             yield
         finally:
             constants.HF_HUB_OFFLINE = offline
+            few_bits.setLevel(level)
             logs.set_verbosity(verbosity[0])
             hub_logs.set_verbosity(verbosity[1])
             if shown[0]:

@@ -25,7 +25,7 @@ def open_model(
         offline: forbid downloads.
         chat: use the chat template of a Hugging Face model.
         template: of a Hugging Face model; see `attnkit.nbce.prompts.Prompts`.
-        quantization: transformers' quantization_config, handed on.
+        quantization: of a Hugging Face model; see `attnkit.huggingface.open_model`.
 
     Raises:
         MissingInputError: there is no such model, or a path leads to no folder.

@@ -1,5 +1,6 @@
 """Opening Hugging Face models: what they are, and what is refused, without any network."""
 
+import logging
 import errno
 import importlib.metadata
 import json
@@ -389,3 +390,11 @@ def test_a_hub_model_with_pickles_only_is_refused(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
     message = refused(DataError, "a/b")
     assert "a/b: has its weights only in other formats, such as pickles" in message
+
+
+def test_bitsandbytes_is_silent_inside_and_as_before_outside() -> None:
+    logger = logging.getLogger("bitsandbytes.autograd")
+    before = logger.isEnabledFor(logging.WARNING)
+    with quiet():
+        assert not logger.isEnabledFor(logging.ERROR)
+    assert logger.isEnabledFor(logging.WARNING) == before

@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 import pretrained
 from pretrained import SIZE, network, tokenizer
 
-from attnkit.errors import MissingInputError, UsageError
+from attnkit.errors import MissingInputError, UnavailableError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
 from attnkit.nbce.baselines import surprises
@@ -283,6 +283,31 @@ def test_a_folder_is_opened_and_a_mistyped_one_is_not_sought_on_the_hub(
         open_model("models/lama", device="cpu")
     with pytest.raises(UsageError, match="the prompt is empty"):
         answers(chosen, [[chosen.row("A", " ")]], None, Search())
+
+
+@pytest.mark.parametrize("word", ["8bit", "4bit"])
+def test_bits_become_the_settings_of_transformers(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+
+    given: list[Any] = []
+    monkeypatch.setattr(opening, "find_spec", lambda name: name)
+    monkeypatch.setattr(transformers, "BitsAndBytesConfig", lambda **told: told)
+    monkeypatch.setattr(opening, "_weights", lambda *told: given.append(told[-1]) or 1 / 0)
+    pretrained.saved(tmp_path, "llama")
+    with pytest.raises(ZeroDivisionError):
+        opening.open_model(tmp_path, device="cpu", quantization=word)
+    assert given == [{"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}]
+
+
+def test_bits_need_packages_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretrained.saved(tmp_path, "llama")
+    with pytest.raises(UsageError, match="quantization 8bits: use 8bit"):
+        opening.open_model(tmp_path, device="cpu", quantization="8bits")
+    monkeypatch.setattr(opening, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match="need accelerate and bitsandbytes: pip install acc"):
+        opening.open_model(tmp_path, device="cpu", quantization="4bit")
 
 
 def test_quantization_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
