@@ -129,6 +129,8 @@ class Attention(nn.Module, ABC):
     """Time of one head."""
     state: ClassVar[str] = "growing"
     """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
+    by_distance: ClassVar[bool] = False
+    """Finds its keys by their distance, so no two may stand at one position."""
     why: ClassVar[str] = ""
     """Reason for what it cannot do, for error messages."""
     gates: ClassVar[int] = 0
@@ -369,9 +371,7 @@ class Kernel(Attention):
 
     @abstractmethod
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
-        """Features of the queries, or their logarithms; a factor that all features of a query share
-        has no effect.
-        """
+        """Features of the queries, or their logarithms; a factor common to a query's cancels."""
 
     @abstractmethod
     def phi_k(

@@ -53,6 +53,7 @@ class Facts:
     map: str = "exact"
     cost: str = ""
     state: str = "growing"
+    by_distance: bool = False
     why: str = ""
     ahead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Option -> values with which it cannot hide the future."""

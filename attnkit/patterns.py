@@ -32,6 +32,7 @@ class Pattern(Scored):
     cross: ClassVar[bool] = False
     why: ClassVar[str] = "its pattern is one of distances within one sequence"
     homogeneous: ClassVar[bool] = True
+    by_distance: ClassVar[bool] = True
 
     def __init__(self, shape: Shape, window: int, rate: int | None) -> None:
         super().__init__(shape)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attnkit.cli import answering, console, forms, plugin
+from attnkit.cli import answering, console, fitting, forms, plugin
 from attnkit.cli.generate import settings
 from attnkit.cli.lines import open_lines
 from attnkit.cli.options import Device, OfflineModel
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import Search
 
 PoolWord = Literal["entropy", "mean", "max", "weighted"]
+QuantizeWord = Literal["8bit", "4bit"]
 UnitWord = Literal["tokens", "sentences"]
 CutWord = Literal["end", "start"]
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100
 """Tokens of an answer at most, where there is room for so many."""
-SHORTEST = 8
-"""An answer is not shortened below this to make contexts fit."""
 FILES = (".html", ".htm", ".json")
 
 
@@ -184,6 +183,10 @@ def nbce(
         str,
         typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or auto (Hugging Face)."),
     ] = "float32",
+    quantize: Annotated[
+        QuantizeWord | None,
+        typer.Option(metavar="BITS", help="Keep a Hugging Face model's weights in 8bit or 4bit."),
+    ] = None,
     offline: OfflineModel = False,
     device: Device = "auto",
     plugins: plugin.Plugins = None,
@@ -209,16 +212,17 @@ def nbce(
     _check_splitting(window, overlap, pack)
     opened = open_model(
         model, device=device, dtype=dtype, offline=offline, chat=chat,
-        template=template.replace("\\n", "\n"),
+        template=template.replace("\\n", "\n"), quantization=quantize,
     )  # fmt: skip
     splitting = {"window": window, "overlap": overlap or 0, "unit": unit, "pack": pack}
     found = _contexts(opened, context or [], contexts, splitting)
     rule.check(len(found))
-    if not fixed:
-        spec = _fitted(spec, opened, found, questions)
+    row = fitting.longest(opened, [one.text for one in found], questions)
+    spec = fitting.fitted(row, spec, fixed, splitting)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     traced = trace or as_json or len(methods) > 1 or bool(files)  # who spoke is told there
     asked = answering.Asked(opened, found, questions, methods, rule, spec, traced, against)
+    fitting.warn(asked, row, fixed, splitting)
     form = answering.Form(as_json, len(methods) > 1, trace, plain)
     stream = answering.stream(asked, form)
     groups = answering.answers(asked, stream)
@@ -338,18 +342,3 @@ def _contexts(
     for note in found.notes:
         console.say(note)
     return found.all
-
-
-def _fitted(
-    spec: "Search", reader: "Reader", contexts: "Sequence[Context]", prompts: Sequence[str]
-) -> "Search":
-    """The search with answers as long as the longest context leaves room for."""
-    if reader.limit is None:
-        return spec
-    head = max((reader.row(one.text, prompts[0]) for one in contexts), key=lambda row: row.longest)
-    rows = [reader.row("", text) for text in prompts]
-    size = head.longest - len(head.tail) + max(len(row.tail) for row in rows)
-    room = max(SHORTEST, min(spec.max_length, reader.limit - size))
-    if room < spec.max_length:
-        console.say(f"answers have at most {room} tokens: the contexts leave no more room")
-    return spec.model_copy(update={"max_length": room})

@@ -10,8 +10,8 @@ from torch import Tensor
 from attnkit.attention import Attention, State
 from attnkit.errors import UsageError
 from attnkit.models.base import Decode, Model, Seen
-from attnkit.nbce.reader import BATCH_TOKENS, Causal, Kept, Reader, Row
-from attnkit.patterns import Pattern
+from attnkit.nbce.reader import BATCH_TOKENS, SPLIT, Causal, Kept, Reader, Row
+from attnkit.recipe.capability import apart
 from attnkit.tokens import BOS, EOS, PAD, Tokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def open_run(run: "Run", device: str = "cpu") -> Reader:
     name = str(run.path)
     if model.shape == "decoder":
         pairs = run.recipe.task != "language-modeling"
-        return Decoder(model, tokenizer, name, pairs=pairs)
+        return Decoder(model, tokenizer, name, pairs=pairs, trained=run.recipe.data.max_length)
     return Sources(model, tokenizer, name, run.recipe.data.max_length)
 
 
@@ -57,11 +57,20 @@ class Decoder(Trained, Causal):
     """A language model trained by attnkit, on text or on pairs of texts."""
 
     def __init__(
-        self, model: Model, tokenizer: Tokenizer, name: str, *, pairs: bool = False
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        name: str,
+        *,
+        pairs: bool = False,
+        trained: int | None = None,
     ) -> None:
-        """`pairs`: it was trained on rows of source, EOS, BOS and target."""
+        """`pairs`: it was trained on rows of source, EOS, BOS and target.
+
+        `trained` is the length of what it was trained on, of pairs that of each side.
+        """
         self.model, self.vocabulary, self.name = model.eval(), tokenizer.target, name
-        self.pairs = pairs
+        self.pairs, self.trained = pairs, trained
         self.size, self.ends, self.limit = len(tokenizer.target), frozenset({EOS}), model.limit
         self.windows = _apart(model)
 
@@ -82,6 +91,10 @@ class Decoder(Trained, Causal):
         if not self.pairs:
             return Row((BOS, *head), tuple(tail))
         return Row(tuple(head), (*tail, EOS, BOS) if tail else ())
+
+    def beyond(self, row: Row, longest: int) -> int:
+        """See `Reader.beyond`; targets of pairs have a length of their own."""
+        return super().beyond(row, 0 if self.pairs else longest)
 
     def empty(self, rows: int) -> Decode:
         """See `Causal.empty`."""
@@ -119,13 +132,8 @@ class Decoder(Trained, Causal):
 def _apart(model: Model) -> str:
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
     for part in model.modules():
-        if isinstance(part, Attention) and part.state == "constant":
-            return (
-                "its attention keeps sums of what it has read, from which the begin token of each "
-                "window cannot be taken out again"
-            )
-        if isinstance(part, Pattern):
-            return "its attention finds keys by their distance, and windows share their positions"
+        if isinstance(part, Attention) and (why := apart(part)):
+            return why
     return ""
 
 
@@ -155,7 +163,7 @@ class Sources(Trained):
         """See `Reader.excess`; outputs have room of their own."""
         return max(0, len(row.head) - self.longest)
 
-    def check(self, rows: Sequence[Row], longest: int) -> None:
+    def check(self, rows: Sequence[Row], longest: int, way: str = SPLIT) -> None:
         """See `Reader.check`; the encoder's sources are bounded by the recipe."""
         for row in rows:
             if len(row.head) == 1:
@@ -163,7 +171,7 @@ class Sources(Trained):
             if self.excess(row, longest):
                 raise UsageError(
                     f"a context and its prompt have {len(row.head):,} tokens, and {self.name} was "
-                    f"trained for {self.longest:,}: split the context (--window)"
+                    f"trained for {self.longest:,}: {way}"
                 )
 
     def begin(self, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> Decode:

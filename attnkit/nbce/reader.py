@@ -16,6 +16,8 @@ BATCH_TOKENS = 16384
 SHARED = 8
 """Shorter prefixes are read again in every row: a pass of their own would cost more."""
 
+SPLIT = "split the context (--window)"
+
 Kept: TypeAlias = Any
 """What a reader keeps of the rows that it has read: its own affair."""
 
@@ -48,6 +50,8 @@ class Reader(ABC):
     """Tokens that end a text."""
     limit: int | None
     """Most tokens of a row, output included; None where nothing bounds it."""
+    trained: int | None = None
+    """Most tokens of the rows that it was trained on, begin token aside; None: nobody knows."""
     special: int = 0
     """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
     model: Any
@@ -104,8 +108,17 @@ class Reader(ABC):
         """How many tokens too long a row is for an output of `longest` tokens; 0 where it fits."""
         return 0 if self.limit is None else max(0, row.longest + longest - self.limit)
 
-    def check(self, rows: Sequence[Row], longest: int) -> None:
+    def beyond(self, row: Row, longest: int) -> int:
+        """As `excess`, of the length that it was trained for; 0 where nobody knows it."""
+        return 0 if self.trained is None else max(0, row.longest - 1 + longest - self.trained)
+
+    def check(self, rows: Sequence[Row], longest: int, way: str = SPLIT) -> None:
         """Refuse rows that leave no room for `longest` tokens of output.
+
+        Args:
+            rows: with their prompts.
+            longest: tokens.
+            way: what to do about a context that is too long, for the message.
 
         Raises:
             UsageError: a row is empty or too long.
@@ -118,7 +131,7 @@ class Reader(ABC):
                 raise UsageError(
                     f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an "
                     f"output of {longest:,} do not fit the {self.limit:,} positions of {self.name}"
-                    ": split the context (--window) or shorten the output (--max-length)"
+                    f": {way}, or shorten the output (--max-length)"
                 )
 
 

@@ -13,7 +13,7 @@ from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.quiet import transformers
 from attnkit.nbce.huggingface import Templated, copied, ends
 from attnkit.nbce.prompts import Prompts
-from attnkit.nbce.reader import BATCH_TOKENS, Row
+from attnkit.nbce.reader import BATCH_TOKENS, SPLIT, Row
 
 
 class Read(NamedTuple):
@@ -65,7 +65,7 @@ class PretrainedSources(Templated):
         """See `Reader.excess`; the output has a side of its own."""
         return 0 if self.limit is None else max(0, len(row.head) - self.limit)
 
-    def check(self, rows: Sequence[Row], longest: int) -> None:
+    def check(self, rows: Sequence[Row], longest: int, way: str = SPLIT) -> None:
         """See `Reader.check`; `limit` is that of each side."""
         for row in rows:
             if not row.head:
@@ -73,7 +73,7 @@ class PretrainedSources(Templated):
             if self.excess(row, longest):
                 raise UsageError(
                     f"a context and its prompt have {len(row.head):,} tokens, and {self.name} "
-                    f"reads {self.limit:,} at most: split the context (--window)"
+                    f"reads {self.limit:,} at most: {way}"
                 )
         if self.limit is not None and len(self.start) + longest > self.limit:
             raise UsageError(

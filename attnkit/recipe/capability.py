@@ -1,7 +1,7 @@
 """Whether the attention mechanisms can do what the recipe asks of each place in the model."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit import mechanisms
 from attnkit.errors import UsageError
@@ -11,6 +11,9 @@ from attnkit.recipe.build import ATTENTION, USED, Built, told_key
 from attnkit.recipe.problems import Key, Place, Problems
 from attnkit.recipe.schema import Attention, Model, Recipe
 from attnkit.recipe.values import shown
+
+if TYPE_CHECKING:
+    from attnkit.attention import Attention as Mechanism
 
 ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
@@ -28,6 +31,42 @@ Attempt = Callable[[Recipe, str, Mapping[str, Any]], None]
 
 It comes from above, because it needs torch.
 """
+
+
+def apart(mechanism: "Facts | Mechanism") -> str:
+    """Why its caches of several contexts cannot be seen by one row; "" where they can."""
+    if mechanism.state == "constant":
+        return (
+            "its attention keeps sums of what it has read, from which the begin token of each "
+            "window cannot be taken out again"
+        )
+    if mechanism.by_distance:
+        return "its attention finds keys by their distance, and windows share their positions"
+    return ""
+
+
+def check_windows(built: Built, problems: Problems, start: Place) -> None:
+    """Note the method window where some layer cannot see several contexts; see `apart`."""
+    model, contexts = built.recipe.model, built.recipe.contexts
+    asked = built.recipe.task == "question-answering" and "window" in contexts.methods
+    if not asked or model.shape != "decoder":
+        return
+    chosen = model.attention.decoder
+    try:
+        turns = mechanisms.turns(chosen.name, chosen.options())
+    except UsageError:
+        return  # `check_attention` says why
+    words = (mechanisms.at_depth(chosen.name, chosen.options(), n).word for n in range(turns))
+    known = map(mechanisms.facts, words)
+    found = next(((facts.word, why) for facts in known if (why := apart(facts))), None)
+    if found is None:
+        return
+    text = (
+        f"window is not for a model with {found[0]}: {found[1]}; remove it, or use "
+        f"`model.attention: {Attention().name}`"
+    )
+    place, key = built.place(("contexts", "methods"), ATTENTION) or (start, ATTENTION)
+    problems.add(place, key, text)
 
 
 def check_attention(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from attnkit.errors import MissingInputError
 from attnkit.recipe.build import Built, build
-from attnkit.recipe.capability import Attempt, check_attention
+from attnkit.recipe.capability import Attempt, check_attention, check_windows
 from attnkit.recipe.check import check
 from attnkit.recipe.find import is_name, name_of, resolve
 from attnkit.recipe.nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
@@ -235,6 +235,7 @@ def _build(
         for problems.variant, result in built.items():
             check(result, problems, start)
             check_attention(result, problems, start, attempt)
+            check_windows(result, problems, start)
     problems.variant = None
     return built
 

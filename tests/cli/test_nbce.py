@@ -1,6 +1,7 @@
 """`attnkit nbce` from files to answers, in every form; and what it refuses."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from attnkit.cli.nbce import BASELINES
 from attnkit.nbce.ask import BASELINES as KNOWN
 from attnkit.nbce.ask import ask
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.own import open_run
+from attnkit.nbce.own import Decoder, open_run
 from attnkit.nbce.reader import Reader
 from attnkit.recipe.schema import Search
 from attnkit.runs import Run
@@ -42,6 +43,7 @@ def nbce(runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     def call(*words: str, stdin: str = "", task: str = "language-modeling") -> Done:
         return called(capsys, "nbce", str(runs[task].path), *words, stdin=stdin)
 
+    call.run = runs["language-modeling"].path  # type: ignore[attr-defined]
     return call
 
 
@@ -291,6 +293,8 @@ BAD = [
     ((*ASK, "--beam", "2", "--temperature", "1"), 2, "--beam and --sample exclude each other"),
     ((*ASK, "--context", "-", "--prompts", "-"), 2, "only one of --context, --contexts and"),
     ((*ASK, "--chat"), 2, "takes no chat or template: leave it out"),
+    ((*ASK, "--quantize", "8bit"), 2, "takes no quantization: leave it out"),
+    ((*ASK, "--quantize", "3bit"), 2, "'3bit'"),
     ((*ASK, "--dtype", "bfloat16"), 2, "takes no dtype: leave it out"),
 ]  # fmt: skip
 
@@ -319,13 +323,115 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     done = nbce("--context", "long.txt", "--prompt", "ein")
     assert done.code == 2
     assert f"do not fit the {LENGTH} positions of" in done.err
-    assert "split the context (--window)" in done.err
+    window = re.search(r"split the context \(--window ([0-9]+)\)", done.err)
+    assert window is not None
+    assert nbce("--context", "long.txt", "--prompt", "ein", "--window", window[1]).code == 0
+    done = nbce("--context", "long.txt", "--prompt", "ein", "--window", "20", "--unit", "sentences",
+                *SHORT)  # fmt: skip
+    assert "(--window 14 --unit tokens)" in done.err
+    done = nbce("--context", "long.txt", "--prompt", "ein " * 20, *SHORT)
+    assert "shorten the prompt, or shorten the output (--max-length)" in done.err
     done = nbce("--context", "long.txt", "--prompt", "ein", "--window", "8")
     assert done.code == 0, done.err
     assert "answers have at most 14 tokens: the contexts leave no more room" in done.err
     done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8",
                 "--baseline", "concat")  # fmt: skip
     assert "tokens of context were cut off" in " ".join(done.out.split())
+
+
+def beyond(done: Done) -> tuple[str, ...] | None:
+    """Longest row, trained length and way out of the warning; None where there is none."""
+    assert done.code == 0, done.err
+    text = re.compile(
+        r"the longest row has ([0-9,]+) tokens, and \S+ was trained on rows of ([0-9,]+) at most: "
+        r"do not rely on its answers; (.*) would fit"
+    )
+    assert done.err.count("warning: the longest row") <= 1
+    found = text.search(done.err)
+    return found.groups() if found else None
+
+
+@pytest.mark.parametrize(
+    ("more", "way"),
+    [
+        ((), r"--window \d+ --max-length 8"),
+        (SHORT, r"--window \d+"),
+        ((*SHORT, "--baseline", "concat"), rf"--window \d+ --limit {LENGTH + 1}"),
+        ((*SHORT, "--window", "30", "--unit", "sentences"), r"--window \d+ --unit tokens"),
+        ((*SHORT, "--pack", "90"), r"--window \d+ --pack \d+"),
+    ],
+)
+def test_rows_beyond_the_trained_length_are_told_of_with_what_fits(
+    nbce: Any, more: tuple[str, ...], way: str
+) -> None:
+    """Sinusoidal positions have no end, but a model knows only those that it has met."""
+    text = " ".join(TEXTS * 10)
+    Path("long.txt").write_text(text)
+    asked = ("--context", "long.txt", "--context", "0.txt", "--prompt", "ein", "--prompt", "zwei")
+    found = beyond(nbce(*asked, *more, "--json"))
+    assert found is not None
+    reader = open_run(Run.open(nbce.run))
+    longest = f"{text}\n\n{TEXTS[0]}" if "concat" in more else text
+    tokens = max(reader.row(longest, prompt).longest for prompt in ("ein", "zwei")) - 1
+    assert found[:2] == (str(tokens), str(LENGTH))
+    assert re.fullmatch(way, found[2])
+    kept = [word for word in more if word not in ("--window", "30", "--unit", "sentences")]
+    assert beyond(nbce(*asked, *kept, *found[2].split())) is None
+
+
+def test_a_window_leaves_room_for_prompt_and_answer_and_no_more(nbce: Any) -> None:
+    Path("long.txt").write_text(" ".join(TEXTS * 10))
+    reader = open_run(Run.open(nbce.run))
+    found = beyond(nbce("--context", "long.txt", "--prompt", "ein", *SHORT))
+    assert found is not None
+    assert found[2] == f"--window {LENGTH - len(reader.encode('ein')) - 8}"
+
+
+@pytest.mark.parametrize("method", ["concat", "cad"])
+def test_one_row_of_all_contexts_is_told_of_where_each_alone_fits(nbce: Any, method: str) -> None:
+    many = [word for number in range(9) for word in ("--context", f"{number}.txt")]
+    for number in range(9):
+        Path(f"{number}.txt").write_text(f"{TEXTS[number % 3]} {number}")
+    assert beyond(nbce(*many, "--prompt", "ein", *SHORT)) is None
+    asked = (*many, "--prompt", "ein", "--baseline", method)
+    assert beyond(nbce(*asked, *SHORT))[2:] == (f"--limit {LENGTH + 1}",)
+    assert beyond(nbce(*asked, *SHORT, "--limit", str(LENGTH + 1))) is None
+    found = beyond(nbce(*asked))
+    assert found[2].startswith(f"--limit {LENGTH + 1} --max-length ")
+    assert beyond(nbce(*asked, *found[2].split())) is None
+
+
+def test_nothing_is_said_of_rows_within_the_trained_length(nbce: Any) -> None:
+    reader = open_run(Run.open(nbce.run))
+    room = LENGTH - len(reader.encode("ein"))
+    words = "ein"
+    while len(reader.encode(f"{words} ein")) <= room:
+        words += " ein"
+    Path("full.txt").write_text(words)
+    asked = ("--context", "full.txt", "--prompt", "ein", *SHORT)
+    assert reader.row(words, "ein").longest == LENGTH + 1
+    assert beyond(nbce(*asked)) is None
+    Path("full.txt").write_text(f"{words} ein")
+    assert beyond(nbce(*asked)) is not None
+
+
+def test_sources_of_pairs_leave_no_room_for_answers(nbce: Any) -> None:
+    """A decoder of pairs has learned sources and targets of the recipe's length, each."""
+    run = Run.open(nbce.run)
+    pairs = Decoder(run.model(), run.tokenizer(), "toy", pairs=True, trained=LENGTH)
+    row = pairs.row(" ".join(TEXTS * 10), "ein")
+    assert pairs.beyond(row, 50) == pairs.beyond(row, 0) == row.longest - 1 - LENGTH > 0
+
+
+def test_a_source_that_is_too_long_names_a_window_that_fits(nbce: Any) -> None:
+    Path("long.txt").write_text(" ".join(TEXTS * 10))
+    asked = ("--context", "long.txt", "--prompt", "ein", *SHORT)
+    done = nbce(*asked, task="translation")
+    window = re.search(r"split the context \(--window ([0-9]+)\)", done.err)
+    assert (done.code, window is None) == (2, False)
+    assert nbce(*asked, "--window", window[1], task="translation").code == 0
+    done = nbce(*asked, "--window", str(int(window[1]) + 6), task="translation")
+    assert done.code == 2
 
 
 def test_a_missing_model_is_named(capsys: Any) -> None:

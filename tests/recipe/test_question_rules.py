@@ -2,8 +2,11 @@
 
 import pytest
 from recipe_texts import GOOD, complaint, read
+from trained import tokenizer
 
+from attnkit import mechanisms, models
 from attnkit.errors import RecipeError
+from attnkit.nbce.own import Decoder
 
 TASK = "task: question-answering\n"
 TOY = TASK + "data: {corpus: toy-passages}\n"
@@ -106,6 +109,55 @@ OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
 )
 def test_each_rule_tells_its_place_and_the_way_out(text: str, message: str) -> None:
     assert complaint(text, kind=RecipeError) == message
+
+
+WINDOW = TOY + "contexts: {methods: [entropy, window]}\n"
+SUMS = (
+    "its attention keeps sums of what it has read, from which the begin token of each window "
+    "cannot be taken out again"
+)
+WORDS = [
+    word
+    for word in mechanisms.names()
+    if (facts := mechanisms.facts(word)).causal and not facts.composite
+]
+DISTANCES = "its attention finds keys by their distance, and windows share their positions"
+
+
+@pytest.mark.parametrize(
+    ("attention", "word", "why"),
+    [
+        *((word, word, SUMS) for word in ("linear", "gated-delta")),
+        *((word, word, DISTANCES) for word in ("local", "atrous", "sparse")),
+        ("{name: local, window: 8}", "local", DISTANCES),
+        ("{name: interleaved, parts: [scaled-dot, linear]}", "linear", SUMS),
+        ("{name: interleaved, parts: [dot, dot, {name: local, window: 8}]}", "local", DISTANCES),
+    ],
+)
+def test_windows_are_refused_where_a_layer_cannot_see_several(
+    attention: str, word: str, why: str
+) -> None:
+    text = WINDOW + f"model: {{shape: decoder, layers: 3, attention: {attention}}}\n"
+    assert complaint(text, kind=RecipeError) == (
+        f"r.yaml:3:21: contexts.methods: window is not for a model with {word}: {why}; remove it, "
+        "or use `model.attention: scaled-dot`"
+    )
+    read(text.replace("window]", "retrieval]"))
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_windows_are_refused_as_the_model_itself_refuses_them(word: str) -> None:
+    text = f"{WINDOW}model: {{shape: decoder, layers: 1, width: 8, heads: 2, attention: {word}}}\n"
+    recipe = read(text.replace(", window]", "]")).variants["base"]
+    try:
+        read(text)
+    except RecipeError as error:
+        found = str(error)
+    else:
+        found = ""
+    own = Decoder(models.build(recipe.model, (9, 9), 8), tokenizer(), "toy").windows
+    assert own in found
+    assert bool(own) == bool(found)
 
 
 @pytest.mark.parametrize(
