@@ -1,9 +1,9 @@
 """Opening Hugging Face models: what they are, and what is refused, without any network."""
 
-import logging
 import errno
 import importlib.metadata
 import json
+import logging
 import shutil
 import socket
 from pathlib import Path
