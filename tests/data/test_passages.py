@@ -78,15 +78,15 @@ def test_ordered_questions_need_the_place_of_a_chapter() -> None:
         assert len({text.partition(":")[0] for text in row.contexts}) == 1
 
 
-def test_coupled_questions_name_somebody_whom_only_the_other_passage_leads_to() -> None:
+def test_coupled_questions_need_a_room_that_only_the_other_passage_tells() -> None:
     for row in rows("coupled"):
         first, second = row.contexts
-        relation, _, who = row.source.rstrip("?").partition(" of the boss of ")
-        boss = first.partition(f"Boss of {who}: ")[2].partition(".")[0]
-        assert boss in people("test")
-        assert boss not in row.source
+        relation, _, who = row.source.rstrip("?").partition(" of the room of ")
+        room = first.partition(f"Room of {who}: ")[2].partition(".")[0]
+        assert room in passages.ROOMS
+        assert room not in row.source
         assert who not in second
-        assert f"{relation} of {boss}: {row.target}." in second
+        assert f"{relation} of {room}: {row.target}." in second
         assert second.count(f"{relation} of ") == 2
 
 

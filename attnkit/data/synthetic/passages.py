@@ -68,6 +68,8 @@ RELATIONS = {
     "Vehicle": VEHICLES,
 }
 """Kinds of facts and their values, the likeliest first."""
+INSIDE = ("Animal", "Instrument", "Treasure", "Vehicle")
+"""Kinds of things that rooms have."""
 RIVALS = 2
 """Other people in the right passage of whom the same kind of thing is told."""
 
@@ -133,15 +135,15 @@ class Writer:
         return Story((who,), f"{ORDER[place]} town of {who}?", towns[place], parts)
 
     def coupled(self) -> Story:
-        """One passage names the bosses of people, another tells of the bosses."""
-        asked = self._relation()
-        who, other, boss, rival = self._draw.several(self._people, 4)
-        values = self._values(asked, 2)
+        """One passage names the rooms of people, another tells what is in these rooms."""
+        asked = self._draw.one(INSIDE)
+        who = self._draw.several(self._people, 2)
+        rooms, values = self._values("Room", 2), self._values(asked, 2)
         parts = (
-            self._passage([_entry("Boss", who, boss), _entry("Boss", other, rival)]),
-            self._passage([_entry(asked, boss, values[0]), _entry(asked, rival, values[1])]),
+            self._passage([_entry("Room", *fact) for fact in zip(who, rooms, strict=True)]),
+            self._passage([_entry(asked, *fact) for fact in zip(rooms, values, strict=True)]),
         )
-        return Story((who,), f"{asked} of the boss of {who}?", values[0], parts)
+        return Story((who[0],), f"{asked} of the room of {who[0]}?", values[0], parts)
 
     def mixed(self) -> Story:
         """A question of any kind, with one passage that is enough."""
