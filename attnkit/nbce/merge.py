@@ -11,10 +11,14 @@ with pool "mean" and beta = n - 1 exact naive Bayes; with beta = -1 it is log p(
 
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnkit.errors import UsageError
@@ -23,8 +27,8 @@ from attnkit.text import nearest
 
 Pool = Literal["entropy", "mean", "max", "weighted"]
 POOLS: tuple[str, ...] = get_args(Pool)
-RANKED = 64
-"""Tokens ranked at first to find the likeliest; rows whose mass needs more are ranked again."""
+RANKED = 1024
+"""Tokens that are ranked at first; where they lack the mass that is asked for, all are."""
 
 
 class Merged(NamedTuple):
@@ -138,29 +142,32 @@ def merge_rows(
     NaN in, NaN out, for the caller to notice.
     """
     whole = torch.log_softmax(logits.to(base.score_type(logits)), -1)
-    kept = keep(whole.flatten(0, 1), rule.top_p, rule.top_k).view_as(whole)
-    cut = whole if bool(kept.all()) else whole.masked_fill(~kept, -math.inf)
-    alone, rows = cut[:, 0], cut[:, 1:]
-    entropies = -(rows.exp() * rows.clamp_min(-100)).sum(-1)  # 0 log 0 = 0
+    found = likeliest(whole.flatten(0, 1), rule.top_p, rule.top_k)
+    kept, entropies = found.kept.view_as(whole), found.entropies.view(whole.shape[:2])[:, 1:]
+    alone = _cut(whole[:, 0], kept[:, 0])
     chosen = torch.full_like(previous, -1)
     apart = torch.zeros_like(previous, dtype=torch.bool)
     if rule.pool == "entropy":
-        held = torch.arange(rows.shape[1], device=rows.device) == previous[:, None]
+        held = torch.arange(entropies.shape[1], device=previous.device) == previous[:, None]
         chosen = (entropies - rule.eta * held.to(entropies.dtype)).argmin(1)
-        pooled = rows[torch.arange(len(rows), device=rows.device), chosen]
+        place = torch.arange(len(whole), device=previous.device), chosen + 1
+        merged = combine(_cut(whole[place], kept[place]), alone, rule.beta)
     elif rule.pool == "max":
-        pooled = rows.amax(1)
+        merged = combine(_cut(whole[:, 1:], kept[:, 1:]).amax(1), alone, rule.beta)
     else:
         weights = _weights(rule, entropies)
-        pooled = mixture(rows, weights)
-        merged = combine(pooled, alone, rule.beta)
+        merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
         apart = (merged == -math.inf).all(-1)
         if bool(apart.any()):
             union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
-            again = combine(mixture(whole[:, 1:], weights), whole[:, 0], rule.beta)
-            merged = torch.where(apart[:, None], again.masked_fill(~union, -math.inf), merged)
-        return Merged(merged.log_softmax(-1), chosen, entropies, apart)
-    return Merged(combine(pooled, alone, rule.beta).log_softmax(-1), chosen, entropies, apart)
+            every = whole[:, 1:] != -math.inf
+            again = combine(mixture(whole[:, 1:], every, weights), whole[:, 0], rule.beta)
+            merged = torch.where(apart[:, None], _cut(again, union), merged)
+    return Merged(merged.log_softmax(-1), chosen, entropies, apart)
+
+
+def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> Tensor:
+    return logprobs.masked_fill(~kept, -math.inf)
 
 
 def combine(
@@ -172,37 +179,84 @@ def combine(
     return torch.where(alone == -math.inf, pooled, (1 + beta) * pooled - beta * alone)
 
 
-def mixture(rows: Float[Tensor, "R n V"], weights: Float[Tensor, "R n"]) -> Float[Tensor, "R V"]:
-    """Weighted mean of log-probabilities; a row without weight has no say, not even by -inf."""
-    shares = weights[:, :, None]
-    return torch.where(shares == 0, torch.zeros_like(rows), shares * rows).sum(1)
+def mixture(
+    rows: Float[Tensor, "R n V"], kept: Bool[Tensor, "R n V"], weights: Float[Tensor, "R n"]
+) -> Float[Tensor, "R V"]:
+    """Weighted mean of log-probabilities, -inf for what is not kept of every row with a weight."""
+    floor = torch.finfo(rows.dtype).min / 2  # in a product of matrices -inf could become NaN
+    known = torch.where(kept, rows, torch.tensor(floor, dtype=rows.dtype, device=rows.device))
+    mean = (weights[:, None] @ known)[:, 0]
+    return mean.masked_fill(mean < floor * 1e-30, -math.inf)
 
 
-def keep(logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0) -> Bool[Tensor, "R V"]:
-    """Which tokens of each row are in the smallest set of mass `top_p`, and among the `top_k`.
+class Likeliest(NamedTuple):
+    """The tokens that are kept of each row, and the entropies of the rows so cut."""
 
-    At least one; among equal ones those of lower id.  What has no probability is never kept.
+    kept: Bool[Tensor, "R V"]
+    entropies: Float[Tensor, " R"]
+
+
+def likeliest(logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0) -> Likeliest:
+    """The smallest set of each row whose mass is at least `top_p`; at most `top_k` tokens of it.
+
+    At least one; among equal ones those of lower id.  What has no probability is never kept.  NaN
+    stays, to be noticed.  Entropies are in nats, and not renormalised.
     """
     size = logprobs.shape[1]
-    kept = logprobs != -math.inf  # NaN stays, to be noticed
-    most = min(top_k, size) if top_k else size
-    if top_p >= 1 and most == size:
-        return kept
-    count = most if top_p >= 1 else min(RANKED, most)
-    rows = torch.arange(len(logprobs), device=logprobs.device)
-    first, kept = True, torch.zeros_like(kept)
-    while len(rows):
-        values, ids, _ = base.top(logprobs if first else logprobs[rows], count, exact=True)
+    if top_p >= 1 and not 0 < top_k < size:
+        return Likeliest(logprobs != -math.inf, entropy(logprobs.exp(), logprobs))
+    values = ranked(logprobs, RANKED)
+    mass = values.exp()
+    if top_p < 1 and bool((mass.sum(1) < top_p).any()) or top_k > values.shape[1]:
+        values = ranked(logprobs, size)
         mass = values.exp()
+    count = values.shape[1]
+    begin = torch.zeros(len(values), 1, dtype=torch.long, device=values.device)
+    if top_p < 1:  # a token is kept while those that are likelier have less mass than top_p
         reached = mass.cumsum(1)
-        inside = values != -math.inf
-        if top_p < 1:
-            inside[:, 1:] &= (reached - mass)[:, 1:] < top_p
-        kept[rows[:, None], ids] = inside
-        short = (reached[:, -1] < top_p) & (count < most)
-        rows, first = rows[short], False
-        count = min(most, count * 16)
-    return kept
+        begin = torch.searchsorted(reached, reached[:, -1:] - top_p, right=True)
+    begin = begin.clamp(count - top_k if 0 < top_k < size else 0, count - 1)
+    least = values.gather(1, begin)
+    kept = logprobs >= least.clamp_min(torch.finfo(least.dtype).min)
+    kept |= least.isnan()
+    inside = torch.arange(count, device=values.device) >= begin
+    below = values.gather(1, (begin - 1).clamp_min(0))
+    tied = torch.where(begin > 0, below == least, torch.tensor(count < size, device=begin.device))
+    for row in tied[:, 0].nonzero()[:, 0]:
+        many = int((values[row, begin[row] :] == least[row]).sum())
+        kept[row, (logprobs[row] == least[row]).nonzero()[many:, 0]] = False
+    return Likeliest(kept, entropy(mass.masked_fill_(~inside, 0), values))
+
+
+def entropy(mass: Float[Tensor, "R V"], logprobs: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
+    """-sum p log p of each row, where 0 log 0 = 0."""
+    found: Tensor = torch.linalg.vecdot(mass, logprobs.clamp_min(-100))
+    return -found
+
+
+def ranked(logprobs: Float[Tensor, "R V"], count: int) -> Float[Tensor, "R n"]:
+    """The `count` highest of each row, ascending; on a CPU by numpy, which is 20 times as fast."""
+    size = logprobs.shape[1]
+    if logprobs.device.type != "cpu":
+        highest: Tensor = logprobs.topk(min(count, size)).values
+        return highest.flip(1)
+    values = logprobs.numpy().copy()
+    threads = min(torch.get_num_threads(), len(values))
+    first = max(0, size - count)
+    list(_workers(threads).map(_rank, np.array_split(values, threads), [first] * threads))
+    return torch.from_numpy(values[:, first:])
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
+
+
+def _rank(values: NDArray[np.floating[Any]], first: int) -> None:
+    """Put the highest of each row in order behind `first`, in place."""
+    if first:
+        values.partition(first, axis=1)
+    values[:, first:].sort(axis=1)
 
 
 def _weights(rule: Rule, entropies: Float[Tensor, "R n"]) -> Float[Tensor, "R n"]:

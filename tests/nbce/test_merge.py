@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnkit.errors import UsageError
 from attnkit.nbce import POOLS, merge
-from attnkit.nbce.merge import Rule, keep, merge_rows
+from attnkit.nbce.merge import Rule, likeliest, merge_rows
 
 P0, P1, P2 = (0.4, 0.3, 0.2, 0.1), (0.7, 0.1, 0.1, 0.1), (0.25, 0.25, 0.25, 0.25)
 
@@ -205,7 +205,7 @@ def test_rows_of_a_large_vocabulary_keep_what_a_whole_sort_keeps() -> None:
     rows = torch.log_softmax(logits.double(), -1)
     for top_p in (0.5, 0.95):
         wanted = torch.stack([filtered(row, top_p, 0) > -math.inf for row in rows])
-        assert torch.equal(keep(rows, top_p), wanted)
+        assert torch.equal(likeliest(rows, top_p).kept, wanted)
 
 
 def test_hypotheses_are_merged_each_by_itself() -> None:
