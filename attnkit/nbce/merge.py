@@ -11,14 +11,10 @@ with pool "mean" and beta = n - 1 exact naive Bayes; with beta = -1 it is log p(
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attnkit.errors import UsageError
@@ -241,22 +237,11 @@ def ranked(logprobs: Float[Tensor, "R V"], count: int) -> Float[Tensor, "R n"]:
         highest: Tensor = logprobs.topk(min(count, size)).values
         return highest.flip(1)
     values = logprobs.numpy().copy()
-    threads = min(torch.get_num_threads(), len(values))
     first = max(0, size - count)
-    list(_workers(threads).map(_rank, np.array_split(values, threads), [first] * threads))
-    return torch.from_numpy(values[:, first:])
-
-
-@cache
-def _workers(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads)
-
-
-def _rank(values: NDArray[np.floating[Any]], first: int) -> None:
-    """Put the highest of each row in order behind `first`, in place."""
     if first:
         values.partition(first, axis=1)
     values[:, first:].sort(axis=1)
+    return torch.from_numpy(values[:, first:])
 
 
 def _weights(rule: Rule, entropies: Float[Tensor, "R n"]) -> Float[Tensor, "R n"]:
