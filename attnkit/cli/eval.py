@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from attnkit.cli import complete, console, examining, forms, plugin
-from attnkit.cli.options import DataDir, Device, Format, Offline, Out
+from attnkit.cli.options import Chat, DataDir, Device, Format, ModelType, Offline, Out, Template
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import quoted, safe_text
 
@@ -88,20 +88,9 @@ def eval(
             "Hugging Face model by folder or name; may be repeated.",
         ),
     ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Use the chat template of the --model.")
-    ] = False,
-    template: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT",
-            help="How the --model reads them. [default: {context}\\n\\n{prompt}]",
-        ),
-    ] = "",
-    dtype: Annotated[
-        str,
-        typer.Option(metavar="TYPE", help="Of the --model: float32, bfloat16, float16 or auto."),
-    ] = "float32",
+    chat: Chat = False,
+    template: Template = "",
+    dtype: ModelType = "float32",
     format: Format = "table",
     out: Out = Path("runs"),
     device: Device = "auto",

@@ -10,7 +10,7 @@ import typer
 from attnkit.cli import answering, console, fitting, forms, plugin
 from attnkit.cli.generate import settings
 from attnkit.cli.lines import open_lines
-from attnkit.cli.options import Device, OfflineModel
+from attnkit.cli.options import Chat, Device, ModelType, OfflineModel, Template
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -169,20 +169,9 @@ def nbce(
             metavar="N", help=f"Longest answer in tokens. [default: {LONGEST}, or what fits]"
         ),
     ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Use the chat template of a Hugging Face model.")
-    ] = False,
-    template: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT",
-            help="How a Hugging Face model reads them. [default: {context}\\n\\n{prompt}]",
-        ),
-    ] = "",
-    dtype: Annotated[
-        str,
-        typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or auto (Hugging Face)."),
-    ] = "float32",
+    chat: Chat = False,
+    template: Template = "",
+    dtype: ModelType = "float32",
     quantize: Annotated[
         QuantizeWord | None,
         typer.Option(metavar="BITS", help="Keep a Hugging Face model's weights in 8bit or 4bit."),

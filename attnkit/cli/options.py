@@ -28,6 +28,19 @@ Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
 OfflineModel = Annotated[
     bool, typer.Option("--offline", help="Never download a Hugging Face model.")
 ]
+Chat = Annotated[
+    bool, typer.Option("--chat", help="Use the chat template of a Hugging Face model.")
+]
+Template = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT",
+        help="How a Hugging Face model reads them. [default: {context}\\n\\n{prompt}]",
+    ),
+]
+ModelType = Annotated[
+    str, typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or auto (Hugging Face).")
+]
 Format = Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")]
 
 Beam = Annotated[
