@@ -117,7 +117,8 @@ class MultiHead(nn.Module):
         ):
             if wanted and not fits:
                 raise UsageError(f"{word} cannot be {role}: {able.why}")
-        word, chosen = mechanisms.at_depth(word, options, depth)
+        turns = mechanisms.in_turn(word, options)
+        word, chosen = turns[depth % len(turns)]
         options = dict(chosen)
         shared = {name: options.pop(name) for name in Modifiers._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)

@@ -133,7 +133,7 @@ class Turns:
     """All layers of a subject that differ, one after the other; times are those of one layer."""
 
     def __init__(self, subject: Subject, inputs: Inputs) -> None:
-        self.count = mechanisms.turns(subject.word, subject.options) if subject.word else 1
+        self.count = len(mechanisms.in_turn(subject.word, subject.options)) if subject.word else 1
         self.layers = [Runner(subject, inputs, depth) for depth in range(self.count)]
 
     def run(self, kind: str) -> None:

@@ -49,9 +49,9 @@ def check(
 
     given = from_words(facts(word), options or ())
     from attnkit.contract import ROLES
-    from attnkit.mechanisms import turns
+    from attnkit.mechanisms import in_turn
 
-    layers = range(turns(word, given))
+    layers = range(len(in_turn(word, given)))
     found = {role: _worst([_results(word, role, given, at) for at in layers]) for role in ROLES}
     _print(" ".join([word, *(options or ())]), found, format)
     broken = [

@@ -89,29 +89,17 @@ def _fits(known: Facts, layered: bool) -> bool:
     return not known.composite if layered else known.mixable
 
 
-def at_depth(word: str, options: Mapping[str, Any], depth: int) -> Part:
-    """What a layer is built of: its part where layers take turns, else the mechanism itself.
+def in_turn(word: str, options: Mapping[str, Any]) -> list[Part]:
+    """What the layers of a place are built of, from the first on and then again.
 
-    Raises UsageError as `capable`.
+    That is the mechanism itself unless its parts have layers for themselves.  Raises UsageError as
+    `capable`.
     """
     known = facts(word)
     if not known.layered:
-        return Part(word, options)
+        return [Part(word, options)]
     capable(word, options)
-    given = parts(known, options[known.composite])
-    return given[depth % len(given)]
-
-
-def turns(word: str, options: Mapping[str, Any]) -> int:
-    """How many layers it takes until they begin again: the parts that take turns, else 1.
-
-    Raises UsageError as `capable`.
-    """
-    known = facts(word)
-    if not known.layered:
-        return 1
-    capable(word, options)
-    return len(parts(known, options[known.composite]))
+    return parts(known, options[known.composite])
 
 
 def parts(known: Facts, given: object) -> list[Part]:
@@ -145,8 +133,8 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
     """A mechanism for a layer of this shape, with what its options change in its facts.
 
-    It is the one that `at_depth` names.  Raises UsageError as `capable`, and for option values that
-    the mechanism refuses.
+    Where parts take turns it is given one of them, by `in_turn`.  Raises UsageError as `capable`,
+    and for option values that the mechanism refuses.
     """
     known, able = facts(word), capable(word, options)
     made = load(word)(shape, **options)

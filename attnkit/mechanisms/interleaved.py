@@ -19,7 +19,7 @@ from attnkit.attention import Attention, Shape
 
 
 class Interleaved(Attention):
-    """The parts in turn, one a layer; `mechanisms.at_depth` says which, so this stays abstract."""
+    """The parts in turn, one a layer; `mechanisms.in_turn` says which, so this stays abstract."""
 
     composite: ClassVar[str] = "parts"
     layered: ClassVar[bool] = True

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from attnkit import mechanisms
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
@@ -33,11 +34,10 @@ def attempt(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> Non
     model = recipe.model
     word = getattr(model.attention, role).name
     length = _places(model, recipe.data.max_length)
-    layers = getattr(model.layers, "decoder" if role == "cross" else role)
     cross, causal = role == "cross", role == "decoder"
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         try:
-            for depth in range(layers):
+            for depth in range(len(mechanisms.in_turn(word, options))):
                 MultiHead.build(
                     word, model.width, model.heads, length, cross, depth, causal, **options
                 )

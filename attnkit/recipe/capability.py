@@ -53,11 +53,10 @@ def check_windows(built: Built, problems: Problems, start: Place) -> None:
         return
     chosen = model.attention.decoder
     try:
-        turns = mechanisms.turns(chosen.name, chosen.options())
+        turns = mechanisms.in_turn(chosen.name, chosen.options())
     except UsageError:
         return  # `check_attention` says why
-    words = (mechanisms.at_depth(chosen.name, chosen.options(), n).word for n in range(turns))
-    known = map(mechanisms.facts, words)
+    known = (mechanisms.facts(word) for word, _ in turns)
     found = next(((facts.word, why) for facts in known if (why := apart(facts))), None)
     if found is None:
         return
