@@ -1,7 +1,7 @@
 """The contract of an attention mechanism: masks, states, and the two families.
 
-Letters: B batch, T queries, S keys, H heads, D head width, E value width, M features.
-Layout is [B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
+Letters: B batch, T queries, S keys, H heads, D head width, E value width, M features;
+[B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
 """
 
 import math
@@ -46,7 +46,7 @@ class Out(NamedTuple):
 
 
 def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
-    """Rows of one head of one sentence, for worked numbers."""
+    """Rows of one head, for worked numbers."""
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
@@ -114,7 +114,8 @@ class Attention(nn.Module, ABC):
     """A way of mixing values by queries and keys.  One subclass a file in `mechanisms/`."""
 
     uses: ClassVar[str] = "qkv"
-    """Projections that exist: q, k, v, and g for gates."""
+    """Projections that exist: q, k, v, and g for gates; x stands for slices of the input."""
+    uses_with: ClassVar[dict[str, dict[str, str]]] = {}  # option -> value -> `uses` with it
     causal: ClassVar[bool] = True
     """Can hide the future."""
     cross: ClassVar[bool] = True
@@ -142,6 +143,7 @@ class Attention(nn.Module, ABC):
         super().__init__()
         self.shape = shape
         self.key_heads = shape.heads
+        self.query_sets = self.key_sets = 1  # projections a head; they come as further heads
 
     @abstractmethod
     def forward(

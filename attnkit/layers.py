@@ -68,8 +68,9 @@ class MultiHead(nn.Module):
         super().__init__()
         self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
         self.key_heads = mechanism.key_heads
-        keys = width // self.heads * self.key_heads
-        sizes = {"q": width, "k": keys, "v": keys, "g": self.heads * mechanism.gates}
+        values = width // self.heads * self.key_heads
+        sizes = {"q": width * mechanism.query_sets, "k": values * mechanism.key_sets, "v": values,
+                 "g": self.heads * mechanism.gates}  # fmt: skip
         for name, size in sizes.items():
             used = name in mechanism.uses
             setattr(self, name, Linear(width, size, bias) if used else None)
@@ -180,14 +181,20 @@ class MultiHead(nn.Module):
     def _project(
         self, x: Tensor, mask: Mask, memory: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Queries of x; keys and values of x or of the memory (None: only the state has them)."""
-        source = memory if self.cross else x
-        q = self._split(self.q, x, self.heads)
-        k = self._split(self.k, source, self.key_heads)
+        """Queries of x; keys and values of x or of the memory (None: only the state has them).
+
+        Slices of x, where the mechanism reads them, are the last heads of the queries.
+        """
+        source, mechanism = memory if self.cross else x, self.mechanism
+        q = self._split(self.q, x, self.heads * mechanism.query_sets)
+        k = self._split(self.k, source, self.key_heads * mechanism.key_sets)
         v = self._split(self.v, source, self.key_heads)
         if self.rotary is not None and q is not None and k is not None:
             q = self.rotary(q, mask.q_pos)
             k = self.rotary(k, mask.k_pos[:, -x.shape[1] :])
+        if "x" in mechanism.uses:
+            slices = torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
+            q = slices if q is None else torch.cat((q, slices), 1)
         return q, k, v
 
     @staticmethod

@@ -46,6 +46,8 @@ class Facts:
     origin: str = "attnkit"
     """Who brings it: attnkit, a package, or the file of a plug-in."""
     uses: str = "qkv"
+    uses_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Option -> value -> what is read with that value, where it differs from `uses`."""
     causal: bool = True
     cross: bool = True
     limit: int | str | None = None

@@ -6,8 +6,9 @@ the padding, and a query at position i row i, whatever is cached.
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from attnkit.errors import UsageError
 from attnkit.masks import Mask, readable
 
 
@@ -77,6 +78,29 @@ def per_head(
     rows = x.transpose(0, 1).flatten(1, 2)  # [H, B T, D]
     y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
     return torch.unflatten(y, 1, (x.shape[0], x.shape[2])).transpose(0, 1)
+
+
+class SliceLayer(nn.Module):
+    """x W1 + b1 in every head: the first layer of a Dense form that reads the head's slice of x."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(xavier(heads, width, width))
+        self.bias = nn.Parameter(torch.zeros(heads, width))
+
+    def forward(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T D"]:
+        """A matrix for each head."""
+        return per_head(x, self.weight, self.bias)
+
+
+def first_layer(word: str, reads: str, heads: int, width: int) -> nn.Module:
+    """What a Dense form computes of its queries first: nothing where `layer.q` did, or W1 and b1.
+
+    Raises UsageError unless `reads` is layer or slice.
+    """
+    if reads not in ("layer", "slice"):
+        raise UsageError(f"{word}: reads must be layer or slice, got {reads!r}")
+    return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:

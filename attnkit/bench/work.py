@@ -106,13 +106,16 @@ class Runner:
     def _heads(self, mechanism: Attention, inputs: Inputs) -> Iterator[Tensor]:
         setting = inputs.setting
         for name in mechanism.uses:
-            heads = mechanism.key_heads if name in "kv" else setting.heads
+            sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
+            heads = sets * (mechanism.key_heads if name in "kv" else setting.heads)
             width = mechanism.gates if name == "g" else setting.head_width
             yield inputs.heads(name, heads, width)
 
     def _mixing(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:
         given = dict(zip(layer.mechanism.uses, self.sources, strict=True))
-        q, k, v, gates = (given.get(name) for name in "qkvg")
+        k, v, gates = (given.get(name) for name in "kvg")
+        queries = [given[name] for name in "qx" if name in given]
+        q = torch.cat(queries, 1) if queries else None
         return lambda: layer.mechanism(q, k, v, inputs.mask, gates=gates).y
 
     def _layer(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:

@@ -152,7 +152,7 @@ def _described(number: int, part: MultiHead) -> Layer:
         number,
         mechanisms.word_of(type(mechanism)),
         exact=mechanism.map == "exact",
-        static=set("qkg").isdisjoint(mechanism.uses),
+        static=set("qxkg").isdisjoint(mechanism.uses),
     )
 
 

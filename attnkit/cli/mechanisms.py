@@ -165,7 +165,7 @@ def abilities(facts: "Facts") -> list[tuple[str, str]]:
     limit = "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
     state = f"{facts.state} state" if facts.causal else "-"
     kinds = {"exact": "the matrix that is formed", "effective": "what the mechanism amounts to"}
-    names = {"q": "queries", "k": "keys", "v": "values", "g": "gates"}
+    names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time of one head", facts.cost),
         ("encoder", "yes"),

@@ -122,6 +122,8 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
     missing list of parts, a number of parts that an option does not take.
     """
     known = facts(word)
+    for name, uses in known.uses_with.items():
+        known = replace(known, uses=uses.get(str(options.get(name)), known.uses))
     for name, values in known.ahead.items():
         found = next((value for value in options.get(name) or () if value in values), None)
         if found is not None:
@@ -193,7 +195,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
             able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # which turns nothing there
     return replace(
         known,
-        uses="".join(letter for letter in "qkvg" if any(letter in f.uses for f in all_of)),
+        uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in all_of)),
         causal=all(f.causal for f in all_of),
         cross=all(f.cross for f in all_of),
         limit=min(numbers) if numbers else next(iter(limits), None),

@@ -1,16 +1,18 @@
 """Mixture of scores: A = softmax(sum of a_i B_i), B_i the scores of the parts.
 
-`parts` lists two mechanisms or more, each a word or {name: word} with its options; they share the
-projections of the layer.  What is mixed are scores, before one softmax, not maps.  `combine` says
-by which weights: `softmax` learns one logit a part and layer, so that they sum to 1; `sigmoid`, for
-exactly two parts, learns one number a: (1 - sigmoid(a)) B_1 + sigmoid(a) B_2; `sum` adds.  Logits
-start at 0, which weighs all parts alike.  A mixture can do what all of its parts can.  Source: Tay
-et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", section 3.1.4; sigmoid
-and sum as in its released code.
+`parts` lists two mechanisms or more, each a word or {name: word} with its options.  With
+`projections: shared` (the released code) they all read the same queries and keys; with `own` each
+has its own.  Values are shared.  What is mixed are scores, before one softmax, not maps.  `combine`
+says by which weights: `softmax` learns one logit a part and layer, so that they sum to 1;
+`sigmoid`, for exactly two parts, learns one number a: (1 - sigmoid(a)) B_1 + sigmoid(a) B_2; `sum`
+adds.  Logits start at 0, which weighs all parts alike.  A mixture can do what all of its parts can.
+Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", "Mixture of
+Synthesizers"; sigmoid and sum as in its released code.
 
 Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the weights 1/2, 1/2.
 """
 
+from collections.abc import Iterator
 from functools import reduce
 from typing import Any, ClassVar, Literal
 
@@ -35,14 +37,20 @@ class Mixture(Scored):
         *,
         parts: tuple[str | dict[str, Any], ...],
         combine: Literal["softmax", "sigmoid", "sum"] = "softmax",
+        projections: Literal["shared", "own"] = "shared",
     ) -> None:
         super().__init__(shape)
         if combine not in ("softmax", "sigmoid", "sum"):
             raise UsageError(f"mixture: combine must be softmax, sigmoid or sum, got {combine!r}")
-        self.combine = combine
+        if projections not in ("shared", "own"):
+            raise UsageError(f"mixture: projections must be shared or own, got {projections!r}")
+        self.combine, self.own = combine, projections == "own"
         self.parts = nn.ModuleList()
         for word, options in mechanisms.parts(mechanisms.facts("mixture"), parts):
             self.parts.append(mechanisms.create(word, shape, options))
+        if self.own:
+            self.query_sets = max(1, sum("q" in part.uses for part in self._scored()))
+            self.key_sets = max(1, sum("k" in part.uses for part in self._scored()))
         limits = [part.limit for part in self.parts if isinstance(part.limit, int)]
         self.limit = min(limits, default=None)
         size = {"softmax": (len(self.parts),), "sigmoid": ()}.get(combine)
@@ -57,9 +65,7 @@ class Mixture(Scored):
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
     ) -> Float[Tensor, "b H T S"]:
         """The weighted sum of the parts' scores."""
-        each = [
-            part.scores(q, None if k is None else part.kept(k), mask) for part in self._scored()
-        ]
+        each = [part.scores(*given, mask) for part, given in self._inputs(q, k)]
         weights = self.mixing()
         if weights is not None:
             each = [weight * scores for weight, scores in zip(weights, each, strict=True)]
@@ -73,6 +79,19 @@ class Mixture(Scored):
             return self.logits.softmax(0)
         second = self.logits.sigmoid()
         return torch.stack((1 - second, second))
+
+    def _inputs(
+        self, q: Float[Tensor, "B n T D"] | None, k: Float[Tensor, "B n S D"] | None
+    ) -> Iterator[tuple[Scored, tuple[Tensor | None, Tensor | None]]]:
+        """Each part with its queries and keys, which follow each other along the heads."""
+        queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
+        first_q = first_k = 0
+        for part in self._scored():
+            own_q = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
+            own_k = part.kept(keys[first_k]) if "k" in part.uses else None
+            yield part, (own_q, own_k)
+            first_q += self.own and "q" in part.uses
+            first_k += self.own and "k" in part.uses
 
     def _scored(self) -> list[Scored]:
         return [part for part in self.parts if isinstance(part, Scored)]

@@ -1,11 +1,14 @@
 """Dense Synthesizer: A = softmax(B), B = relu(q) W2 + b2: each token writes its own row of scores.
 
-There are no keys: row i depends on token i only.  With `layers: 2` (the source) `layer.q` is the
-first layer, q = x W1 + b1, and B = relu(q) W2 + b2; with `layers: 1` B = q W, linear in x.  W and
-b2 belong to a head.  N is `data.max_length` + 1 (twice that in a model of shape decoder); a longer
-sequence is refused.  Parameters per head beyond the values: D W + D N.  Source: Tay et al. 2021,
-"Synthesizer: Rethinking Self-Attention in Transformer Models", section 3.1.1; one matrix: Su 2020
-(spaces.ac.cn/archives/7430).
+There are no keys: row i depends on token i only.  With `layers: 2` (the source) q = x W1 + b1 and
+B = relu(q) W2 + b2; with `layers: 1` B = q W, affine in x.  W1, W2, b1 and b2 belong to a head.
+`reads: layer` takes x to be the whole input of the layer, so `layer.q` is the first layer (the
+released code); with `reads: slice` a head reads its own D columns of it.  N is `data.max_length`
++ 1 (twice that in a model of shape decoder); a longer sequence is refused.  Parameters per head
+beyond the values: D W + D N, or D^2 + D N.  At width 512, 6 + 6 layers, 8 heads and N = 256, where
+plain attention has 67M, that makes 65M or 62M, and the source reports 62M: it reads slices.
+Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", "Dense
+Synthesizer"; one matrix: Su 2020 (spaces.ac.cn/archives/7430).
 
 Worked number: D = 2, q = (1, -1), W2 = rows (0, ln 3), (5, 5), b2 = 0 give the scores (0, ln 3),
 because relu drops -1, and the weights 1/4, 3/4; `layers: 1` gives the scores (-5, ln 3 - 5) and the
@@ -22,22 +25,30 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, numbers
 from attnkit.errors import UsageError
-from attnkit.tables import check_length, columns, per_head, reach, xavier
+from attnkit.tables import check_length, columns, first_layer, per_head, reach, xavier
 
 
 class SynthesizerDense(Scored):
     """softmax(relu(q) W2 + b2) v; cost T*S*D, no keys."""
 
     uses: ClassVar[str] = "qv"
+    uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
     cross: ClassVar[bool] = False
     limit: int | str | None = "max_length"
     positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     why: ClassVar[str] = "its scores have one column for each position of one sequence"
 
-    def __init__(self, shape: Shape, *, layers: Literal[1, 2] = 2) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        layers: Literal[1, 2] = 2,
+        reads: Literal["layer", "slice"] = "layer",
+    ) -> None:
         super().__init__(shape)
         if layers not in (1, 2):
             raise UsageError(f"synthesizer-dense: layers must be 1 or 2, got {layers}")
+        self.first = first_layer("synthesizer-dense", reads, shape.heads, shape.head_width)
         self.limit, self.layers = shape.max_length, layers
         size = (shape.heads, shape.head_width, shape.max_length)
         self.weight = nn.Parameter(xavier(*size))
@@ -48,6 +59,7 @@ class SynthesizerDense(Scored):
     ) -> Float[Tensor, "B H T S"]:
         """Columns of relu(q) W2 + b2, or of q W, at the positions of the keys."""
         assert q is not None
+        q = self.first(q)
         limit = self.weight.shape[2]
         check_length(mask, limit, "synthesizer-dense")
         x = F.relu(q) if self.layers == 2 else q

@@ -6,10 +6,10 @@ B[j mod b].  The source says that both rows are tiled, which repeats after lcm(a
 a = b only a of the N scores differ), so the outer product, in which no two columns share a pair,
 is the default.  `factors` is [a, b]; by default a is the largest divisor of N up to sqrt(N).
 N is `data.max_length` + 1 (twice that in a model of shape decoder), so `max_length: 255` gives
-16 x 16, while a prime N leaves 1 x N; a longer sequence is refused.  `layer.q` is the first layer;
-parameters per head beyond the values: D W + D (a + b).  Source: Tay et al. 2021, "Synthesizer:
-Rethinking Self-Attention in Transformer Models", section 3.1.3; outer: Su 2020
-(spaces.ac.cn/archives/7430).
+16 x 16, while a prime N leaves 1 x N; a longer sequence is refused.  `reads` says what q is made
+of, as in synthesizer-dense; parameters per head beyond the values: D W + D (a + b), or with
+`reads: slice` D^2 + D (a + b).  Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in
+Transformer Models", "Factorized Dense"; outer: Su 2020 (spaces.ac.cn/archives/7430).
 
 Worked number: A = (1, 2), B = (3, 5): outer 3, 5, 6, 10 and tile 3, 10, 3, 10.
 """
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, numbers
 from attnkit.errors import UsageError
-from attnkit.tables import check_length, columns, per_head, reach, xavier
+from attnkit.tables import check_length, columns, first_layer, per_head, reach, xavier
 
 
 def default_factors(length: int) -> tuple[int, int]:
@@ -50,6 +50,7 @@ class SynthesizerFactorizedDense(Scored):
     """softmax(A[j div b] B[j mod b]) v; cost T*S, no keys."""
 
     uses: ClassVar[str] = "qv"
+    uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
     cross: ClassVar[bool] = False
     limit: int | str | None = "max_length"
     positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
@@ -62,6 +63,7 @@ class SynthesizerFactorizedDense(Scored):
         *,
         factors: tuple[int, int] | None = None,
         layout: Literal["outer", "tile"] = "outer",
+        reads: Literal["layer", "slice"] = "layer",
     ) -> None:
         super().__init__(shape)
         if layout not in ("outer", "tile"):
@@ -78,6 +80,7 @@ class SynthesizerFactorizedDense(Scored):
             )
         self.layout = layout
         heads, width = shape.heads, shape.head_width
+        self.first = first_layer("synthesizer-factorized-dense", reads, heads, width)
         self.left, self.right = (nn.Parameter(xavier(heads, width, size)) for size in factors)
         self.left_bias, self.right_bias = (
             nn.Parameter(torch.zeros(heads, size)) for size in factors
@@ -90,7 +93,7 @@ class SynthesizerFactorizedDense(Scored):
         assert q is not None
         assert isinstance(self.limit, int)
         check_length(mask, self.limit, "synthesizer-factorized-dense")
-        x, length = F.relu(q), reach(mask, self.limit)
+        x, length = F.relu(self.first(q)), reach(mask, self.limit)
         # entries that no column up to `length` reads are not computed
         b = min(length, self.right.shape[2])
         a = -(-length // b) if self.layout == "outer" else min(length, self.left.shape[2])

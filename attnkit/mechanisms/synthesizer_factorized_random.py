@@ -1,9 +1,10 @@
 """Factorized Random Synthesizer: A = softmax(R1 R2^T), R1 and R2 tables N x k per head.
 
-A Random Synthesizer whose table has rank k at most.  `rank` is k, 8 in the source.  N is
+A Random Synthesizer whose table has rank k at most.  `rank` is k, 8 in the source; `scale` is the
+standard deviation of the table at the start, as in synthesizer-random.  N is
 `data.max_length` + 1 (twice that in a model of shape decoder); a longer sequence is refused.
 Parameters per head beyond the values: 2 N k.  Source: Tay et al. 2021, "Synthesizer: Rethinking
-Self-Attention in Transformer Models", section 3.1.3.
+Self-Attention in Transformer Models", "Factorized Random".
 
 Worked number: k = 1, R1 = (1, 2), R2 = (0, ln 3) give the second row of scores (0, 2 ln 3), so the
 weights 1/10, 9/10.
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, numbers
 from attnkit.errors import UsageError
-from attnkit.mechanisms.synthesizer_random import START
 from attnkit.tables import aligned, check_length, taken
 
 
@@ -32,16 +32,17 @@ class SynthesizerFactorizedRandom(Scored):
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
-    def __init__(self, shape: Shape, *, rank: int = 8) -> None:
+    def __init__(self, shape: Shape, *, rank: int = 8, scale: float = 0.02) -> None:
         super().__init__(shape)
         if rank < 1:
             raise UsageError(f"synthesizer-factorized-random: rank must be 1 or more, got {rank}")
+        if not 0 < scale < math.inf:
+            raise UsageError(f"synthesizer-factorized-random: scale must be above 0, got {scale}")
         self.limit = shape.max_length
         size = (shape.heads, shape.max_length, rank)
-        # the product of k pairs then varies as much as a trained table of the full rank
-        scale = (START / rank**0.5) ** 0.5
-        self.rows = nn.Parameter(torch.randn(size) * scale)
-        self.columns = nn.Parameter(torch.randn(size) * scale)
+        each = (scale / rank**0.5) ** 0.5  # so that the sum of k products has the scale
+        self.rows = nn.Parameter(torch.randn(size) * each)
+        self.columns = nn.Parameter(torch.randn(size) * each)
 
     def scores(
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask

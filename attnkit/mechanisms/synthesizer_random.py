@@ -2,9 +2,11 @@
 
 Neither queries nor keys exist: the map is the same for every sentence.  R is trained, or with
 `trainable: false` stays as drawn (the source's Fixed Random: a saved buffer, not a parameter).
+Both start alike: independent Gaussians with the standard deviation `scale`.  At 0.02 the rows start
+almost uniform, so a fixed table averages; at 1 it weighs positions at random.
 N is `data.max_length` + 1 (twice that in a model of shape decoder); a longer sequence is refused.
 Parameters per head beyond the values: N^2, or none.  Source: Tay et al. 2021, "Synthesizer:
-Rethinking Self-Attention in Transformer Models", section 3.1.2; R starts as small Gaussian noise.
+Rethinking Self-Attention in Transformer Models", "Random Synthesizer"; its scale is not published.
 
 Worked number: a row of R that begins (0, ln 3) gives the second query of a causal decoder the
 weights 1/4, 3/4.
@@ -18,10 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.errors import UsageError
 from attnkit.tables import cells, check_length
-
-START = 0.02
-"""Standard deviation of a table that is trained; it starts almost uniform."""
 
 
 class SynthesizerRandom(Scored):
@@ -34,14 +34,15 @@ class SynthesizerRandom(Scored):
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
-    def __init__(self, shape: Shape, *, trainable: bool = True) -> None:
+    def __init__(self, shape: Shape, *, trainable: bool = True, scale: float = 0.02) -> None:
         super().__init__(shape)
+        if not 0 < scale < math.inf:
+            raise UsageError(f"synthesizer-random: scale must be above 0, got {scale}")
         self.limit = shape.max_length
-        table = torch.randn(shape.heads, shape.max_length, shape.max_length)
+        table = torch.randn(shape.heads, shape.max_length, shape.max_length) * scale
         if trainable:
-            self.table = nn.Parameter(table * START)
+            self.table = nn.Parameter(table)
         else:
-            # unit variance: a table that never learns must not stay almost uniform
             self.register_buffer("table", table)
 
     def scores(

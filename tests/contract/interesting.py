@@ -32,7 +32,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"patterns": ("start", "end", "left", "first")},
         {"patterns": ("next", "right", "last"), "residual_scores": True, "entropy_scale": True},
     ],
-    "synthesizer-dense": [{"residual_scores": True, "entropy_scale": True}],
+    "synthesizer-dense": [
+        {"residual_scores": True, "entropy_scale": True},
+        {"reads": "slice", "layers": 1},
+    ],
     "synthesizer-factorized-dense": [{"factors": (50, 12), "layout": "tile"}],
     "synthesizer-factorized-random": [{"rank": 3}],
     "linear": [{"feature_map": "exp", "features": 10}, {"feature_map": "taylor", "features": 3}],
@@ -51,6 +54,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"parts": ("scaled-dot", "gaussian")},
         {"parts": ("dot", "additive", "gaussian"), "combine": "sum", "key_norm": True},
         {"parts": ("synthesizer-random", "synthesizer-dense"), "combine": "sigmoid"},
+        {"parts": ("synthesizer-dense", "gaussian", "dot"), "projections": "own"},
+        {"parts": ({"name": "synthesizer-dense", "reads": "slice"}, "dot")},
         {
             "parts": ("scaled-dot", {"name": "synthesizer-factorized-random", "rank": 3}),
             "residual_scores": "mean",

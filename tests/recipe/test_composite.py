@@ -166,4 +166,4 @@ def test_the_json_schema_knows_parts() -> None:
     assert {"dot", "synthesizer-dense"} <= set(part_words["enum"])
     assert not {"linear", "fixed-pattern", "mixture"} & set(part_words["enum"])
     table = next(p for p in parts if p["properties"]["name"]["const"] == "synthesizer-random")
-    assert list(table["properties"]) == ["name", "trainable"]
+    assert list(table["properties"]) == ["name", "trainable", "scale"]
