@@ -20,9 +20,9 @@ from pathlib import Path
 
 from common import attnkit, command, environment, load_before, publish, say, table, versions
 
+from attnkit.analysis.word_alignment import Gold
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import lexicon, translation
-from attnkit.scoring.alignment import Gold
 
 ENDINGS = ("e", "en", "er", "es", "em")
 SMALL = {

@@ -39,10 +39,10 @@ from common import (
 from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, contests, known
 
 from attnkit import mechanisms, models
-from attnkit.bench.plan import BASELINE, PASSES, Setting, Subject, lanes
-from attnkit.bench.report import amount, duration, exponents
-from attnkit.bench.run import Point, measure
-from attnkit.recipe.schema import Attention, Layers, Model, Roles
+from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, lanes
+from attnkit.bench.schedule import Point, measure
+from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles
+from attnkit.show.benchmark_table import amount, duration, exponents
 
 TITLE = "Attention mechanisms: time and memory"
 BOTH = PASSES[1]
@@ -81,9 +81,9 @@ class Options(NamedTuple):
         """A length, shorter in a smoke test."""
         return max(32, length // self.shrink)
 
-    def setting(self, sight: str) -> Setting:
+    def setting(self, sight: str) -> Workload:
         """What `measure` needs to know."""
-        return Setting(
+        return Workload(
             causal=sight == CAUSAL, repeats=self.repeats, threads=self.threads, budget=20.0
         )
 
@@ -222,10 +222,10 @@ def part_decode(options: Options) -> list[str]:
     return [text, "", *table(head, rows)]
 
 
-def decoded(one: Subject, count: int, repeats: int) -> Sequence[object]:
+def decoded(one: Candidate, count: int, repeats: int) -> Sequence[object]:
     """The row of one mechanism."""
-    place = Attention(name=one.word, **one.options)
-    shape = Model(
+    place = AttentionConfig(name=one.word, **one.options)
+    shape = ModelConfig(
         shape="decoder", width=256, ff=1024, heads=4, layers=Layers(encoder=0, decoder=3),
         attention=Roles(decoder=place),
     )  # fmt: skip

@@ -17,12 +17,12 @@ from common import command, load_before, publish, say, table, versions
 
 from attnkit.data.batch import collate
 from attnkit.data.corpus import Corpus
+from attnkit.data.preparation import encode_split
+from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
-from attnkit.prepare import encode_split
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
-from attnkit.tokens import PAD
 
 SEARCHES: dict[str, dict[str, object]] = {
     "beam 5": {"method": "beam", "beam": 5},
@@ -32,7 +32,7 @@ SEARCHES: dict[str, dict[str, object]] = {
 }
 
 
-def texts_of(run: Run, model: Model, lines: Sequence[str], spec: Search) -> list[str]:
+def texts_of(run: Run, model: Model, lines: Sequence[str], spec: SearchConfig) -> list[str]:
     """The best output of each line."""
     length = run.recipe.data.max_length
     found = translate(model, run.tokenizer(), lines, spec, max_source=length)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
 
@@ -39,7 +39,7 @@ def main() -> None:
     model, tokenizer = run.model(), run.tokenizer()
     texts = options.input.read_text(encoding="utf-8").split("\n")[: options.lines]
 
-    def decode(spec: Search) -> list[str]:
+    def decode(spec: SearchConfig) -> list[str]:
         answers = translate(model, tokenizer, texts, spec, max_source=run.recipe.data.max_length)
         return [answer[0][0] for answer in answers]
 

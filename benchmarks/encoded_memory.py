@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
+from attnkit.data.batch_plan import padding_share, plan
 from attnkit.data.encoded import Encoded, encode
-from attnkit.data.plan import padding_share, plan
 from attnkit.data.rows import Row
+from attnkit.data.tokenizer import Tokenizer, thin
 from attnkit.recipe import schema
-from attnkit.tokens import Tokenizer, thin
 
 WORDS = 60_000
 BATCH_TOKENS = 4096
@@ -71,7 +71,7 @@ def measure(phase: str, number: int, folder: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     if phase == "tokenizer":
         thinned = thin(rows(number))
-        Tokenizer.train(schema.Tokenizer(), thinned.rows).save(folder)
+        Tokenizer.train(schema.TokenizerConfig(), thinned.rows).save(folder)
         found["rows"] = len(thinned.rows)
     elif phase == "encode":
         source = Timed(rows(number))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from attnkit import mechanisms
-from attnkit.bench.plan import PASSES, Setting, Subject, subject
-from attnkit.bench.work import Inputs, Runner
+from attnkit.bench.measure import Inputs, Runner
+from attnkit.bench.plan import PASSES, Candidate, Workload, subject
 
 PEERS = ("performer-pytorch", "linear-attention-transformer", "nystrom-attention",
          "local-attention")  # fmt: skip
@@ -32,12 +32,12 @@ class Contest(NamedTuple):
     ours: Callable[[], object]
 
 
-def known(labels: Sequence[str]) -> list[Subject]:
+def known(labels: Sequence[str]) -> list[Candidate]:
     """Those subjects that this attnkit has."""
     return [subject(text) for text in labels if text.partition(":")[0] in mechanisms.names()]
 
 
-def contests(plain: Setting, length: int) -> Iterator[Contest]:
+def contests(plain: Workload, length: int) -> Iterator[Contest]:
     """Each method that a peer has too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of their own imports

@@ -16,11 +16,11 @@ from common import cores, publish, say, spread, table, versions
 
 from attnkit import models
 from attnkit.nbce.merge import POOLS, Rule
-from attnkit.nbce.merged import MergedModel
-from attnkit.nbce.own import Decoder
-from attnkit.nbce.reader import Row
+from attnkit.nbce.merged_search import MergedModel
+from attnkit.nbce.reader import PromptRow
+from attnkit.nbce.run_reader import LanguageModelReader
 from attnkit.recipe import schema
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search.sample import step_by_step
 
 CONTEXTS = (1, 4, 16, 32)
@@ -29,10 +29,10 @@ WIDTH, LAYERS, HEADS, PIECES = 512, 6, 8, 32_000
 ALLOWED = 1.15
 SHARP = 4.0
 """Makes the entropies of random weights those of a trained model, a few nats."""
-SPEC = Search(method="greedy", max_length=WRITTEN, min_length=WRITTEN)
+SPEC = SearchConfig(method="greedy", max_length=WRITTEN, min_length=WRITTEN)
 
 
-class Rows(Decoder):
+class Rows(LanguageModelReader):
     """A reader of ids alone."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Rows(Decoder):
                 "layers": {"encoder": 1, "decoder": LAYERS}, "positions": "rope",
                 "tie": "none"}  # fmt: skip
         torch.manual_seed(1)
-        model = schema.Model.model_validate(spec)
+        model = schema.ModelConfig.model_validate(spec)
         self.model = models.build(model, (PIECES, PIECES), CONTEXT + PROMPT + WRITTEN).eval()
         with torch.no_grad():
             self.model.output.weight.mul_(SHARP)
@@ -48,12 +48,12 @@ class Rows(Decoder):
         self.limit = self.model.limit
 
 
-def rows(contexts: int) -> list[Row]:
+def rows(contexts: int) -> list[PromptRow]:
     """The prompt without context, and with each of them."""
     draw = torch.Generator().manual_seed(contexts)
     ids = torch.randint(4, PIECES, (contexts, CONTEXT), generator=draw).tolist()
     tail = tuple(range(10, 10 + PROMPT))
-    return [Row((2,), tail), *(Row((2, *some), tail) for some in ids)]
+    return [PromptRow((2,), tail), *(PromptRow((2, *some), tail) for some in ids)]
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -185,8 +185,8 @@ def count_events(lines: Iterator[str], seen: Counter[str]) -> None:
 
 def fingerprints(path: Path) -> dict[str, str]:
     """SHA-256 of what must be equal."""
-    from attnkit.files import sha256_file
     from attnkit.runs import Run
+    from attnkit.storage.files import sha256_file
 
     run = Run.open(path)
     checkpoints = run.checkpoints.glob("step-*/tensors.safetensors")
@@ -200,7 +200,7 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
     from attnkit.cli import main as run
     from attnkit.train import fit, precision
 
-    backward: Callable[..., None] = precision.Worker.backward
+    backward: Callable[..., None] = precision.GradientWorker.backward
     advance: Callable[[fit.Training], Iterator[object]] = fit.Training.advance
     batches = 0
     current: fit.Training
@@ -210,7 +210,7 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
         batches, current = 0, training
         yield from advance(training)
 
-    def watched_backward(worker: precision.Worker, *arguments: object) -> None:
+    def watched_backward(worker: precision.GradientWorker, *arguments: object) -> None:
         nonlocal batches
         batches += 1
         stream = current.stream
@@ -220,7 +220,7 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
         backward(worker, *arguments)
 
     fit.Training.advance = watched_advance  # type: ignore[method-assign, assignment]
-    precision.Worker.backward = watched_backward  # type: ignore[method-assign, assignment]
+    precision.GradientWorker.backward = watched_backward  # type: ignore[method-assign, assignment]
     return run(words)
 
 

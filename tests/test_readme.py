@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import asked
 import pytest
 import torch
-from shell import attnkit_in
+from helpers import questioned as asked
+from helpers.shell import attnkit_in
 
 from attnkit.attention import Mask, Shape
 from attnkit.cli import main

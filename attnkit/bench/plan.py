@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from attnkit import mechanisms
 from attnkit.errors import UsageError
-from attnkit.recipe.options import from_words
+from attnkit.recipe.mechanism_options import from_words
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Lengths that every mechanism is measured at by default."""
@@ -19,7 +19,7 @@ PASSES = ("forward", "forward+backward")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
-class Subject(NamedTuple):
+class Candidate(NamedTuple):
     """A mechanism with options, as the command line names it; the baseline has no word."""
 
     label: str
@@ -27,7 +27,7 @@ class Subject(NamedTuple):
     options: Mapping[str, Any] = {}
 
 
-class Setting(NamedTuple):
+class Workload(NamedTuple):
     """What all points share."""
 
     causal: bool = False
@@ -60,17 +60,17 @@ class Setting(NamedTuple):
 class Lane(NamedTuple):
     """A subject and the lengths at which it is measured."""
 
-    subject: Subject
+    subject: Candidate
     lengths: tuple[int, ...]
 
 
-def subject(text: str) -> Subject:
+def subject(text: str) -> Candidate:
     """WORD or WORD:OPTION=VALUE,... with values as recipes write them: local:window=128.
 
     Raises UsageError for an unknown word or option, or a value of a wrong type.
     """
     word, _, rest = text.partition(":")
-    return Subject(text, word, from_words(mechanisms.facts(word), _parts(rest)))
+    return Candidate(text, word, from_words(mechanisms.facts(word), _parts(rest)))
 
 
 def _parts(text: str) -> list[str]:
@@ -85,14 +85,14 @@ def _parts(text: str) -> list[str]:
     return parts if text else []
 
 
-def lanes(subjects: Sequence[Subject], lengths: Sequence[int] | None) -> list[Lane]:
+def lanes(subjects: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Lane]:
     """The baseline first, then the subjects; by default linear ones reach further."""
     chosen = tuple(sorted(set(lengths or LENGTHS)))
     found = []
     for one in subjects:
         further = lengths is None and is_linear(mechanisms.facts(one.word).cost)
         found.append(Lane(one, (*chosen, LONGEST) if further else chosen))
-    return [Lane(Subject(BASELINE), chosen), *found]
+    return [Lane(Candidate(BASELINE), chosen), *found]
 
 
 def is_linear(cost: str) -> bool:

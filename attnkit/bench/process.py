@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-from attnkit.bench.plan import Setting
+from attnkit.bench.plan import Workload
 
 START = 60.0
 """Seconds that a process may take to import, build and warm up."""
 
 
-PRELOAD = ["attnkit.bench.work", "torch.fx.experimental.symbolic_shapes"]
+PRELOAD = ["attnkit.bench.measure", "torch.fx.experimental.symbolic_shapes"]
 """What the process that is forked has imported: the second is what autograd imports when used."""
 
 
@@ -19,10 +19,10 @@ class TookTooLongError(Exception):
     """A process was ended because its next answer did not come in time."""
 
 
-class Worker:
+class MeasuringProcess:
     """A process that measures; on a CPU a new one for each request, elsewhere one for all."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Workload) -> None:
         self.setting = setting
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
@@ -71,7 +71,7 @@ class Worker:
 
     def _begin(self) -> Connection:
         if self._connection is None:
-            from attnkit.bench.work import serve
+            from attnkit.bench.measure import serve
 
             self._connection, theirs = self._context.Pipe()
             self._process = self._context.Process(

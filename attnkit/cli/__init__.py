@@ -25,8 +25,8 @@ COMMANDS = {
     "mechanisms": "List the attention mechanisms, or explain one.",
     "bench": "Measure time and memory of attention mechanisms over lengths.",
 }
-"""Command -> one line of help.  `attnkit.cli.<command>` defines a function of the same name, or
-`app`, a typer.Typer with subcommands; "-" in a command is "_" in its module."""
+"""Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same
+name, or `app`, a typer.Typer with subcommands; "-" in a command is "_" in its module."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -53,7 +53,7 @@ class Lazy(Group):
 def load(name: str) -> Any:
     """Build one command from its module."""
     word = name.replace("-", "_")
-    module = import_module(f"attnkit.cli.{word}")
+    module = import_module(f"attnkit.cli.commands.{word}")
     app = getattr(module, "app", None)
     if app is None:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -11,11 +11,12 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from attnkit import __version__
+from attnkit.cli import streams
 from attnkit.errors import AttnkitError, StoppedError, out_of_memory
 from attnkit.text import safe_text
 
@@ -30,28 +31,7 @@ COMPLETE = "_ATTNKIT_COMPLETE"
 ParserError: Any = typer.BadParameter.__base__
 
 _WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
-_allow_colour = True
 _arguments: list[str] = []
-
-
-def terminal(stream: TextIO) -> bool:
-    """Whether a person watches this stream on a screen that can move its cursor."""
-    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-
-
-def coloured(stream: TextIO) -> bool:
-    """Whether colour is wanted: a terminal, no NO_COLOR, no --no-color."""
-    return _allow_colour and not os.environ.get("NO_COLOR") and terminal(stream)
-
-
-def ascii_only(stream: TextIO) -> bool:
-    """Whether boxes and bars must be ASCII: an explicit C locale, or an encoding without them.
-
-    Python reads and writes UTF-8 under LC_ALL=C, so its encoding alone does not tell.
-    """
-    names = (os.environ.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG"))
-    locale = next((name for name in names if name), "")
-    return locale in ("C", "POSIX") or not (stream.encoding or "").lower().startswith("utf")
 
 
 def stdout() -> "Printer":
@@ -177,10 +157,10 @@ def _invoke(root: Any, arguments: list[str]) -> int:
 
 def _global_options(arguments: Sequence[str]) -> list[str]:
     """Take --no-color out wherever it stands before `--`: it is meant for every command."""
-    global _allow_colour, _arguments
+    global _arguments
     words = _arguments = list(arguments)
     end = words.index("--") if "--" in words else len(words)
-    _allow_colour = "--no-color" not in words[:end]
+    streams.allow_colour("--no-color" not in words[:end])
     return [word for word in words[:end] if word != "--no-color"] + words[end:]
 
 
@@ -220,7 +200,7 @@ def _system_exit(error: SystemExit) -> Outcome:
 
 def _paint(text: str, style: str) -> str:
     """Text in an ANSI style where standard error is coloured."""
-    return f"\x1b[{style}m{text}\x1b[0m" if coloured(sys.stderr) else text
+    return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(sys.stderr) else text
 
 
 def _complain(line: str) -> None:

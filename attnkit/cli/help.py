@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnkit.cli import console
+from attnkit.cli import console, streams
 
 Rows = list[tuple[str, str]]
 
@@ -74,7 +74,7 @@ def option_row(option: Any) -> tuple[str, str]:
 def draw(parts: Iterable[tuple[str, str | Rows]], width: int | None = None) -> str:
     """A page as text; width is the terminal's unless given."""
     width = min(width or shutil.get_terminal_size().columns, WIDEST)
-    paint = _paint if console.coloured(sys.stdout) else _plain
+    paint = _paint if streams.coloured(sys.stdout) else _plain
     blocks = []
     for heading, body in parts:
         if not body:

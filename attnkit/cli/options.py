@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from attnkit.cli import complete
+from attnkit.cli import completion
 
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a finished run (its seed-N folder).")
@@ -15,7 +15,7 @@ Variants = Annotated[
     typer.Option(
         metavar="NAME",
         help="Only this variant; may be repeated.",
-        autocompletion=complete.variants,
+        autocompletion=completion.variants,
     ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")]

@@ -4,7 +4,7 @@ from typing import TextIO
 
 from rich.console import Console
 
-from attnkit.cli import console
+from attnkit.cli import streams
 
 
 class Printer(Console):
@@ -14,12 +14,12 @@ class Printer(Console):
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.live = console.terminal(stream)
-        self.glyphs_ascii = console.ascii_only(stream)
+        self.live = streams.terminal(stream)
+        self.glyphs_ascii = streams.ascii_only(stream)
         super().__init__(
             file=stream,
             force_terminal=self.live,
-            color_system="auto" if console.coloured(stream) else None,
+            color_system="auto" if streams.coloured(stream) else None,
             markup=False,
             emoji=False,
             highlight=False,

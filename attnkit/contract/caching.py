@@ -9,6 +9,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnkit.attention import Out, Scored, State, reorder
+from attnkit.attention.mask import Mask
 from attnkit.contract.subject import (
     Broken,
     NotApplicable,
@@ -19,7 +20,6 @@ from attnkit.contract.subject import (
     up_to,
 )
 from attnkit.layers import MultiHead
-from attnkit.masks import Mask
 
 PIECES = (4, 1, 1, 70, 1, 3)
 """Tokens that come at a time, in the test of steps."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import Scored
+from attnkit.attention.mask import Mask
 from attnkit.contract.subject import (
     QUERIES,
     Broken,
@@ -20,7 +21,6 @@ from attnkit.contract.subject import (
 )
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.masks import Mask
 
 LENGTHS = (1, 2, 7, 64, 65, 300)
 STEPS, ROUGH = (1e-6, 1e-8), 1e-5

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from attnkit.attention.mask import Mask
 from attnkit.contract.subject import Broken, NotApplicable, Subject, everything, inputs
 from attnkit.errors import UsageError
-from attnkit.masks import Mask
 
 
 def limits(subject: Subject) -> float:

@@ -4,17 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.contract.subject import (
-    EXACT,
-    WIDTH,
-    Broken,
-    Subject,
-    close,
-    everything,
-    inputs,
-    up_to,
-)
-from attnkit.masks import Mask
+from attnkit.attention.mask import Mask
+from attnkit.contract.subject import EXACT, WIDTH, Broken, Subject, close, everything, inputs, up_to
 
 LENGTHS = (1, 2, 7, 64, 65, 513)
 PADS = 5

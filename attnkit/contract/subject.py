@@ -12,9 +12,9 @@ from torch import Tensor
 
 from attnkit import mechanisms
 from attnkit.attention import mix
+from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.masks import Mask
 from attnkit.mechanisms import Facts
 
 Role: TypeAlias = Literal["encoder", "decoder", "cross"]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnkit.data.encoded import Blocks, Encoded, Ragged
-from attnkit.tokens import BOS, PAD
+from attnkit.data.tokenizer import BOS, PAD
 
 Rows = NDArray[np.int64]
 

@@ -10,12 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from attnkit.data import cache_dir, cards, formats, jsonl, questions
-from attnkit.data.facts import facts
-from attnkit.data.places import Places, Progress
+from attnkit.data import formats, jsonl, questions
+from attnkit.data.file_facts import facts
+from attnkit.data.location import Places, Progress
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError, RecipeError
-from attnkit.recipe.schema import Data
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.schema import DataConfig
+from attnkit.storage.cache import cache_dir
+from attnkit.storage.input import check_file
 from attnkit.text import nearest, quoted
 
 VERSION = 1
@@ -24,18 +27,18 @@ SPLITS = ("train", "valid", "test")
 Languages = tuple[str | None, str | None]
 
 
-class Part(NamedTuple):
+class SplitPart(NamedTuple):
     """One file, or two aligned ones, of a split; a split is read part after part."""
 
     format: str
-    files: tuple[cards.File | Path, ...]
+    files: tuple[corpus_cards.File | Path, ...]
 
 
 class Corpus(ABC):
     """Rows by split.  Made by `Corpus.open`."""
 
     def __init__(
-        self, name: str, languages: Languages, splits: Sequence[str], data: Data, causal: bool
+        self, name: str, languages: Languages, splits: Sequence[str], data: DataConfig, causal: bool
     ) -> None:
         self.name = name
         """The corpus word, or the stem of the training file."""
@@ -51,7 +54,7 @@ class Corpus(ABC):
     @classmethod
     def open(
         cls,
-        data: Data,
+        data: DataConfig,
         task: str,
         *,
         data_dir: Path | None = None,
@@ -84,7 +87,7 @@ class Corpus(ABC):
 
     @staticmethod
     def _opened(
-        data: Data, task: str, data_dir: Path | None, cache: Path | None, offline: bool,
+        data: DataConfig, task: str, data_dir: Path | None, cache: Path | None, offline: bool,
         progress: Progress | None,
     ) -> "Corpus":  # fmt: skip
         """See `open`."""
@@ -99,7 +102,7 @@ class Corpus(ABC):
             raise RecipeError(f"data.{named[0]}: give a corpus or files, not both")
         if data.format != "auto":
             raise RecipeError("data.format: only for files of your own, a corpus knows its format")
-        card = cards.load(data.corpus)
+        card = corpus_cards.load(data.corpus)
         languages = _languages(card, data, causal)
         if card.format == "generated":
             return _Generated(card, languages, data, causal)
@@ -222,7 +225,9 @@ class Corpus(ABC):
 class _Generated(Corpus):
     """A corpus made by a seeded generator."""
 
-    def __init__(self, card: cards.Card, languages: Languages, data: Data, causal: bool) -> None:
+    def __init__(
+        self, card: corpus_cards.Card, languages: Languages, data: DataConfig, causal: bool
+    ) -> None:
         super().__init__(card.name, languages, tuple(card.splits), data, causal)
         self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
@@ -262,8 +267,9 @@ class _Files(Corpus):
     """A corpus in files, of a card or of the user's own."""
 
     def __init__(
-        self, name: str, languages: Languages, splits: Mapping[str, Sequence[Part]], data: Data,
-        causal: bool, *, fields: tuple[str, str], cache: Path, places: Places | None,
+        self, name: str, languages: Languages, splits: Mapping[str, Sequence[SplitPart]],
+        data: DataConfig, causal: bool, *, fields: tuple[str, str], cache: Path,
+        places: Places | None,
     ) -> None:  # fmt: skip
         super().__init__(name, languages, tuple(splits), data, causal)
         self._parts, self._fields, self._cache, self._places = splits, fields, cache, places
@@ -284,16 +290,16 @@ class _Files(Corpus):
     def _first(self, split: str) -> str:
         return f"{self._path(self._parts[split][0].files[0])}:1"
 
-    def _at_hand(self, file: cards.File | Path) -> bool:
+    def _at_hand(self, file: corpus_cards.File | Path) -> bool:
         return isinstance(file, Path) or (self._places is not None and self._places.at_hand(file))
 
-    def _path(self, file: cards.File | Path) -> Path:
+    def _path(self, file: corpus_cards.File | Path) -> Path:
         if isinstance(file, Path):
             return file
         assert self._places is not None
         return self._places.path(file)
 
-    def _aligned(self, part: Part) -> None:
+    def _aligned(self, part: SplitPart) -> None:
         """Compare the numbers of lines; segments of .sgm files are compared when they are read."""
         paths = [self._path(file) for file in part.files]
         if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
@@ -339,14 +345,14 @@ def _data_folder(data_dir: Path | None) -> Path | None:
     return chosen
 
 
-def _no_size(data: Data) -> None:
+def _no_size(data: DataConfig) -> None:
     if data.size is not None:
         raise RecipeError(
             "data.size: only generated corpora have a size; data.rows keeps fewer rows"
         )
 
 
-def _languages(card: cards.Card, data: Data, causal: bool) -> Languages:
+def _languages(card: corpus_cards.Card, data: DataConfig, causal: bool) -> Languages:
     """The languages of source and target, checked against the card."""
     known = ", ".join(card.languages)
     for key, word in (("source", data.source), ("target", data.target)):
@@ -369,30 +375,30 @@ def _languages(card: cards.Card, data: Data, causal: bool) -> Languages:
     return data.source, data.target
 
 
-def _card_fields(card: cards.Card, languages: Languages) -> tuple[str, str]:
+def _card_fields(card: corpus_cards.Card, languages: Languages) -> tuple[str, str]:
     """The JSONL fields of source and target."""
     if card.task == "translation":
         return card.columns.get(languages[0] or "", ""), card.columns.get(languages[1] or "", "")
     return card.columns.get("source", "source"), card.columns.get("target", "target")
 
 
-def _card_parts(card: cards.Card, languages: Languages) -> dict[str, list[Part]]:
+def _card_parts(card: corpus_cards.Card, languages: Languages) -> dict[str, list[SplitPart]]:
     """The files of each split, those of the chosen languages side by side."""
     if card.format != "lines":
         return {
-            split: [Part(card.format, (file,)) for file in sides["rows"]]
+            split: [SplitPart(card.format, (file,)) for file in sides["rows"]]
             for split, sides in card.splits.items()
         }
     chosen = [language for language in languages if language is not None]
     kind = "lines" if len(chosen) == 2 else "plain"
     return {
-        split: [Part(kind, files) for files in zip(*(sides[c] for c in chosen), strict=True)]
+        split: [SplitPart(kind, files) for files in zip(*(sides[c] for c in chosen), strict=True)]
         for split, sides in card.splits.items()
     }
 
 
 def _own_files(
-    data: Data, task: str, named: Sequence[str], folder: Path | None, cache: Path
+    data: DataConfig, task: str, named: Sequence[str], folder: Path | None, cache: Path
 ) -> Corpus:
     """The corpus in the files that the section names."""
     _no_size(data)
@@ -408,7 +414,7 @@ def _own_files(
     )  # fmt: skip
 
 
-def _own_part(data: Data, task: str, split: str, folder: Path | None) -> Part:
+def _own_part(data: DataConfig, task: str, split: str, folder: Path | None) -> SplitPart:
     """The file or files of one split, with their format."""
     value = getattr(data, split)
     names = (value,) if isinstance(value, str) else tuple(value)
@@ -427,7 +433,7 @@ def _own_part(data: Data, task: str, split: str, folder: Path | None) -> Part:
         raise RecipeError(
             f"{key}: {task} needs pairs: two aligned files, [source, target], or one .jsonl file"
         )
-    return Part(kind, tuple(_own_path(key, name, folder) for name in names))
+    return SplitPart(kind, tuple(_own_path(key, name, folder) for name in names))
 
 
 def _own_path(key: str, name: str, folder: Path | None) -> Path:
@@ -436,7 +442,7 @@ def _own_path(key: str, name: str, folder: Path | None) -> Path:
     places = [given] if folder is None or given.is_absolute() else [given, folder / given]
     for path in places:
         if os.path.lexists(path):
-            formats.check_file(path)
+            check_file(path)
             return path
     looked = " and ".join(str(path.absolute()) for path in places)
     hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"

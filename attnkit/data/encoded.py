@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnkit.data.rows import Counts, Row
-from attnkit.data.store import complete
+from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
 from attnkit.errors import DataError
-from attnkit.files import DISK, read_json, sha256_file, write_synced
-from attnkit.tokens import EOS, UNK, Tokenizer, Vocabulary
+from attnkit.storage.cache import complete
+from attnkit.storage.files import DISK, read_json, sha256_file, write_synced
 
 FORMAT = 1
 
@@ -187,7 +187,7 @@ def encode(
     cut = None if stream else _Cut(max_length, too_long == "truncate")
 
     def build(draft: Path) -> None:
-        files = _write(rows, _Job(tokenizer, cut, sample, tally), draft, report)
+        files = _write(rows, _EncodingJob(tokenizer, cut, sample, tally), draft, report)
         meta = {
             "format": FORMAT,
             "dtype": _dtype(tokenizer),
@@ -255,7 +255,7 @@ class _Side:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _EncodingJob:
     """How rows become ids; `cut` is None for a stream."""
 
     tokenizer: Tokenizer
@@ -285,7 +285,9 @@ class _Job:
         return _Flat(flat, lengths)
 
 
-def _write(rows: Iterable[Row], job: _Job, draft: Path, report: Report | None) -> dict[str, str]:
+def _write(
+    rows: Iterable[Row], job: _EncodingJob, draft: Path, report: Report | None
+) -> dict[str, str]:
     """Encode chunk by chunk; return the SHA-256 of each file."""
     dtype = _dtype(job.tokenizer)
     pairs = job.cut is not None

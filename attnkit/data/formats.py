@@ -14,19 +14,17 @@ Memory is a few blocks of a mebibyte, however long the file.
 """
 
 import gzip
-import os
 import re
-import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
 from attnkit.data.rows import Counts, Row
-from attnkit.errors import DataError, MissingInputError
-from attnkit.files import input_error
+from attnkit.errors import DataError
+from attnkit.storage.files import input_error
+from attnkit.storage.input import GZIP, open_file
 
 Errors = Literal["strict", "replace"]
 
@@ -39,7 +37,6 @@ RATIO = 100
 FREE = 16 << 20
 """Bytes of text that any gzip file may hold."""
 
-GZIP = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 OTHER = {
     b"\xff\xfe": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
@@ -54,46 +51,6 @@ OTHER = {
 CONTROL = bytes({*range(32), 127} - {0x09, 0x0A})
 UPPER_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
-
-KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe (data is read more than once)"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-    (stat.S_ISSOCK, "a socket"),
-)
-
-
-def check_file(path: Path) -> os.stat_result:
-    """The file's status, if it is a regular file.
-
-    Raises:
-        MissingInputError: there is no such file, or it may not be read.
-        DataError: it is a folder, a pipe or a device.
-    """
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise input_error(error, path) from error
-    except ValueError as error:  # a NUL in the name
-        raise MissingInputError(f"{path}: cannot be the name of a file") from error
-    if not stat.S_ISREG(status.st_mode):
-        what = next((word for test, word in KINDS if test(status.st_mode)), "not a file")
-        raise DataError(f"{path}: is {what}; a regular file is wanted")
-    return status
-
-
-def open_file(path: Path) -> BufferedReader:
-    """A regular file, opened for reading bytes.
-
-    Raises:
-        MissingInputError, DataError: as `check_file`; also when reading is not permitted.
-    """
-    check_file(path)
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise input_error(error, path) from error
 
 
 def read_lines(

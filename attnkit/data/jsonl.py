@@ -47,7 +47,7 @@ def read_jsonl(
     """
     counts = Counts() if counts is None else counts
     for number, line in enumerate(read_lines(path, errors, counts), 1):
-        reader = _Reader(f"{path}:{number}", line, errors, counts)
+        reader = _Fields(f"{path}:{number}", line, errors, counts)
         references = reader.texts("references") if "references" in reader.fields else ()
         if target not in reader.fields and references:
             output = references[0]
@@ -93,7 +93,7 @@ def read_parlai(
         turns.append(replies[0])
 
 
-class _Reader:
+class _Fields:
     """The fields of one JSON object, checked as they are asked for."""
 
     def __init__(self, place: str, line: str, errors: Errors, counts: Counts) -> None:

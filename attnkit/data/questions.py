@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from attnkit.data.rows import Row
 from attnkit.data.synthetic.draw import Draw
 from attnkit.errors import DataError
-from attnkit.recipe.schema import Data
+from attnkit.recipe.schema import DataConfig
 from attnkit.text import holds
 
 Passages = tuple[str, ...]
@@ -16,7 +16,7 @@ def accepted(row: Row) -> Passages:
     return row.references or (row.target,)
 
 
-def reading(row: Row, data: Data, split: str, number: int) -> Row:
+def reading(row: Row, data: DataConfig, split: str, number: int) -> Row:
     """What training reads of row `number` of a split: the question behind one passage or none.
 
     Which passage is drawn from (data.seed, split, number): with probability `data.gold` the one
@@ -40,7 +40,7 @@ def distractors(row: Row) -> list[str]:
     return [text for text in row.contexts if text != right and not holds(text, accepted(row))]
 
 
-class Asked:
+class QuestionSet:
     """Questions with any number of passages: the right one among passages of other questions."""
 
     def __init__(self, rows: Sequence[Row], seed: int) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import torch
 
 from attnkit import __version__
+from attnkit.device import pick_device
 from attnkit.errors import (
     AttnkitError,
     DataError,
@@ -26,8 +27,7 @@ from attnkit.errors import (
     UsageError,
     out_of_memory,
 )
-from attnkit.evaluate import pick_device
-from attnkit.huggingface.places import CONFIG, Place, check, find
+from attnkit.huggingface.hub import CONFIG, ModelFolder, check, find
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.text import nearest
 
@@ -181,7 +181,7 @@ def _bits(word: str) -> Any:
     return transformers().BitsAndBytesConfig(**{f"load_in_{word}": True})
 
 
-def _settings(place: Place) -> dict[str, Any]:
+def _settings(place: ModelFolder) -> dict[str, Any]:
     """config.json, refused where transformers itself has no such model."""
     try:
         read = json.loads((place.path / CONFIG).read_text(encoding="utf-8"))
@@ -206,7 +206,7 @@ def _settings(place: Place) -> dict[str, Any]:
     )
 
 
-def _kind(place: Place) -> tuple[Shape, Any]:
+def _kind(place: ModelFolder) -> tuple[Shape, Any]:
     """What the model is, and the class that opens it."""
     read = _settings(place)
     library = transformers()
@@ -248,7 +248,7 @@ def _decodes(config: Any, named: str, causal: Any, masked: Any) -> bool:
 
 
 def _weights(
-    place: Place,
+    place: ModelFolder,
     shape: Shape,
     auto: Any,
     dtype: str,
@@ -283,7 +283,7 @@ def _weights(
     return model.eval()
 
 
-def _tokenizer(place: Place, model: Any) -> Any:
+def _tokenizer(place: ModelFolder, model: Any) -> Any:
     """The tokenizer; its ids must have embeddings."""
     try:
         tokenizer = transformers().AutoTokenizer.from_pretrained(
@@ -308,7 +308,7 @@ def _tokenizer(place: Place, model: Any) -> Any:
     return tokenizer
 
 
-def _refusal(place: Place, error: Exception) -> Exception:
+def _refusal(place: ModelFolder, error: Exception) -> Exception:
     """What transformers says, as an error of ours."""
     if isinstance(error, AttnkitError) or out_of_memory(error):
         return error

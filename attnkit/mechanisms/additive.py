@@ -19,9 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention.position_tables import per_head, xavier
 from attnkit.errors import UsageError
-from attnkit.once import once_differentiable
-from attnkit.tables import per_head, xavier
+from attnkit.kernels.autograd import once_differentiable
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
 """Hidden units at once: on a CPU what its second caches hold, elsewhere what fills the device."""
@@ -29,7 +29,7 @@ REACH = 40.0
 """Up to here e^(2 x) and products of two are positive in float32, infinity included."""
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """The hidden units of some queries of some rows, in a buffer that the next block reuses."""
 
     rows: slice
@@ -38,7 +38,9 @@ class Block(NamedTuple):
     """sigmoid(2 (left + right)), which is (1 + tanh(left + right)) / 2."""
 
 
-def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) -> Iterator[Block]:
+def hidden_units(
+    left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]
+) -> Iterator[QueryBlock]:
     """The hidden units of one head, block by block.
 
     On a CPU as 1 / (1 + e^(-2 left) e^(-2 right)), which spares an exponential a unit, else by
@@ -66,7 +68,7 @@ def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) ->
                 torch.addcmul(one, above, below, out=units).reciprocal_()
             else:
                 torch.add(above, below, out=units).sigmoid_()
-            yield Block(*part, units)
+            yield QueryBlock(*part, units)
 
 
 class TanhScores(torch.autograd.Function):

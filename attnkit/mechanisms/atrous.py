@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import Mask, Shape, numbers
-from attnkit.patterns import Pattern, at_least
+from attnkit.attention.sparse_pattern import Pattern, at_least
 
 
 class Atrous(Pattern):

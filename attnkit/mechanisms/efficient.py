@@ -18,11 +18,11 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit import blocked, kernels
 from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
+from attnkit.kernels import linear_attention, linear_attention_cpu
 
-KEYS = kernels.Maps(lambda q: q, lambda k, _: k, exponent=True)
-QUERIES = kernels.Maps(lambda q: q.softmax(-1), lambda k, _: k, exponent=False)
+KEYS = linear_attention.FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
+QUERIES = linear_attention.FeatureMaps(lambda q: q.softmax(-1), lambda k, _: k, exponent=False)
 
 
 class Efficient(Attention):
@@ -54,19 +54,23 @@ class Efficient(Attention):
             raise ValueError("efficient has no scores: prior and bias cannot be added")
         if q is None:
             raise ValueError("efficient needs queries")
-        quick = blocked.usable(q, k, v)
+        quick = linear_attention_cpu.usable(q, k, v)
         if k is not None and v is not None:
             real = new_keys(mask, k)
             if quick:
-                new = blocked.key_sums(KEYS, k, v, real)
+                new = linear_attention_cpu.key_sums(KEYS, k, v, real)
             else:
-                new = kernels.add(*kernels.prepare(KEYS, k, v, real), KEYS.exponent)
-            state = kernels.merge(state, new)
+                new = linear_attention.add(
+                    *linear_attention.prepare(KEYS, k, v, real), KEYS.exponent
+                )
+            state = linear_attention.merge(state, new)
         if state is None:
             raise ValueError("keys and values must come with the first call")
-        context = kernels.quotient(state[0])  # [B, H, D, E]
+        context = linear_attention.quotient(state[0])  # [B, H, D, E]
         if quick:
-            return Out(blocked.answers(QUERIES, q, (context, None), divide=False), state)
+            return Out(
+                linear_attention_cpu.answers(QUERIES, q, (context, None), divide=False), state
+            )
         y = QUERIES.q(q.to(context.dtype)) @ context
         return Out(y.to(q.dtype), state)
 

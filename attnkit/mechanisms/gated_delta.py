@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
-from attnkit.kernels import widest
-from attnkit.scan import scan
+from attnkit.kernels.linear_attention import widest
+from attnkit.kernels.recurrence import scan
 
 CHUNK = 64
 """Tokens of one triangular system."""

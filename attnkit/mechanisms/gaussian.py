@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.kernels.autograd import once_differentiable
 from attnkit.mechanisms import dot
-from attnkit.once import once_differentiable
 
 
 def wide(x: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from attnkit.attention import Kernel, Mask, Shape, numbers
 from attnkit.errors import UsageError
 
 
-class Linear(Kernel):
+class LinearAttention(Kernel):
     """A chosen feature map; cost T*M*E, M = D without `features`."""
 
     def __init__(

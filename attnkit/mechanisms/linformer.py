@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
+from attnkit.attention.mask import full, pads_last, take
+from attnkit.attention.position_tables import check_length, per_head
 from attnkit.errors import UsageError
-from attnkit.masks import full, pads_last, take
-from attnkit.tables import check_length, per_head
 
 PLAIN_UP_TO = 256
 """On a CPU the plain products beat the fused kernel up to about this many queries."""

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
+from attnkit.attention.mask import full, pads_last, take
 from attnkit.errors import UsageError
-from attnkit.masks import full, pads_last, take
 
 STEPS = 6
 """Steps towards the inverse."""

@@ -37,10 +37,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit import kernels
 from attnkit.attention import Kernel, Mask, Out, Shape, numbers
-from attnkit.dense import product
 from attnkit.errors import UsageError
+from attnkit.kernels import linear_attention
+from attnkit.kernels.onednn import product
 
 RELU_FLOOR = 1e-3
 """Added to the features of the relu kernel, so that no query has weight 0 for all keys."""
@@ -96,13 +96,13 @@ class Performer(Kernel):
             self._count(self.projection)
         return super().forward(*inputs, **named)
 
-    def maps(self) -> kernels.Maps:
+    def maps(self) -> linear_attention.FeatureMaps:
         """See `Kernel.maps`; a copy of directions that another call could replace."""
         projection = self.projection
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()
         q, k = (partial(f, projection=projection) for f in (self._map_q, self._map_k))
-        return kernels.Maps(q, lambda x, _: k(x), self.exponent)
+        return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""

@@ -24,8 +24,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention.position_tables import (
+    check_length,
+    columns,
+    first_layer,
+    per_head,
+    reach,
+    xavier,
+)
 from attnkit.errors import UsageError
-from attnkit.tables import check_length, columns, first_layer, per_head, reach, xavier
 
 
 class SynthesizerDense(Scored):

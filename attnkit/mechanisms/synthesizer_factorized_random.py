@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention.position_tables import aligned, check_length, taken
 from attnkit.errors import UsageError
-from attnkit.tables import aligned, check_length, taken
 
 
 class SynthesizerFactorizedRandom(Scored):

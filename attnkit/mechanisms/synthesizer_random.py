@@ -20,8 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention.position_tables import cells, check_length
 from attnkit.errors import UsageError
-from attnkit.tables import cells, check_length
 
 
 class SynthesizerRandom(Scored):

@@ -15,7 +15,7 @@ from attnkit.recipe import schema
 __all__ = ["Decode", "Model", "Transformer", "attempt", "build"]
 
 
-def build(model: schema.Model, sizes: tuple[int, int], max_length: int) -> Model:
+def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> Model:
     """A freshly initialised model.
 
     `sizes` are the source and target vocabularies; `max_length` is the longest sequence that the
@@ -47,6 +47,6 @@ def attempt(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> Non
             return
 
 
-def _places(model: schema.Model, max_length: int) -> int:
+def _places(model: schema.ModelConfig, max_length: int) -> int:
     """Positions that the model must have."""
     return 2 * (max_length + 1) if model.shape == "decoder" else max_length + 1

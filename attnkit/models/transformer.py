@@ -7,10 +7,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State
-from attnkit.dense import Linear
+from attnkit.kernels.onednn import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
+from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
 from attnkit.models.base import PAD, Decode, Model, Seen
-from attnkit.positions import Alibi, Relative, Rotary, sinusoids
 from attnkit.recipe import schema
 
 
@@ -78,7 +78,7 @@ class Stack(nn.Module):
 class Transformer(Model):
     """Encoder-decoder, decoder or encoder, by `shape`."""
 
-    def __init__(self, model: schema.Model, sizes: tuple[int, int], max_length: int) -> None:
+    def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__()
         self.shape = model.shape
         self.length = max_length
@@ -206,7 +206,7 @@ class Transformer(Model):
 
 
 def stack(
-    model: schema.Model,
+    model: schema.ModelConfig,
     role: str,
     max_length: int,
     rotary: Rotary | None,
@@ -215,7 +215,7 @@ def stack(
     """The blocks of an encoder or decoder."""
     causal = role == "decoder"
 
-    def attention(chosen: schema.Attention, depth: int, other: bool) -> MultiHead:
+    def attention(chosen: schema.AttentionConfig, depth: int, other: bool) -> MultiHead:
         return MultiHead.build(
             chosen.name,
             model.width,

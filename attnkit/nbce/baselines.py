@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import BATCH_TOKENS, Causal, Reader, Row
+from attnkit.nbce.reader import BATCH_TOKENS, CausalReader, ContextReader, PromptRow
 from attnkit.search.base import score_type
 
 Cut = Literal["end", "start"]
@@ -18,14 +18,14 @@ JOIN = "\n\n"
 
 
 def concatenated(
-    reader: Reader,
+    reader: ContextReader,
     contexts: Sequence[str],
     prompt: str,
     longest: int,
     *,
     limit: int | None = None,
     cut: Cut = "end",
-) -> tuple[Row, str]:
+) -> tuple[PromptRow, str]:
     """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
 
     Args:
@@ -56,19 +56,19 @@ def concatenated(
     )
 
 
-def _over(reader: Reader, row: Row, longest: int, limit: int | None) -> int:
+def _over(reader: ContextReader, row: PromptRow, longest: int, limit: int | None) -> int:
     """How many tokens must go."""
     own = reader.excess(row, longest)
     return own if limit is None else max(own, row.longest + longest - limit)
 
 
-def _bound(reader: Reader, limit: int | None) -> str:
+def _bound(reader: ContextReader, limit: int | None) -> str:
     if limit is not None and (reader.limit is None or limit < reader.limit):
         return f"a row may have {limit:,} tokens, output included"
     return f"no more fit {reader.name}"
 
 
-def side_by_side(reader: Reader, contexts: Sequence[str], prompt: str) -> Row:
+def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) -> PromptRow:
     """One row whose windows are the contexts: parallel context windows (Ratner et al. 2023).
 
     What all windows begin with whatever the context, the begin token at least, is seen once.
@@ -83,11 +83,13 @@ def side_by_side(reader: Reader, contexts: Sequence[str], prompt: str) -> Row:
     rows = [reader.row(context, prompt) for context in contexts]
     heads = tuple(row.head for row in rows)
     once = len(commonprefix([reader.row("", prompt).head, *heads]))
-    return Row(heads[0], rows[0].tail, heads[1:], once)
+    return PromptRow(heads[0], rows[0].tail, heads[1:], once)
 
 
 @torch.inference_mode()
-def surprises(reader: Reader, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> list[float]:
+def surprises(
+    reader: ContextReader, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS
+) -> list[float]:
     """Perplexity of each row's tail behind its head; infinite where there is no head to start from.
 
     Args:
@@ -98,7 +100,7 @@ def surprises(reader: Reader, rows: Sequence[Row], budget: int = BATCH_TOKENS) -
     Raises:
         UsageError: the model reads contexts and prompts in a source, or a row does not fit.
     """
-    if not isinstance(reader, Causal):
+    if not isinstance(reader, CausalReader):
         raise UsageError(
             f"method retrieval is not for {reader.name}: an encoder-decoder reads the prompt in "
             "its source and gives it no probability; choose another method"
@@ -110,9 +112,9 @@ def surprises(reader: Reader, rows: Sequence[Row], budget: int = BATCH_TOKENS) -
     return [next(values) if row.head else math.inf for row in rows]
 
 
-def _surprises(reader: Reader, rows: Sequence[Row], budget: int) -> list[float]:
+def _surprises(reader: ContextReader, rows: Sequence[PromptRow], budget: int) -> list[float]:
     """`surprises` of a few rows at once, a token at a time, as every reader can."""
-    kept = reader.begin([Row(row.head[:-1], row.head[-1:]) for row in rows], budget)
+    kept = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows], budget)
     longest = max(len(row.tail) for row in rows)
     tokens = torch.zeros((len(rows), 1 + longest), dtype=torch.long)
     real = torch.zeros((len(rows), longest), dtype=torch.bool)
@@ -130,7 +132,7 @@ def _surprises(reader: Reader, rows: Sequence[Row], budget: int) -> list[float]:
     return values
 
 
-def _parts(rows: Sequence[Row], budget: int) -> Iterator[Sequence[Row]]:
+def _parts(rows: Sequence[PromptRow], budget: int) -> Iterator[Sequence[PromptRow]]:
     """Rows in turn, as many at a time as fit the budget."""
     many = max(1, budget // max((row.longest for row in rows), default=1))
     for place in range(0, len(rows), many):

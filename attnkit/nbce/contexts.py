@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from attnkit.errors import DataError, UsageError
-from attnkit.files import input_error
 from attnkit.nbce.baselines import JOIN
 from attnkit.nbce.splitting import sentences, stretches
+from attnkit.storage.files import input_error
 from attnkit.text import quoted
 
 Unit = Literal["tokens", "sentences"]
@@ -25,7 +25,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Part(NamedTuple):
+class TextSpan(NamedTuple):
     """A stretch of a file, or of a line of it."""
 
     name: str
@@ -46,7 +46,7 @@ class Context(NamedTuple):
     """A text that is read in one row."""
 
     text: str
-    parts: tuple[Part, ...]
+    parts: tuple[TextSpan, ...]
     """What it was made of, in order."""
 
     @property
@@ -55,7 +55,7 @@ class Context(NamedTuple):
         return " + ".join(map(str, self.parts))
 
 
-class Contexts(NamedTuple):
+class ContextSet(NamedTuple):
     """What a model is to read, and what was done to it."""
 
     all: list[Context]
@@ -108,7 +108,7 @@ def prepare(
     unit: Unit = "tokens",
     pack: int | None = None,
     longest: int | None = None,
-) -> Contexts:
+) -> ContextSet:
     """Contexts as rows are to read them: no empty one, none twice, split and packed as asked.
 
     Args:
@@ -139,7 +139,7 @@ def prepare(
             )
     if pack is not None:
         left = _packed(left, count, pack, notes)
-    return Contexts(left, notes)
+    return ContextSet(left, notes)
 
 
 def windows(
@@ -217,7 +217,7 @@ def _split(
         many += 1
         (part,) = context.parts
         found += [
-            Context(context.text[start:end], (Part(part.name, start, end, False),))
+            Context(context.text[start:end], (TextSpan(part.name, start, end, False),))
             for start, end in spans
             if context.text[start:end].strip()
         ]
@@ -263,7 +263,7 @@ def _some(names: Sequence[str], most: int = 3) -> str:
 def _whole(text: str, name: str) -> Context:
     """A text as it is read: characters that command terminals are spaces, so places stay."""
     text = _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
-    return Context(text, (Part(name, 0, len(text)),))
+    return Context(text, (TextSpan(name, 0, len(text)),))
 
 
 def _read(path: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from attnkit.nbce.reader import Reader
+from attnkit.nbce.reader import ContextReader
 
 
 def open_model(
@@ -15,7 +15,7 @@ def open_model(
     chat: bool = False,
     template: str = "",
     quantization: Any = None,
-) -> Reader:
+) -> ContextReader:
     """A folder with manifest.json as a run, with config.json as a Hugging Face model; else the hub.
 
     Args:
@@ -38,20 +38,22 @@ def open_model(
     if is_run(str(name)):
         return _run(name, device, dtype, chat or bool(template), quantization)
     from attnkit.huggingface import open_model as opened
-    from attnkit.nbce.huggingface import HuggingFace
+    from attnkit.nbce.huggingface_reader import HuggingFaceReader
 
     model = opened(name, device=device, dtype=dtype, offline=offline, quantization=quantization)
     if model.shape == "encoder-decoder":
-        from attnkit.nbce.sources import PretrainedSources
+        from attnkit.nbce.huggingface_encoder_decoder import HuggingFaceEncoderDecoder
 
-        return PretrainedSources(model, chat=chat, template=template)
-    return HuggingFace(model, chat=chat, template=template)
+        return HuggingFaceEncoderDecoder(model, chat=chat, template=template)
+    return HuggingFaceReader(model, chat=chat, template=template)
 
 
-def _run(name: str | Path, device: str, dtype: str, templated: bool, quantization: Any) -> Reader:
+def _run(
+    name: str | Path, device: str, dtype: str, templated: bool, quantization: Any
+) -> ContextReader:
+    from attnkit.device import pick_device
     from attnkit.errors import UsageError
-    from attnkit.evaluate import pick_device
-    from attnkit.nbce.own import open_run
+    from attnkit.nbce.run_reader import open_run
     from attnkit.runs import Run
 
     asked = {"dtype": dtype != "float32", "chat or template": templated,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import Row
+from attnkit.nbce.reader import PromptRow
 
 TEMPLATE = "{context}\n\n{prompt}"
 """Without a context, only what follows it is read."""
@@ -61,10 +61,10 @@ class Prompts:
         head = f"{self.before}{self._plain(context)}{self.gap}" if context else ""
         return head, self.after.replace("{prompt}", self._plain(prompt))
 
-    def row(self, context: str, prompt: str) -> Row:
+    def row(self, context: str, prompt: str) -> PromptRow:
         """The row of a prompt; context and prompt are encoded apart, so heads can be shared."""
         if not prompt.strip():
-            return Row((), ())
+            return PromptRow((), ())
         head, asked = self.parts(context, prompt)
         if self.chat:
             message = [{"role": "user", "content": head + asked}]
@@ -75,7 +75,7 @@ class Prompts:
             if place < 0:
                 raise UsageError("the chat template changes the prompt: leave it out (--chat)")
             head, asked = text[:place], text[place:]
-        return Row((*self.start, *self.encode(head)), tuple(self._behind(asked)))
+        return PromptRow((*self.start, *self.encode(head)), tuple(self._behind(asked)))
 
     def _plain(self, text: str) -> str:
         """The text, where the spelling of a special token is only text: a context that could end

@@ -22,7 +22,7 @@ Kept: TypeAlias = Any
 """What a reader keeps of the rows that it has read: its own affair."""
 
 
-class Row(NamedTuple):
+class PromptRow(NamedTuple):
     """One row of ids: the text with its context, and what all rows of a prompt end with."""
 
     head: tuple[int, ...]
@@ -40,7 +40,7 @@ class Row(NamedTuple):
         return max(map(len, (self.head, *self.beside))) + len(self.tail)
 
 
-class Reader(ABC):
+class ContextReader(ABC):
     """A model that continues R rows of ids, whatever library it comes from."""
 
     name: str
@@ -68,11 +68,11 @@ class Reader(ABC):
         """The text of some ids."""
 
     @abstractmethod
-    def row(self, context: str, prompt: str) -> Row:
+    def row(self, context: str, prompt: str) -> PromptRow:
         """The row of a prompt with a context before it; context "" is the row without one."""
 
     @abstractmethod
-    def begin(self, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> Kept:
+    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> Kept:
         """Read all rows but for the last token of each, `budget` tokens at a time."""
 
     @abstractmethod
@@ -104,15 +104,15 @@ class Reader(ABC):
         reason = self.windows or "its reader has no way to join caches"
         raise UsageError(f"{self.name} cannot see several windows at once: {reason}")
 
-    def excess(self, row: Row, longest: int) -> int:
+    def excess(self, row: PromptRow, longest: int) -> int:
         """How many tokens too long a row is for an output of `longest` tokens; 0 where it fits."""
         return 0 if self.limit is None else max(0, row.longest + longest - self.limit)
 
-    def beyond(self, row: Row, longest: int) -> int:
+    def beyond(self, row: PromptRow, longest: int) -> int:
         """As `excess`, of the length that it was trained for; 0 where nobody knows it."""
         return 0 if self.trained is None else max(0, row.longest - 1 + longest - self.trained)
 
-    def check(self, rows: Sequence[Row], longest: int, way: str = SPLIT) -> None:
+    def check(self, rows: Sequence[PromptRow], longest: int, way: str = SPLIT) -> None:
         """Refuse rows that leave no room for `longest` tokens of output.
 
         Args:
@@ -135,7 +135,7 @@ class Reader(ABC):
                 )
 
 
-class Causal(Reader):
+class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Causal(Reader):
     def join(self, parts: Sequence[Kept]) -> Kept:
         """Rows of several parts, which have read as many columns, as one."""
 
-    def begin(self, rows: Sequence[Row], budget: int = BATCH_TOKENS) -> Kept:
+    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> Kept:
         """See `Reader.begin`: what all heads begin with is read once, and equal heads once."""
         if any(row.beside for row in rows):
             return self._side_by_side(rows, budget)
@@ -167,10 +167,10 @@ class Causal(Reader):
         kept = self.select(kept, self._places([index[row.head] for row in rows]))
         return self._append([row.tail[:-1] for row in rows], kept, budget)
 
-    def _side_by_side(self, rows: Sequence[Row], budget: int) -> Kept:
+    def _side_by_side(self, rows: Sequence[PromptRow], budget: int) -> Kept:
         """Read every window alone, then all tails behind their windows; equally many a row."""
         heads = [head for row in rows for head in (row.head, *row.beside)]
-        kept = self.begin([Row(head, (0,)) for head in heads], budget)
+        kept = self.begin([PromptRow(head, (0,)) for head in heads], budget)
         kept = self.gather(kept, len(heads) // len(rows), [row.once for row in rows])
         return self._append([row.tail[:-1] for row in rows], kept, budget)
 

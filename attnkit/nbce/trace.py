@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.merged import Step
+from attnkit.nbce.merged_search import MergedStep
 
 FORMAT, VERSION = "attnkit nbce trace", 1
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
@@ -164,7 +164,7 @@ def trace(
     contexts: Iterable[Context],
     rule: Rule,
     ids: Sequence[int],
-    steps: Sequence[Step],
+    steps: Sequence[MergedStep],
     decode: Decode,
 ) -> Trace:
     """The trace of one output.
@@ -184,7 +184,7 @@ def trace(
     return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens))
 
 
-def _spoken(text: str, step: Step) -> Spoken:
+def _spoken(text: str, step: MergedStep) -> Spoken:
     return Spoken(text, step.chosen, step.entropies, step.apart)
 
 
@@ -203,7 +203,7 @@ def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:
     return [whole[start:end] for start, end in zip(ends, ends[1:], strict=False)][: len(ids)]
 
 
-class Stream:
+class TextStream:
     """Text as it is being written: what the next token can no longer change."""
 
     def __init__(self, decode: Decode) -> None:

@@ -5,14 +5,13 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from attnkit import mechanisms
-from attnkit.recipe import nodes
-from attnkit.recipe.nodes import Scalar
-from attnkit.recipe.options import option_value
-from attnkit.recipe.problems import Key, Place, Problems, dotted
-from attnkit.recipe.schema import Attention, Layers, Model, Recipe, Task
+from attnkit.recipe import mechanism_registry, yaml_nodes
+from attnkit.recipe.mechanism_options import option_value
+from attnkit.recipe.problems import Key, Position, Problems, dotted
+from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Recipe, Task
 from attnkit.recipe.settings import ROLES, Setting, Settings, field_at
 from attnkit.recipe.values import Mismatch, hint_of, refusal, split_words, typed, unwrap, written
+from attnkit.recipe.yaml_nodes import Scalar
 from attnkit.text import nearest, quoted
 
 ATTENTION: Key = ("model", "attention")
@@ -47,7 +46,7 @@ class Built(NamedTuple):
             return "derived"
         return str(self.given[key].node.place) if key in self.given else "default"
 
-    def place(self, *keys: Key) -> tuple[Place, Key] | None:
+    def place(self, *keys: Key) -> tuple[Position, Key] | None:
         """The first of some keys or sections that was set, and where."""
         for key in keys:
             for given, setting in self.given.items():
@@ -63,7 +62,7 @@ def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
     """
 
     def walk(key: Key, value: Any) -> Iterator[tuple[Key, Any]]:
-        if isinstance(value, Attention):
+        if isinstance(value, AttentionConfig):
             yield key, value.name
             yield from (((*key, name), option) for name, option in value.options().items())
         elif isinstance(value, BaseModel):
@@ -75,7 +74,7 @@ def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
     return walk((), recipe)
 
 
-def build(settings: Settings, problems: Problems, start: Place) -> Built | None:
+def build(settings: Settings, problems: Problems, start: Position) -> Built | None:
     """The recipe that some settings describe, or None where problems were noted.
 
     `start` is the place of problems that have none of their own, such as a missing key.
@@ -96,7 +95,7 @@ def _values(settings: Mapping[Key, Setting], problems: Problems) -> tuple[dict[K
     """All values with their types, and the keys where that failed."""
     values: dict[Key, Any] = {}
     failed: set[Key] = set()
-    words = mechanisms.names()
+    words = mechanism_registry.names()
     for key, setting in settings.items():
         try:
             values[key] = _value(key, setting, settings, words, problems)
@@ -142,14 +141,14 @@ def _attention(
     """The word of an attention place, or one option of its mechanism."""
     told = told_key(key, setting)
     role = settings.get(key[:3])
-    word = role.node.text if role and isinstance(role.node, Scalar) else Attention().name
+    word = role.node.text if role and isinstance(role.node, Scalar) else AttentionConfig().name
     if word not in words:
         if len(key) == 3:
             problems.add(setting.node.place, told, lambda: _unknown_word(word, words))
         raise _Noted
     if len(key) == 3:
         return word
-    found = option_value(mechanisms.facts(word), key[-1], told, setting, problems)
+    found = option_value(mechanism_registry.facts(word), key[-1], told, setting, problems)
     if found is None:
         raise _Noted
     return found.value
@@ -186,7 +185,7 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived["eval", "metrics"] = ("perplexity",)
     if values.get(("task",)) == "question-answering":
         derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
-    shape = values.get(SHAPE, derived.get(SHAPE, Model().shape))
+    shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
     if values.get(("tokenizer", "shared")) is False and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
     paths = values.get(("data", "train")) is not None
@@ -224,7 +223,7 @@ def _translate(
     settings: Mapping[Key, Setting],
     failed: set[Key],
     problems: Problems,
-    start: Place,
+    start: Position,
 ) -> None:
     """Note pydantic's errors as problems with a place and the nearest valid value."""
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
@@ -257,7 +256,7 @@ def _note_range(
     hint, default = hint_of(field), ... if field.is_required() else field.default
     index = next((part for part in inside if isinstance(part, int)), None)
     if index is not None:
-        items = node.items if isinstance(node, nodes.Sequence) else split_words(node) or []
+        items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node) or []
         inner = get_args(unwrap(hint)[0])
         node, hint = items[index], inner[min(index, len(inner) - 1)]
         if hint is Ellipsis:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnkit import mechanisms
 from attnkit.errors import UsageError
-from attnkit.mechanisms import Facts
-from attnkit.modifiers import Modifiers, modifiers
+from attnkit.recipe import mechanism_registry
 from attnkit.recipe.build import ATTENTION, USED, Built, told_key
-from attnkit.recipe.problems import Key, Place, Problems
-from attnkit.recipe.schema import Attention, Model, Recipe
+from attnkit.recipe.mechanism_file import Facts
+from attnkit.recipe.problems import Key, Position, Problems
+from attnkit.recipe.schema import AttentionConfig, ModelConfig, Recipe
+from attnkit.recipe.score_options import ScoreOptions, score_options
 from attnkit.recipe.values import shown
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def apart(mechanism: "Facts | Mechanism") -> str:
     return ""
 
 
-def check_windows(built: Built, problems: Problems, start: Place) -> None:
+def check_windows(built: Built, problems: Problems, start: Position) -> None:
     """Note the method window where some layer cannot see several contexts; see `apart`."""
     model, contexts = built.recipe.model, built.recipe.contexts
     asked = built.recipe.task == "question-answering" and "window" in contexts.methods
@@ -53,23 +53,23 @@ def check_windows(built: Built, problems: Problems, start: Place) -> None:
         return
     chosen = model.attention.decoder
     try:
-        turns = mechanisms.in_turn(chosen.name, chosen.options())
+        turns = mechanism_registry.in_turn(chosen.name, chosen.options())
     except UsageError:
         return  # `check_attention` says why
-    known = (mechanisms.facts(word) for word, _ in turns)
+    known = (mechanism_registry.facts(word) for word, _ in turns)
     found = next(((facts.word, why) for facts in known if (why := apart(facts))), None)
     if found is None:
         return
     text = (
         f"window is not for a model with {found[0]}: {found[1]}; remove it, or use "
-        f"`model.attention: {Attention().name}`"
+        f"`model.attention: {AttentionConfig().name}`"
     )
     place, key = built.place(("contexts", "methods"), ATTENTION) or (start, ATTENTION)
     problems.add(place, key, text)
 
 
 def check_attention(
-    built: Built, problems: Problems, start: Place, attempt: Attempt | None = None
+    built: Built, problems: Problems, start: Position, attempt: Attempt | None = None
 ) -> None:
     """Note every place whose mechanism cannot serve it; `start` is the place of defaults.
 
@@ -80,9 +80,9 @@ def check_attention(
         chosen = getattr(model.attention, role)
         options = chosen.options()
         try:
-            facts = mechanisms.capable(chosen.name, options)
+            facts = mechanism_registry.capable(chosen.name, options)
         except UsageError as error:
-            composite = mechanisms.facts(chosen.name).composite
+            composite = mechanism_registry.facts(chosen.name).composite
             objections = [Objection(str(error), composite)]
         else:
             objections = list(_objections(facts, role, built.recipe))
@@ -130,16 +130,20 @@ def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
         yield Objection(f"{text}; causal are {_able('causal')}")
     scheme = model.positions
     if role != "cross" and scheme in ROTATING and scheme not in facts.positions:
-        fits = [name for name in mechanisms.names() if scheme in mechanisms.facts(name).positions]
+        fits = [
+            name
+            for name in mechanism_registry.names()
+            if scheme in mechanism_registry.facts(name).positions
+        ]
         able = f"; {scheme} works with {', '.join(fits)}" if fits else ""
         text = f"{facts.word} does not work with `model.positions: {scheme}`{why}"
         yield Objection(f"{text}; use sinusoidal or learned positions{able}")
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
         yield Objection(f"{text}; `data.max_length` can be {facts.limit - 1} at most")
-    for name in Modifiers._fields:
+    for name in ScoreOptions._fields:
         try:
-            modifiers({name: options[name]} if name in options else {}, facts.uses)
+            score_options({name: options[name]} if name in options else {}, facts.uses)
         except UsageError as error:
             yield Objection(f"{facts.word}: {error}", name)
     if facts.layered and len(options[facts.composite]) > _depth(model, role):
@@ -153,25 +157,27 @@ def _objections(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
         yield Objection(f"{facts.word} needs {', '.join(missing)}; write {example}")
 
 
-def _depth(model: Model, role: str) -> int:
+def _depth(model: ModelConfig, role: str) -> int:
     """Layers that have this attention."""
     depth: int = getattr(model.layers, "decoder" if role == "cross" else role)
     return depth
 
 
-def _instead(facts: Facts, model: Model) -> str:
+def _instead(facts: Facts, model: ModelConfig) -> str:
     """An attention setting like the one asked for in which cross attention works."""
     places = {name: getattr(model.attention, name) for name in ("encoder", "decoder")}
-    able = (a for a in places.values() if mechanisms.capable(a.name, a.options()).cross)
-    places["cross"] = next(able, Attention())
+    able = (a for a in places.values() if mechanism_registry.capable(a.name, a.options()).cross)
+    places["cross"] = next(able, AttentionConfig())
     return shown({place: _written(attention) for place, attention in places.items()})
 
 
-def _written(attention: Attention) -> str | dict[str, Any]:
+def _written(attention: AttentionConfig) -> str | dict[str, Any]:
     """An attention place as a recipe would give it."""
     options = attention.options()
     return {"name": attention.name, **options} if options else attention.name
 
 
 def _able(fact: str) -> str:
-    return ", ".join(word for word in mechanisms.names() if getattr(mechanisms.facts(word), fact))
+    return ", ".join(
+        word for word in mechanism_registry.names() if getattr(mechanism_registry.facts(word), fact)
+    )

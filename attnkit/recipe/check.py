@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.recipe.build import USED, Built
-from attnkit.recipe.problems import Key, Place, Problems
-from attnkit.recipe.schema import Attention, Contexts, Data, Recipe
+from attnkit.recipe.problems import Key, Position, Problems
+from attnkit.recipe.schema import AttentionConfig, ContextsConfig, DataConfig, Recipe
 from attnkit.recipe.settings import field_at
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
-    from attnkit.data.cards import Card
+    from attnkit.recipe.corpus_cards import Card
 
 
 class Fault(NamedTuple):
@@ -24,7 +24,7 @@ class Fault(NamedTuple):
     text: str
 
 
-def check(built: Built, problems: Problems, start: Place) -> None:
+def check(built: Built, problems: Problems, start: Position) -> None:
     """Note everything that does not fit together; `start` is the place of defaults."""
     for fault in list(_available(built)) or _misfits(built):
         keys: list[Key] = [tuple(key.split(".")) for key in fault.keys]
@@ -89,7 +89,10 @@ def _questions(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     if recipe.task != "question-answering":
         text = f"does nothing with `task: {recipe.task}`; it is for question-answering"
-        for section, names in (("data", ("gold", "other")), ("contexts", Contexts.model_fields)):
+        for section, names in (
+            ("data", ("gold", "other")),
+            ("contexts", ContextsConfig.model_fields),
+        ):
             for name in names:
                 value = getattr(getattr(recipe, section), name)
                 if value != field_at((section, name)).default:
@@ -139,17 +142,17 @@ def _data(built: Built) -> Iterator[Fault]:
 
 def _corpus(built: Built) -> Iterator[Fault]:
     # known by name only: cards describe corpora and import nothing heavy
-    from attnkit.data import cards
+    from attnkit.recipe import corpus_cards
 
     data, task = built.recipe.data, built.recipe.task
     if data.corpus is None:
         return
-    if data.corpus not in cards.names():
-        close = nearest(data.corpus, cards.names())
+    if data.corpus not in corpus_cards.names():
+        close = nearest(data.corpus, corpus_cards.names())
         hint = f"did you mean {close}?" if close else "`attnkit recipe list --corpora` lists them"
         yield Fault(("data.corpus",), f"no corpus is called {quoted(data.corpus)}; {hint}")
         return
-    card = cards.load(data.corpus)
+    card = corpus_cards.load(data.corpus)
     if task not in (card.task, "language-modeling"):
         yield Fault(("task", "data.corpus"), f"{card.name} is for {card.task}, not for {task}")
     if data.size is not None and card.format != "generated":
@@ -164,7 +167,7 @@ def _corpus(built: Built) -> Iterator[Fault]:
             yield Fault(("eval.splits",), text)
 
 
-def _languages(data: Data, task: str, card: "Card") -> Iterator[Fault]:
+def _languages(data: DataConfig, task: str, card: "Card") -> Iterator[Fault]:
     known = ", ".join(card.languages)
     silent = card.format == "generated" and data.source is data.target is None
     wanted = () if silent else ("target",) if task == "language-modeling" else ("source", "target")
@@ -243,7 +246,7 @@ def _model(built: Built) -> Iterator[Fault]:
         elif stack == ("encoder" if model.shape == "encoder" else "decoder") and not layers:
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
     for role in ("encoder", "decoder", "cross"):
-        if role not in used and getattr(model.attention, role) != Attention():
+        if role not in used and getattr(model.attention, role) != AttentionConfig():
             text = f"a model of shape {model.shape} has no {role} attention; remove it"
             yield Fault((f"model.attention.{role}",), text)
 

@@ -9,7 +9,7 @@ import yaml
 
 from attnkit.recipe.build import USED, flatten
 from attnkit.recipe.problems import dotted
-from attnkit.recipe.schema import Attention, Recipe, Section
+from attnkit.recipe.schema import AttentionConfig, Recipe, Section
 from attnkit.recipe.values import shown
 from attnkit.text import safe_text
 
@@ -54,7 +54,7 @@ def digest(recipe: Recipe) -> str:
 
 def _plain(value: Any) -> Any:
     """A recipe as mappings, lists and scalars; an attention place without options is its word."""
-    if isinstance(value, Attention):
+    if isinstance(value, AttentionConfig):
         options = {name: _plain(option) for name, option in value.options().items()}
         return {"name": value.name, **options} if options else value.name
     if isinstance(value, Section):

@@ -11,11 +11,11 @@ from attnkit.recipe.build import Built, build
 from attnkit.recipe.capability import Attempt, check_attention, check_windows
 from attnkit.recipe.check import check
 from attnkit.recipe.find import is_name, name_of, resolve
-from attnkit.recipe.nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
-from attnkit.recipe.problems import COMMAND_LINE, Key, Place, Problems, refuse
+from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, refuse
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.values import written
+from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
 from attnkit.text import nearest, quoted
 
 ONLY = "base"
@@ -44,7 +44,7 @@ class Override(NamedTuple):
     """A key (as its parts), where it stands, and its value."""
 
     key: Key
-    place: Place
+    place: Position
     node: Node
 
 
@@ -223,7 +223,7 @@ def _by_variant(
 
 
 def _build(
-    tables: Table[str, Settings], problems: Problems, start: Place, attempt: Attempt | None
+    tables: Table[str, Settings], problems: Problems, start: Position, attempt: Attempt | None
 ) -> dict[str, Built]:
     """Build every variant; ask what fits together once all values are right alone."""
     built = {}

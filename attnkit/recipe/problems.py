@@ -13,7 +13,7 @@ Key = tuple[str, ...]
 """A key as its parts: ("train", "lr")."""
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A position; `line` 0 means the whole source (the command line)."""
 
     source: str
@@ -25,13 +25,13 @@ class Place(NamedTuple):
         return f"{name}:{self.line}:{self.column}" if self.line else name
 
 
-COMMAND_LINE = Place("command line")
+COMMAND_LINE = Position("command line")
 
 
 class Problem(NamedTuple):
     """One thing that is wrong, in the variants where it is."""
 
-    place: Place
+    place: Position
     key: Key
     text: str
     variants: list[str]
@@ -48,11 +48,11 @@ class Problems:
     """Collects what is wrong, so that one error tells all of it in the order of the file."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Place, Key, str], Problem] = {}
+        self._found: dict[tuple[Position, Key, str], Problem] = {}
         self._more = 0
         self.variant: str | None = None
 
-    def add(self, place: Place, key: Key, text: str | Callable[[], str]) -> None:
+    def add(self, place: Position, key: Key, text: str | Callable[[], str]) -> None:
         """Note a problem of the current variant; `text` may be made only where it is needed."""
         same = (place, key, text if isinstance(text, str) else "")
         known = self._found.get(same)
@@ -85,6 +85,6 @@ def dotted(key: Iterable[str]) -> str:
     return text if len(text) <= 96 else f"{text[:80]}...{text[-13:]}"
 
 
-def refuse(place: Place, text: str, key: Key = ()) -> NoReturn:
+def refuse(place: Position, text: str, key: Key = ()) -> NoReturn:
     """Raise RecipeError for the one problem that ends the reading."""
     raise RecipeError(Problem(place, key, text, []).line(1))

@@ -28,7 +28,7 @@ class Section(BaseModel):
     )
 
 
-class Data(Section):
+class DataConfig(Section):
     """Where the text comes from and which rows are kept."""
 
     corpus: str | None = None
@@ -65,7 +65,7 @@ class Data(Section):
     """Questions: share read with a passage that does not; the rest are read with none."""
 
 
-class Tokenizer(Section):
+class TokenizerConfig(Section):
     """A sentencepiece model trained inside the run, or an existing one."""
 
     type: Literal["unigram", "bpe", "word", "char"] = "unigram"
@@ -84,7 +84,7 @@ class Tokenizer(Section):
     """Subword sampling while training: unigram smoothing or BPE dropout; 0 is off."""
 
 
-class Attention(Section):
+class AttentionConfig(Section):
     """One mechanism and its options; which options exist is the mechanism's own affair."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -98,9 +98,9 @@ class Attention(Section):
 class Roles(Section):
     """The mechanism of each place in the model."""
 
-    encoder: Attention = Attention()
-    decoder: Attention = Attention()
-    cross: Attention = Attention()
+    encoder: AttentionConfig = AttentionConfig()
+    decoder: AttentionConfig = AttentionConfig()
+    cross: AttentionConfig = AttentionConfig()
 
 
 class Layers(Section):
@@ -110,7 +110,7 @@ class Layers(Section):
     decoder: Count = 3
 
 
-class Model(Section):
+class ModelConfig(Section):
     """Architecture and sizes."""
 
     type: Literal["transformer"] = "transformer"
@@ -142,7 +142,7 @@ class Model(Section):
     """A word for every place, or {encoder, decoder, cross}, each a word or {name, options}."""
 
 
-class Train(Section):
+class TrainConfig(Section):
     """Optimisation."""
 
     steps: Positive = 1000
@@ -205,7 +205,7 @@ class Train(Section):
     """Write TensorBoard events into the run directory (extra: tensorboard)."""
 
 
-class Search(Section):
+class SearchConfig(Section):
     """Decoding."""
 
     method: Literal["greedy", "beam", "sample"] = "beam"
@@ -238,7 +238,7 @@ Method = Literal["entropy", "entropy-free", "mean", "mean-whole", "max", "weight
                  "window", "cad", "best", "retrieval", "none"]  # fmt: skip
 
 
-class Contexts(Section):
+class ContextsConfig(Section):
     """How questions are asked with many passages (task question-answering)."""
 
     counts: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2, 4, 8, 16, 32)
@@ -271,7 +271,7 @@ LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
 """Metrics of which less is better."""
 
 
-class Eval(Section):
+class EvalConfig(Section):
     """Scoring."""
 
     metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("bleu",)
@@ -293,10 +293,10 @@ class Recipe(Section):
     """One fully resolved experiment: a single variant with all defaults filled."""
 
     task: Task
-    data: Data
-    tokenizer: Tokenizer = Tokenizer()
-    model: Model = Model()
-    train: Train = Train()
-    search: Search = Search()
-    contexts: Contexts = Contexts()
-    eval: Eval = Eval()
+    data: DataConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    model: ModelConfig = ModelConfig()
+    train: TrainConfig = TrainConfig()
+    search: SearchConfig = SearchConfig()
+    contexts: ContextsConfig = ContextsConfig()
+    eval: EvalConfig = EvalConfig()

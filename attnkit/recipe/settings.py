@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from attnkit.recipe.nodes import Mapping, Node, Scalar
-from attnkit.recipe.problems import COMMAND_LINE, Key, Place, Problems, dotted
-from attnkit.recipe.schema import Attention, Layers, Recipe, Roles, Section
+from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, dotted
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles, Section
 from attnkit.recipe.values import written
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest
 
 ROLES = tuple(Roles.model_fields)
@@ -26,7 +26,7 @@ class Setting(NamedTuple):
     """A value, the place of its key, and whether a shorthand for several keys put it here."""
 
     node: Node
-    place: Place
+    place: Position
     spread: bool = False
 
 
@@ -36,22 +36,22 @@ class Settings:
     def __init__(self, problems: Problems, values: dict[Key, Setting] | None = None) -> None:
         self.values: dict[Key, Setting] = dict(values or {})
         self._problems = problems
-        self._claimed: dict[Key, Place] = {}
+        self._claimed: dict[Key, Position] = {}
 
     def copy(self) -> "Settings":
         """A table that starts from this one; what it sets may replace everything."""
         return Settings(self._problems, self.values)
 
-    def put(self, key: Key, place: Place, node: Node) -> None:
+    def put(self, key: Key, place: Position, node: Node) -> None:
         """Set one key, or every key of a section.  Problems are noted, never raised."""
         known = known_part(key)
         section = section_at(known)
-        if known != key and section is not Attention:
+        if known != key and section is not AttentionConfig:
             self._problems.add(place, key, lambda: unknown(key, known))
         elif section is None:
             self._claim(key, place)
             self.values[key] = Setting(node, place)
-        elif section is Attention:
+        elif section is AttentionConfig:
             self._attention(key, known, place, node)
         elif section is Layers or section is Roles:
             self._claim(key, place)
@@ -65,7 +65,7 @@ class Settings:
             text = f"must hold keys, such as `{first}: ...`, got {written(node)}"
             self._problems.add(node.place, key, text)
 
-    def _attention(self, key: Key, role: Key, place: Place, node: Node) -> None:
+    def _attention(self, key: Key, role: Key, place: Position, node: Node) -> None:
         """Set the mechanism of one place, or one of its options by a longer key."""
         options = key[len(role) :]
         if len(options) > 1:
@@ -79,7 +79,7 @@ class Settings:
             self._clear(role)
             self._role(role, place, node, spread=False)
 
-    def _layers(self, key: Key, place: Place, node: Node) -> None:
+    def _layers(self, key: Key, place: Position, node: Node) -> None:
         if not isinstance(node, Mapping):
             for name in Layers.model_fields:
                 self.values[(*key, name)] = Setting(node, place, spread=True)
@@ -90,7 +90,7 @@ class Settings:
             else:
                 self._unknown_part((*key, name), key, name_place)
 
-    def _roles(self, key: Key, place: Place, node: Node) -> None:
+    def _roles(self, key: Key, place: Position, node: Node) -> None:
         if not isinstance(node, Mapping) or "name" in node.fields:
             for role in ROLES:
                 self._role((*key, role), place, node, spread=True)
@@ -101,7 +101,7 @@ class Settings:
             else:
                 self._unknown_part((*key, name), key, name_place)
 
-    def _role(self, key: Key, place: Place, node: Node, spread: bool) -> None:
+    def _role(self, key: Key, place: Position, node: Node, spread: bool) -> None:
         told = key[:-1] if spread else key
         name = node.fields.get("name", (place, None))[1] if isinstance(node, Mapping) else node
         if not isinstance(name, Scalar) or name.null:
@@ -118,10 +118,10 @@ class Settings:
             elif option != "name":
                 self.values[(*key, option)] = Setting(value, option_place, spread)
 
-    def _unknown_part(self, key: Key, known: Key, place: Place) -> None:
+    def _unknown_part(self, key: Key, known: Key, place: Position) -> None:
         self._problems.add(place, key, lambda: unknown(key, known))
 
-    def _claim(self, key: Key, place: Place) -> None:
+    def _claim(self, key: Key, place: Position) -> None:
         """Refuse a key that the same file or variant has set before, by any spelling."""
         if place == COMMAND_LINE:
             return
@@ -142,7 +142,7 @@ def known_part(key: Key) -> Key:
     """The longest beginning of a key that the schema knows."""
     section: type[Section] | None = Recipe
     for depth, part in enumerate(key):
-        if section is None or section is Attention or part not in section.model_fields:
+        if section is None or section is AttentionConfig or part not in section.model_fields:
             return key[:depth]
         section = _section(section.model_fields[part])
     return key
@@ -152,7 +152,7 @@ def section_at(key: Key) -> type[Section] | None:
     """The section that a known key names, or None where it is a single value."""
     section: type[Section] | None = Recipe
     for part in key:
-        if section is None or section is Attention:
+        if section is None or section is AttentionConfig:
             return None
         section = _section(section.model_fields[part])
     return section
@@ -176,7 +176,7 @@ def all_keys() -> tuple[Key, ...]:
 
     def walk(key: Key) -> Iterator[Key]:
         section = section_at(key)
-        if section is None or section is Attention:
+        if section is None or section is AttentionConfig:
             yield key
         else:
             for name in section.model_fields:

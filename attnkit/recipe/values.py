@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from pydantic.fields import FieldInfo
 
-from attnkit.recipe.nodes import Mapping, Node, Scalar, Sequence
-from attnkit.recipe.problems import COMMAND_LINE, Place
+from attnkit.recipe.problems import COMMAND_LINE, Position
 from attnkit.recipe.schema import LARGEST
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest, quoted
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
@@ -214,7 +214,7 @@ def _range_words(bounds: Range) -> str:
     return f" {' and '.join(told)}" if told else ""
 
 
-def refusal(node: Node, hint: Any, default: Any = ...) -> tuple[Place, str]:
+def refusal(node: Node, hint: Any, default: Any = ...) -> tuple[Position, str]:
     """Where and why a node's value is refused: what is wanted, what was found, what would do."""
     culprit = node
     try:

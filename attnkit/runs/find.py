@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from attnkit.errors import MissingInputError
-from attnkit.runs.places import MANIFEST, below
+from attnkit.runs.layout import MANIFEST, below
 from attnkit.runs.run import Run
 
 CONFIG = "config.json"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attnkit import files
 from attnkit.errors import DataError
-from attnkit.files import DISK, Filesystem
+from attnkit.storage import files
+from attnkit.storage.files import DISK, Filesystem
 
 
 class Log:

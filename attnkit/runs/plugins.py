@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnkit import mechanisms
 from attnkit.errors import MissingInputError
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ a changed recipe no longer uses it."""
 
 def used(recipe: "Recipe") -> Kept:
     """What the manifest keeps of the mechanisms that attnkit does not bring itself."""
+    from attnkit import mechanisms
+
     known = {*mechanisms.names()}
     found: Kept = {}
     for word in sorted({*_texts(recipe.model.attention.model_dump())} & known):
@@ -36,6 +37,8 @@ def update(manifest: Mapping[str, Any], recipe: "Recipe") -> Kept:
 
 def require(run: Path, manifest: Mapping[str, Any]) -> None:
     """Raise MissingInputError, saying what to add, where a mechanism of a run is unknown."""
+    from attnkit import mechanisms
+
     for word, kept in _entries(manifest):
         if word in mechanisms.names():
             continue
@@ -46,6 +49,8 @@ def require(run: Path, manifest: Mapping[str, Any]) -> None:
 
 def changed(manifest: Mapping[str, Any]) -> list[str]:
     """Files of the mechanisms of a run that are not what they were, as texts of problems."""
+    from attnkit import mechanisms
+
     found = []
     for word, kept in _entries(manifest):
         path = mechanisms.facts(word).path

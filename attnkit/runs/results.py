@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnkit import files
-from attnkit.files import DISK, Filesystem
-from attnkit.runs import places
-from attnkit.runs.lock import exclusive
+from attnkit.runs import layout
 from attnkit.runs.manifest import json_text
+from attnkit.storage import files
+from attnkit.storage.files import DISK, Filesystem
+from attnkit.storage.lock import exclusive
 
 SCORES_LIMIT = 64 << 20
 """Bytes of scores.json that are read, at most."""
@@ -23,7 +23,7 @@ class Results:
 
     def output_path(self, split: str) -> Path:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
-        return self.path / places.OUTPUTS / places.component(f"{split}.hyp.txt")
+        return self.path / layout.OUTPUTS / layout.component(f"{split}.hyp.txt")
 
     def write_scores(self, split: str, texts: Sequence[str], scores: Mapping[str, Any]) -> None:
         """Store decoded lines and their scores; other splits' scores stay.
@@ -38,7 +38,7 @@ class Results:
             text = "".join(f"{text}\n" for text in texts)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
             merged = json_text(self.scores() | {split: dict(scores)})
-            files.atomic_write(self.path / places.SCORES, merged, self.fs)
+            files.atomic_write(self.path / layout.SCORES, merged, self.fs)
 
     def scores(self) -> dict[str, Any]:
         """Scores by split; empty before the first evaluation.
@@ -46,12 +46,12 @@ class Results:
         Raises:
             DataError: scores.json is damaged; scoring again with force repairs it.
         """
-        path = self.path / places.SCORES
+        path = self.path / layout.SCORES
         return files.read_json(path, SCORES_LIMIT) if path.exists() else {}
 
     def remove_scores(self) -> None:
         """Forget the scores of all splits: of other weights, or in a damaged file."""
-        path = self.path / places.SCORES
+        path = self.path / layout.SCORES
         with files.writing(path):
             if path.exists():
                 files.remove(path, self.fs)

@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnkit
-from attnkit import files
 from attnkit.errors import DataError, MissingInputError, OutputPathError
-from attnkit.files import DISK, Filesystem
-from attnkit.runs import places, plugins
-from attnkit.runs.lock import held
+from attnkit.runs import layout, plugins
 from attnkit.runs.log import Log
 from attnkit.runs.manifest import Manifest
 from attnkit.runs.results import Results
+from attnkit.storage import files
+from attnkit.storage.files import DISK, Filesystem
+from attnkit.storage.lock import held
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from attnkit.data.tokenizer import Tokenizer
     from attnkit.models import Model
     from attnkit.recipe import Recipe
-    from attnkit.tokens import Tokenizer
 
 
 class Run(Results):
@@ -36,8 +36,8 @@ class Run(Results):
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         super().__init__(path, fs)
-        self._manifest = Manifest(self.path / places.MANIFEST, fs)
-        self._log = Log(self.path / places.LOG, fs)
+        self._manifest = Manifest(self.path / layout.MANIFEST, fs)
+        self._log = Log(self.path / layout.LOG, fs)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -50,7 +50,7 @@ class Run(Results):
             OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
         """
         parts = [*name.split("/"), variant, f"seed-{seed}"]
-        return Path(out).joinpath(*map(places.component, parts))
+        return Path(out).joinpath(*map(layout.component, parts))
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -63,11 +63,11 @@ class Run(Results):
         run = cls(path)
         if not run.path.is_dir():
             raise MissingInputError(f"{run.path}: no such run; `attnkit train RECIPE` makes one")
-        for name in (places.MANIFEST, places.RECIPE):
+        for name in (layout.MANIFEST, layout.RECIPE):
             if not (run.path / name).is_file():
-                found = places.hint(run.path)
+                found = layout.hint(run.path)
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{found}")
-        run._manifest.verify(places.RECIPE)
+        run._manifest.verify(layout.RECIPE)
         return run
 
     @classmethod
@@ -93,7 +93,7 @@ class Run(Results):
 
         run = cls(path, fs)
         if found := [
-            part for part in (places.MANIFEST, *places.RESULTS) if (run.path / part).exists()
+            part for part in (layout.MANIFEST, *layout.RESULTS) if (run.path / part).exists()
         ]:
             raise OutputPathError(
                 f"{run.path}: already holds {found[0]} of another run; --fresh removes it"
@@ -101,7 +101,7 @@ class Run(Results):
         files.make_folder(run.path, fs)
         header = {"recipe": name, "variant": variant, "seed": str(seed)}
         text = dump(recipe, header).encode("utf-8")
-        files.atomic_write(run.path / places.RECIPE, text, fs)
+        files.atomic_write(run.path / layout.RECIPE, text, fs)
         manifest: dict[str, Any] = {
             "attnkit": attnkit.__version__,
             "python": platform.python_version(),
@@ -109,7 +109,7 @@ class Run(Results):
             "recipe": name,
             "variant": variant,
             "seed": seed,
-            "files": {places.RECIPE: hashlib.sha256(text).hexdigest()},
+            "files": {layout.RECIPE: hashlib.sha256(text).hexdigest()},
         }
         if brought := plugins.used(recipe):
             manifest["plugins"] = brought
@@ -122,7 +122,7 @@ class Run(Results):
         Call it holding the lock.
         """
         with files.writing(self.path):
-            for name in (places.MANIFEST, *places.RESULTS, *places.TOKENIZERS, places.RECIPE):
+            for name in (layout.MANIFEST, *layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
                     files.remove(path, self.fs)
@@ -139,8 +139,8 @@ class Run(Results):
             OutputPathError: another process trains this run (says which), or no file can be made.
         """
         files.make_folder(self.path, self.fs)
-        with held(self.path / places.LOCK, str(self.path)) as warning:
-            for folder in (self.path, self.path / places.OUTPUTS):
+        with held(self.path / layout.LOCK, str(self.path)) as warning:
+            for folder in (self.path, self.path / layout.OUTPUTS):
                 files.remove_leftovers(folder, self.fs)
             yield warning
 
@@ -155,8 +155,8 @@ class Run(Results):
         from attnkit.recipe import load_resolved
 
         plugins.require(self.path, self.manifest)
-        self._manifest.verify(places.RECIPE)
-        return load_resolved(self.path / places.RECIPE)
+        self._manifest.verify(layout.RECIPE)
+        return load_resolved(self.path / layout.RECIPE)
 
     def changes(self, recipe: "Recipe") -> list[str]:
         """What differs from the stored recipe, one line a key; empty when nothing does."""
@@ -170,9 +170,9 @@ class Run(Results):
 
         header = {key: str(self.manifest[key]) for key in ("recipe", "variant", "seed")}
         text = dump(recipe, header).encode("utf-8")
-        self._manifest.record({places.RECIPE: None})
-        files.atomic_write(self.path / places.RECIPE, text, self.fs)
-        self._manifest.record({places.RECIPE: hashlib.sha256(text).hexdigest()})
+        self._manifest.record({layout.RECIPE: None})
+        files.atomic_write(self.path / layout.RECIPE, text, self.fs)
+        self._manifest.record({layout.RECIPE: hashlib.sha256(text).hexdigest()})
         self.__dict__.pop("recipe", None)
 
     @property
@@ -202,7 +202,7 @@ class Run(Results):
     @property
     def exists(self) -> bool:
         """Whether a run has been created here."""
-        return (self.path / places.MANIFEST).is_file()
+        return (self.path / layout.MANIFEST).is_file()
 
     @property
     def finished(self) -> bool:
@@ -210,13 +210,13 @@ class Run(Results):
         return (
             self.exists
             and self.manifest.get("finished") is not None
-            and (self.path / places.MODEL).is_file()
+            and (self.path / layout.MODEL).is_file()
         )
 
     def write_tokenizer(self, tokenizer: "Tokenizer") -> None:
         """Store the tokenizer, in place of any other, and note its hashes."""
-        self._manifest.record(dict.fromkeys(places.TOKENIZERS))
-        paths = [self.path / name for name in places.TOKENIZERS]
+        self._manifest.record(dict.fromkeys(layout.TOKENIZERS))
+        paths = [self.path / name for name in layout.TOKENIZERS]
         with files.writing(self.path):
             for path in paths:
                 if path.exists():
@@ -233,10 +233,10 @@ class Run(Results):
             MissingInputError: there is none yet.
             DataError: it is not the one that was trained.
         """
-        from attnkit.tokens import Tokenizer
+        from attnkit.data.tokenizer import Tokenizer
 
-        files.require_file(self.path / places.TOKENIZERS[0])
-        for name in places.TOKENIZERS:
+        files.require_file(self.path / layout.TOKENIZERS[0])
+        for name in layout.TOKENIZERS:
             self._manifest.verify(name)
         return Tokenizer.load(self.path)
 
@@ -253,16 +253,16 @@ class Run(Results):
 
         Scores of earlier weights are removed; the log is forced to the disk.
         """
-        from attnkit import tensors
+        from attnkit.storage import tensors
 
         self.flush_log()
-        self.update(finished=None, files={places.MODEL: None})
+        self.update(finished=None, files={layout.MODEL: None})
         self.remove_scores()
-        with files.replacing(self.path / places.MODEL, self.fs) as prepared:
+        with files.replacing(self.path / layout.MODEL, self.fs) as prepared:
             only = tensors.unique(weights)
             _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
         done = {"step": step, "seconds": round(seconds, 3), "reason": reason}
-        self.update(files={places.MODEL: digest}, finished=done | more)
+        self.update(files={layout.MODEL: digest}, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
         """The chosen weights, in main memory.
@@ -271,17 +271,17 @@ class Run(Results):
             MissingInputError: training has not come to its end.
             DataError: the file is damaged, or holds NaN or infinities.
         """
-        from attnkit import tensors
+        from attnkit.storage import tensors
 
         if not self.finished:
             raise MissingInputError(
                 f"{self.path}: training is not finished; run `attnkit train` again to go on"
             )
-        if not self._manifest.verify(places.MODEL):
+        if not self._manifest.verify(layout.MODEL):
             raise DataError(
-                f"{self.path / places.MANIFEST}: the SHA-256 of {places.MODEL} is missing"
+                f"{self.path / layout.MANIFEST}: the SHA-256 of {layout.MODEL} is missing"
             )
-        return tensors.read(self.path / places.MODEL)
+        return tensors.read(self.path / layout.MODEL)
 
     def model(self, device: str = "cpu") -> "Model":
         """The trained model in float32 and evaluation mode.
@@ -294,7 +294,8 @@ class Run(Results):
         """
         import torch
 
-        from attnkit import models, tensors
+        from attnkit import models
+        from attnkit.storage import tensors
 
         recipe, tokenizer, weights = self.recipe, self.tokenizer(), self.weights()
         for text in plugins.changed(self.manifest):
@@ -304,14 +305,14 @@ class Run(Results):
             model = models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()
         own = model.state_dict()
         expected = tensors.unique(own) | {name: own[name] for name in weights if name in own}
-        tensors.check(self.path / places.MODEL, weights, expected)
+        tensors.check(self.path / layout.MODEL, weights, expected)
         model.load_state_dict(weights, strict=False)
         return model.to(device).eval()
 
     @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
-        return self.path / places.CHECKPOINTS
+        return self.path / layout.CHECKPOINTS
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one record to metrics.jsonl (see `Log.append`).

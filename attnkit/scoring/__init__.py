@@ -1,6 +1,5 @@
 """Scores of text, their significance, and systems side by side."""
 
-from attnkit.scoring.checks import warnings
 from attnkit.scoring.comparison import Entry, side_by_side
 from attnkit.scoring.metrics import (
     CHOSEN,
@@ -13,6 +12,7 @@ from attnkit.scoring.metrics import (
     expand,
     score,
 )
+from attnkit.scoring.output_warnings import warnings
 from attnkit.scoring.significance import Comparison, compare, corrected
 
 __all__ = [

@@ -22,7 +22,7 @@ from attnkit.scoring import answers
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
-    from attnkit.recipe.schema import Eval
+    from attnkit.recipe.schema import EvalConfig
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match", *answers.MEASURES)
@@ -87,7 +87,7 @@ def score(
     metrics: Sequence[str],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    eval: "Eval",
+    eval: "EvalConfig",
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
@@ -176,7 +176,7 @@ def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
 
 
 def _sacrebleu(
-    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: "Eval"
+    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: "EvalConfig"
 ) -> Score:
     """BLEU, chrF and TER; the statistics are those that sacrebleu's own tests resample."""
     tokenize = _tokenizer(eval.tokenize) if name.startswith("bleu") else "none"

@@ -7,15 +7,15 @@ from typing import BinaryIO
 from attnkit.data.formats import BOM, ragged, read_lines
 from attnkit.data.rows import Counts
 from attnkit.errors import DataError
-from attnkit.files import input_error
-from attnkit.recipe.schema import Eval
-from attnkit.scoring.checks import warnings
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import score
+from attnkit.scoring.output_warnings import warnings
+from attnkit.storage.files import input_error
 
 
 def score_files(
-    hypotheses: Sequence[str], references: Sequence[str], eval: Eval, *, stdin: BinaryIO
+    hypotheses: Sequence[str], references: Sequence[str], eval: EvalConfig, *, stdin: BinaryIO
 ) -> list[Entry]:
     """Score files of outputs against files of references, line by line.
 

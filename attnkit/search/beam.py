@@ -25,14 +25,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.recipe.schema import Search
+from attnkit.data.tokenizer import EOS
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
 from attnkit.search.constraints import constrain
-from attnkit.tokens import EOS
 
 
-class Finished(NamedTuple):
+class FinishedHypotheses(NamedTuple):
     """The n best finished hypotheses of each sentence, best first; -inf where there is none."""
 
     score: Float[Tensor, "b N"]
@@ -78,14 +78,14 @@ class Finished(NamedTuple):
         return type(self)(*(field.index_select(0, stay) for field in self))
 
 
-class Step(NamedTuple):
+class BeamStep(NamedTuple):
     """What one step decides for b sentences of K beams, given W hypotheses each (1 at first)."""
 
     live: Float[Tensor, "b K"]
     token: Int[Tensor, "b K"]
     parent: Int[Tensor, "b K"]
     """The beam that each live hypothesis continues."""
-    finished: Finished
+    finished: FinishedHypotheses
     status: Bool[Tensor, " 2+b"]
     """Were there ties; is there a NaN; which sentences are done."""
 
@@ -93,15 +93,15 @@ class Step(NamedTuple):
 class Record:
     """What a whole batch has chosen: a trellis of all live hypotheses, and those that finished."""
 
-    def __init__(self, sentences: int, spec: Search, longest: int, like: Tensor) -> None:
+    def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
         shape = (min(longest, base.GROWTH), sentences, spec.beam)
         self.spec, self.longest = spec, longest
         self.token = torch.zeros(shape, dtype=torch.int32, device=like.device)
         self.parent = torch.zeros(shape, dtype=torch.int32, device=like.device)
-        self.finished = Finished.none(sentences, spec.n_best, like)
+        self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
-    def write(self, step: int, home: Int[Tensor, " b"], chosen: Step) -> None:
+    def write(self, step: int, home: Int[Tensor, " b"], chosen: BeamStep) -> None:
         """Add a step (0-based) of the sentences whose columns are `home`."""
         if step == len(self.token):
             self.token = torch.cat((self.token, torch.zeros_like(self.token)))
@@ -109,7 +109,7 @@ class Record:
         self.token[step, home] = chosen.token.int()
         self.parent[step, home] = chosen.parent.int()
 
-    def close(self, home: Int[Tensor, " b"], finished: Finished) -> None:
+    def close(self, home: Int[Tensor, " b"], finished: FinishedHypotheses) -> None:
         """Keep what these sentences have finished so far."""
         for whole, part in zip(self.finished, finished, strict=True):
             whole[home] = part
@@ -161,7 +161,7 @@ class Best(NamedTuple):
 def continuations(
     model: base.Predictor,
     hidden: Float[Tensor, "R H"],
-    spec: Search,
+    spec: SearchConfig,
     produced: int,
     prefix: Int[Tensor, "R t"] | None,
     exact: bool,
@@ -201,11 +201,11 @@ def candidates(
 def decide(
     live: Float[Tensor, "b W"],
     best: Best,
-    finished: Finished,
+    finished: FinishedHypotheses,
     length: int,
     longest: int,
-    spec: Search,
-) -> Step:
+    spec: SearchConfig,
+) -> BeamStep:
     """One step, the `length`-th token of at most `longest`; changes nothing that it is given."""
     beams = spec.beam
     logprob, parent, token = candidates(live, best, 2 * beams)
@@ -220,14 +220,14 @@ def decide(
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((best.tied, live.isnan().any())), done))
-    return Step(live, token.gather(1, going), parent.gather(1, going), finished, status)
+    return BeamStep(live, token.gather(1, going), parent.gather(1, going), finished, status)
 
 
 def beam_search(
     model: base.Predictor,
     state: Any,
     ids: Int[Tensor, "B 1"],
-    spec: Search,
+    spec: SearchConfig,
     longest: int,
     lines: Sequence[int],
 ) -> list[list[Hypothesis]]:
@@ -273,12 +273,12 @@ def beam_search(
 def settle(
     live: Float[Tensor, "b W"],
     best: Callable[[bool], Best],
-    finished: Finished,
+    finished: FinishedHypotheses,
     length: int,
     longest: int,
-    spec: Search,
+    spec: SearchConfig,
     lines: Sequence[int],
-) -> tuple[Step, list[bool]]:
+) -> tuple[BeamStep, list[bool]]:
     """`decide`, again where there were ties; with which sentences are done.  Waits for the device.
 
     Raises:

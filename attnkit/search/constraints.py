@@ -10,12 +10,15 @@ import math
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnkit.recipe.schema import Search
-from attnkit.tokens import BOS, EOS, PAD, UNK
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
+from attnkit.recipe.schema import SearchConfig
 
 
 def constrain(
-    scores: Float[Tensor, "R V"], spec: Search, produced: int, prefix: Int[Tensor, "R t"] | None
+    scores: Float[Tensor, "R V"],
+    spec: SearchConfig,
+    produced: int,
+    prefix: Int[Tensor, "R t"] | None,
 ) -> None:
     """Ban tokens in place, by setting them to -inf.
 

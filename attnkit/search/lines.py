@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.models.base import Model
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
 from attnkit.search.batching import batches
 from attnkit.search.sentences import check, search
-from attnkit.tokens import BOS, EOS, PAD, Tokenizer
 
 NONE = ("", 0.0)
 """The answer to a line without text."""
@@ -39,7 +39,7 @@ def translate(
     model: Model,
     tokenizer: Tokenizer,
     texts: Iterable[str],
-    spec: Search,
+    spec: SearchConfig,
     *,
     max_source: int,
     device: torch.device | str = "cpu",
@@ -70,13 +70,13 @@ def translate(
     check(spec)
     tally = Tally() if tally is None else tally
     spec = bounded(model, spec, max_source)
-    job = _Job(model, tokenizer, spec, max_source, torch.device(device), prompts, tally)
+    job = _TranslationJob(model, tokenizer, spec, max_source, torch.device(device), prompts, tally)
     rest = iter(texts)
     while texts_now := list(islice(rest, block)):
         yield from job.block(texts_now)
 
 
-def bounded(model: Model, spec: Search, max_source: int) -> Search:
+def bounded(model: Model, spec: SearchConfig, max_source: int) -> SearchConfig:
     """A search for outputs that leave a decoder room for the longest source.
 
     The limit is the same for every line, whatever the longest one in its batch.
@@ -88,12 +88,12 @@ def bounded(model: Model, spec: Search, max_source: int) -> Search:
 
 
 @dataclass
-class _Job:
+class _TranslationJob:
     """The arguments of `translate`."""
 
     model: Model
     tokenizer: Tokenizer
-    spec: Search
+    spec: SearchConfig
     max_source: int
     device: torch.device
     prompts: bool

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnkit.recipe.schema import Search
+from attnkit.data.tokenizer import EOS, PAD
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
 from attnkit.search.constraints import constrain
-from attnkit.tokens import EOS, PAD
 
 NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
@@ -49,7 +49,7 @@ class Clocks:
 
 
 def draw(
-    scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: Search
+    scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
 ) -> Int[Tensor, " R"]:
     """A token for each row: temperature, then top-k, then top-p, then the race.
 
@@ -63,7 +63,7 @@ def draw(
 
 
 def _among(
-    scaled: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: Search
+    scaled: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
 ) -> Int[Tensor, " R"]:
     """A token for each row from log-probabilities whose maximum is 0."""
     if spec.top_k == 0 and spec.top_p == 1:
@@ -166,7 +166,7 @@ def step_by_step(
     model: base.Predictor,
     state: Any,
     ids: Int[Tensor, "B 1"],
-    spec: Search,
+    spec: SearchConfig,
     longest: int,
     lines: Sequence[int],
 ) -> list[list[Hypothesis]]:

@@ -6,21 +6,21 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attnkit.data.tokenizer import BOS
 from attnkit.errors import RecipeError, UsageError
 from attnkit.models.base import Model
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
 from attnkit.search.beam import beam_search
 from attnkit.search.sample import step_by_step
-from attnkit.tokens import BOS
 
 
 @torch.inference_mode()
 def search(
     model: Model,
     source: Int[Tensor, "B S"],
-    spec: Search,
+    spec: SearchConfig,
     *,
     lines: Sequence[int],
     first: Int[Tensor, "B 1"] | None = None,
@@ -60,7 +60,7 @@ def search(
         model.train(training)
 
 
-def check(spec: Search) -> None:
+def check(spec: SearchConfig) -> None:
     """Refuse a number of hypotheses that the method cannot give.
 
     Raises:

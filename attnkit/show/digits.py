@@ -7,8 +7,8 @@ from rich.cells import cell_len
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from attnkit.show.labels import aligned, cut, labels_of
-from attnkit.show.view import View
+from attnkit.show.map_view import View
+from attnkit.show.token_labels import aligned, cut, labels_of
 
 _WIDEST = 12
 

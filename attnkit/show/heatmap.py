@@ -10,13 +10,13 @@ from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from attnkit.show.bar import bar, caption
 from attnkit.show.colour import Palette
+from attnkit.show.colour_bar import bar, caption
+from attnkit.show.colour_scale import Scale, Scaled, pooled, scaled
 from attnkit.show.digits import digits
-from attnkit.show.labels import aligned, labels_of, upright
-from attnkit.show.paint import Paint
-from attnkit.show.scale import Scale, Scaled, pooled, scaled
-from attnkit.show.view import View
+from attnkit.show.map_view import View
+from attnkit.show.terminal_paint import Paint
+from attnkit.show.token_labels import aligned, labels_of, upright
 from attnkit.text import safe_text
 
 Wide = Literal["auto", "pool", "page"]

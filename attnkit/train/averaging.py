@@ -33,7 +33,7 @@ class Averaging:
     a decay of at most (1 + step) / (10 + step)), else the weights themselves.
     """
 
-    def __init__(self, train: schema.Train, model: nn.Module) -> None:
+    def __init__(self, train: schema.TrainConfig, model: nn.Module) -> None:
         self.count = max(1, train.average)
         self.decay = train.ema
         self._live = weights_of(model)

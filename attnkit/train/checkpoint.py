@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 import attnkit
-from attnkit import files, tensors
 from attnkit.errors import AttnkitError, DataError, DivergedError
-from attnkit.files import Filesystem
+from attnkit.storage import files, tensors
+from attnkit.storage.files import Filesystem
 
 if TYPE_CHECKING:
     from attnkit.runs import Run

@@ -1,7 +1,7 @@
 """What training tells the outside: one frozen record a happening, drawn or printed by the caller.
 
 Training yields these and never prints.  `json()` gives plain JSON values with an "event" key (the
-class name in lower case); numbers that JSON cannot hold (NaN, infinities) become null.
+class name without "Event", in lower case); what JSON cannot hold (NaN, infinities) becomes null.
 """
 
 import dataclasses
@@ -22,11 +22,12 @@ class Event:
     def json(self) -> dict[str, Any]:
         """The event as plain JSON values."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"event": type(self).__name__.lower()} | {k: _plain(v) for k, v in values.items()}
+        name = type(self).__name__.removesuffix("Event").lower()
+        return {"event": name} | {k: _plain(v) for k, v in values.items()}
 
 
 @dataclass(frozen=True)
-class Note(Event):
+class NoteEvent(Event):
     """Something that the user should know; nothing depends on it."""
 
     text: str
@@ -35,14 +36,14 @@ class Note(Event):
 
 
 @dataclass(frozen=True)
-class Prepared(Event):
+class PreparedEvent(Event):
     """The data is tokenised and encoded; `reports` are lines for a person (rows kept, dropped)."""
 
     reports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Started(Event):
+class StartedEvent(Event):
     """One training begins, or goes on from `resumed_from` (a step) where that is not None."""
 
     recipe: str
@@ -54,7 +55,7 @@ class Started(Event):
 
 
 @dataclass(frozen=True)
-class Progress(Event):
+class ProgressEvent(Event):
     """One log interval: plain cross-entropy in nats a token, target tokens a second."""
 
     step: int
@@ -67,7 +68,7 @@ class Progress(Event):
 
 
 @dataclass(frozen=True)
-class Validated(Event):
+class ValidatedEvent(Event):
     """One validation; `monitor` names what `value` measures, `best` is the best value so far."""
 
     step: int
@@ -79,7 +80,7 @@ class Validated(Event):
 
 
 @dataclass(frozen=True)
-class Saved(Event):
+class SavedEvent(Event):
     """A checkpoint is on disk."""
 
     step: int
@@ -87,7 +88,7 @@ class Saved(Event):
 
 
 @dataclass(frozen=True)
-class Finished(Event):
+class FinishedEvent(Event):
     """One training ended at `step` after `seconds`; `reason` says why (steps, patience)."""
 
     step: int
@@ -96,14 +97,14 @@ class Finished(Event):
 
 
 @dataclass(frozen=True)
-class Skipped(Event):
+class SkippedEvent(Event):
     """One training was not run, for example because it is already done."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Scored(Event):
+class ScoredEvent(Event):
     """All runs are scored: the object of `attnkit eval --format json`, key by key."""
 
     rows: Sequence[Mapping[str, Any]]

@@ -14,29 +14,37 @@ from torch import Tensor
 
 from attnkit import models
 from attnkit.data.batch import Batch
+from attnkit.data.preparation import PreparedData, train_epoch
 from attnkit.errors import AttnkitError, DivergedError, NotFiniteError, StoppedError, out_of_memory
-from attnkit.optim import learning_rate, optimizer
-from attnkit.prepare import Prepared, train_epoch
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.train import checkpoint
 from attnkit.train.averaging import Averaging, Weights, weights_of
+from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
-from attnkit.train.events import Event, Finished, Note, Progress, Saved, Started, Validated
+from attnkit.train.events import (
+    Event,
+    FinishedEvent,
+    NoteEvent,
+    ProgressEvent,
+    SavedEvent,
+    StartedEvent,
+    ValidatedEvent,
+)
 from attnkit.train.logs import Tensorboard
-from attnkit.train.precision import Worker
+from attnkit.train.optimiser import learning_rate, optimizer
+from attnkit.train.precision import GradientWorker
 from attnkit.train.signals import Stop
 from attnkit.train.state import Counters, pack, restore_random, unpack
-from attnkit.train.stream import Stream, score_budget
 from attnkit.train.validation import Validator
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """One training: a recipe, its data, its run directory and where it computes."""
 
     recipe: schema.Recipe
-    prepared: Prepared
+    prepared: PreparedData
     run: Run
     seed: int
     device: torch.device
@@ -44,7 +52,7 @@ class Job:
     stop: Stop
 
 
-def fit(job: Job) -> Iterator[Event]:
+def fit(job: TrainingJob) -> Iterator[Event]:
     """Train to the end, or go on from the newest checkpoint; the run is locked by the caller.
 
     Raises:
@@ -71,7 +79,7 @@ def fit(job: Job) -> Iterator[Event]:
 class Training:
     """The live state of one training and the steps that change it."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: TrainingJob) -> None:
         self.job, self.train = job, job.recipe.train
         recipe, prepared = job.recipe, job.prepared
         torch.manual_seed(job.seed)
@@ -79,7 +87,7 @@ class Training:
         self.model = models.build(recipe.model, sizes, recipe.data.max_length).to(job.device)
         self.optimizer = optimizer(self.model.named_parameters(), self.train)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.worker = Worker(self.model, job.precision, compiled=self.train.compile)
+        self.worker = GradientWorker(self.model, job.precision, compiled=self.train.compile)
         self.averaging = Averaging(self.train, self.model)
         self.validator = Validator(recipe, self.model, prepared.tokenizer, prepared.valid)
         if self.validator.needs_rows:
@@ -106,7 +114,7 @@ class Training:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
         found = checkpoint.latest(self.job.run)
         for text in found.messages if found else ():
-            yield Note(text)
+            yield NoteEvent(text)
         self.job.run.truncate_log(found.step if found else None)
         if found is not None:
             yield from self._load(found)
@@ -117,7 +125,7 @@ class Training:
             # what stays, averaged validations included, and the one that is being written
             count = max(2, self.train.average) + 1
             checkpoint.preflight(self.job.run.path, size * copies, count)
-        yield Started(
+        yield StartedEvent(
             self.job.run.name,
             self.train.steps,
             sum(p.numel() for p in self.parameters),
@@ -192,7 +200,7 @@ class Training:
         source = None if batch.source is None else batch.source.to(device)
         return source, batch.input.to(device), batch.output.to(device)
 
-    def _log(self) -> Progress:
+    def _log(self) -> ProgressEvent:
         nll, tokens = self.interval.tolist()
         seconds = self.clock.lap()
         record = {
@@ -210,7 +218,7 @@ class Training:
             self.tensorboard.add("train", record)
         self.interval.zero_()
         left = self.train.steps - self.counters.step
-        return Progress(
+        return ProgressEvent(
             self.counters.step,
             self.train.steps,
             record["loss"],
@@ -220,7 +228,7 @@ class Training:
             left * self.clock.total / max(1, self.counters.step),
         )
 
-    def _validate(self) -> Validated:
+    def _validate(self) -> ValidatedEvent:
         step = self.counters.step
         self.averaging.remember(step)
         weights = self.averaging.candidate()
@@ -251,7 +259,7 @@ class Training:
         if self.tensorboard is not None:
             self.tensorboard.add("valid", record)
         assert self.counters.best is not None
-        return Validated(
+        return ValidatedEvent(
             step,
             result.loss,
             result.perplexity,
@@ -260,7 +268,7 @@ class Training:
             self.counters.best,
         )
 
-    def save(self) -> Saved:
+    def save(self) -> SavedEvent:
         """A checkpoint of everything that decides the next update."""
         counters = self.counters
         counters.epoch, counters.position = self.stream.epoch, self.stream.position
@@ -271,7 +279,7 @@ class Training:
             self.job.run, counters.step, tensors, state, keep=set(counters.recent)
         )
         self.saved = counters.step
-        return Saved(counters.step, path)
+        return SavedEvent(counters.step, path)
 
     def _load(self, found: checkpoint.Checkpoint) -> Iterator[Event]:
         tensors, state = checkpoint.load(found.path)
@@ -283,7 +291,7 @@ class Training:
             try:
                 self.averaging.recent[step] = self._earlier(step)
             except AttnkitError as error:
-                yield Note(f"the average leaves out step {step}: {error}")
+                yield NoteEvent(f"the average leaves out step {step}: {error}")
         self.worker.refresh()
         restore_random(tensors, self.job.device)
 
@@ -293,7 +301,7 @@ class Training:
         tensors, _ = checkpoint.load(path, prefix="model.")
         return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
-    def finish(self) -> Finished:
+    def finish(self) -> FinishedEvent:
         """Store the chosen weights and the end of the training."""
         best = self.train.choose == "best" and self.best is not None
         # the last update was validated, so the candidate is the one that was measured
@@ -314,10 +322,10 @@ class Training:
         )
         if self.tensorboard is not None:
             self.tensorboard.close()
-        return Finished(step, seconds, reason)
+        return FinishedEvent(step, seconds, reason)
 
-    def _stream(self, epoch: int, position: int) -> Stream:
-        return Stream(
+    def _stream(self, epoch: int, position: int) -> BatchStream:
+        return BatchStream(
             lambda number: train_epoch(
                 self.job.prepared, self.job.recipe, number, seed=self.job.seed
             ),

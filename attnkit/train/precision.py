@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from attnkit.loss import Losses, cross_entropy
+from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
-from attnkit.tokens import PAD
+from attnkit.train.loss import Losses, cross_entropy
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Worker:
+class GradientWorker:
     """Computes gradients for a float32 model.
 
     In bf16 and fp16 a 16-bit copy computes and the float32 model keeps the master weights: casts
@@ -86,7 +86,7 @@ def choose(
         return "fp32", "this GPU has no bfloat16"
     seconds = {}
     for precision in ("fp32", "bf16"):
-        worker = Worker(model, precision)
+        worker = GradientWorker(model, precision)
         times = []
         for _ in range(repeats):
             start = time.perf_counter()

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from attnkit.data.encoded import Encoded
 from attnkit.data.rows import Row
+from attnkit.data.tokenizer import Tokenizer
 from attnkit.models import Model
 from attnkit.recipe import schema
 from attnkit.scoring import score
-from attnkit.scoring.forced import forced
+from attnkit.scoring.teacher_forced import forced
 from attnkit.search import translate
-from attnkit.tokens import Tokenizer
 
 BATCH_TOKENS = 8192
 """Budget of a decoding batch while training."""

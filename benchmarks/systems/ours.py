@@ -11,12 +11,12 @@ import torch
 from serve import serve
 
 from attnkit import models
-from attnkit.prepare import Prepared, prepare
+from attnkit.data.preparation import PreparedData, prepare
 from attnkit.recipe import Recipe, load
 from attnkit.runs import Run
 from attnkit.search import translate
-from attnkit.train.events import Event, Progress
-from attnkit.train.fit import Job, Training, fit
+from attnkit.train.events import Event, ProgressEvent
+from attnkit.train.fit import Training, TrainingJob, fit
 from attnkit.train.memory import keep_freed_memory
 from attnkit.train.signals import Stop
 
@@ -24,23 +24,23 @@ RECIPE = Path(__file__).resolve().parents[1] / "peers.yaml"
 PRECISIONS = ("fp32", "bf16")
 
 
-def data(data_dir: Path | None, cache: Path) -> tuple[Recipe, Prepared]:
+def data(data_dir: Path | None, cache: Path) -> tuple[Recipe, PreparedData]:
     """The recipe of the comparison and its data."""
     recipe = next(iter(load(RECIPE).variants.values()))
     return recipe, prepare(recipe, data_dir=data_dir, cache=cache)
 
 
-def job(recipe: Recipe, prepared: Prepared, precision: str, folder: Path) -> Job:
+def job(recipe: Recipe, prepared: PreparedData, precision: str, folder: Path) -> TrainingJob:
     """A training in a fresh run folder."""
     path = folder / precision
     run = Run(path)
     if run.exists:
         run.clear()
     run = Run.create(path, recipe, name="peers", variant=precision, seed=1)
-    return Job(recipe, prepared, run, 1, torch.device("cpu"), precision, Stop())
+    return TrainingJob(recipe, prepared, run, 1, torch.device("cpu"), precision, Stop())
 
 
-def batches(recipe: Recipe, prepared: Prepared, folder: Path, count: int) -> list[Any]:
+def batches(recipe: Recipe, prepared: PreparedData, folder: Path, count: int) -> list[Any]:
     """The first batches of the training, in its order."""
     return Training(job(recipe, prepared, "fp32", folder)).stream.take(count)
 
@@ -71,7 +71,7 @@ class System:
         """The next `count` updates, by the loop that `attnkit train` runs."""
         training = self.trainings[precision]
         began = time.perf_counter()
-        steps = (event.step for event in training if isinstance(event, Progress))
+        steps = (event.step for event in training if isinstance(event, ProgressEvent))
         done = list(islice(steps, count))
         seconds = time.perf_counter() - began
         assert done == list(range(start + 1, start + count + 1))

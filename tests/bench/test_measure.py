@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from attnkit import mechanisms
-from attnkit.bench import report
-from attnkit.bench.fit import expected, fit
-from attnkit.bench.plan import BASELINE, PASSES, Lane, Setting, is_linear, lanes, subject
-from attnkit.bench.run import Measure, Point, measure
+from attnkit.bench.growth import expected, fit
+from attnkit.bench.plan import BASELINE, PASSES, Lane, Workload, is_linear, lanes, subject
+from attnkit.bench.schedule import Measure, Point, measure
 from attnkit.errors import UsageError
+from attnkit.recipe import mechanism_registry
+from attnkit.show import benchmark_table
 
 FORWARD, BOTH = PASSES
-SMALL = Setting(heads=2, head_width=8, repeats=2, threads=1)
+SMALL = Workload(heads=2, head_width=8, repeats=2, threads=1)
 
 PROBE = '''"""Probe: does what an option says at longer lengths."""
 
@@ -51,7 +52,7 @@ class Probe(Attention):
 @pytest.fixture
 def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plug-in that does what its options say."""
-    monkeypatch.setattr(mechanisms, "_plugged", {})
+    monkeypatch.setattr(mechanism_registry, "_plugged", {})
     path = tmp_path / "probe.py"
     path.write_text(PROBE)
     mechanisms.plug_in(path)
@@ -82,13 +83,13 @@ def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
         if point.label == BASELINE:
             assert {one.ratio for one in point.passes.values()} == {1.0}
     assert "length 128: linear" in notes
-    text = json.dumps(report.record(found, SMALL), allow_nan=False)
+    text = json.dumps(benchmark_table.record(found, SMALL), allow_nan=False)
     assert set(json.loads(text)["exponents"]) == set(labels)
 
 
 @pytest.mark.parametrize("word", mechanisms.names())
 def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
-    from attnkit.bench.work import Inputs, Runner
+    from attnkit.bench.measure import Inputs, Runner
 
     sights = {False, mechanisms.facts(word).causal}
     if mechanisms.facts(word).composite:
@@ -102,7 +103,7 @@ def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
 
 
 def test_layers_that_take_turns_are_all_run_and_timed_as_one() -> None:
-    from attnkit.bench import work
+    from attnkit.bench import measure as work
 
     # with rank 1 a layer costs next to nothing, so the other one's time must show
     slow, both = "additive", "interleaved:parts=[{name: synthesizer-factorized-random}, additive]"
@@ -142,7 +143,7 @@ def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
         "",
     )
     assert found[sound, 64].passes[BOTH].ratio is not None
-    table = report.points_table(list(found.values()), SMALL)
+    table = benchmark_table.points_table(list(found.values()), SMALL)
     assert any(cell.text == "out of memory" for row in table.rows for cell in row)
     assert f"{raising} at 32: ValueError: too long" in table.notes
 
@@ -238,14 +239,14 @@ def test_tables_have_a_row_for_each_point_and_mechanism() -> None:
         Point("x", 2048, {FORWARD: one, BOTH: one}),
         Point("x", 4096, {FORWARD: one, BOTH: gone}),
     ]
-    table = report.points_table(found, SMALL)
+    table = benchmark_table.points_table(found, SMALL)
     assert [cell.text for cell in table.rows[0]] == [
         "2,048", "x", "1.23 ms", "2.50", "1.23 MB", "1.23 ms", "2.50", "1.23 MB",
     ]  # fmt: skip
     assert [cell.text for cell in table.rows[1]][-3:] == ["out of memory", "-", "-"]
     assert table.notes[-1] == gone.why
     assert table.title == "mixing alone, full, 2 heads of 8, float32, cpu"
-    row = report.exponents_table(found).rows[0]
+    row = benchmark_table.exponents_table(found).rows[0]
     assert [cell.text for cell in row] == ["x", "0.00", "-", "-", "2,048 to 4,096"]
-    row = report.exponents_table(found[:1]).rows[0]
+    row = benchmark_table.exponents_table(found[:1]).rows[0]
     assert [cell.text for cell in row] == ["x", "-", "-", "-", "-"]

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from shell import Command, attnkit_in
-from trained import make_run
+from helpers.shell import Command, attnkit_in
+from helpers.trained import make_run
 
 from attnkit.runs import Run
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import Done, called
-from trained import make_run
+from helpers.called import Done, called
+from helpers.trained import make_run
 
 from attnkit.runs import Run
 

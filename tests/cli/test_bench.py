@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from called import Done, called
+from helpers.called import Done, called
 
 QUICK = ("--lengths", "16,32", "--heads", "2", "--head-width", "8", "--repeats", "1")
 
@@ -64,9 +64,9 @@ def test_a_picture_is_drawn_where_matplotlib_is(
 def test_without_matplotlib_a_picture_is_refused_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnkit.bench import plot
+    from attnkit.show import benchmark_plot
 
-    monkeypatch.setattr(plot, "find_spec", lambda _: None)
+    monkeypatch.setattr(benchmark_plot, "find_spec", lambda _: None)
     code, out, err = run(capsys, "linear", "--plot", str(tmp_path / "x.png"))
     assert (code, out) == (69, "")
     assert err == ("attnkit: error: --plot needs matplotlib: pip install 'attnkit[plot]'\n")

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from called import Done, called
+from helpers.called import Done, called
 
-from attnkit import mechanisms
 from attnkit.contract import CONTRACTS
+from attnkit.recipe import mechanism_registry
 
 PLUGIN = '''"""Mine: A = softmax({formula}).
 
@@ -35,7 +35,7 @@ PEEKS = """
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr(mechanisms, "_plugged", {})
+    monkeypatch.setattr(mechanism_registry, "_plugged", {})
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:

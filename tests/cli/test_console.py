@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import typer
-from shell import Command, environment
+from helpers.shell import Command, environment
 
 from attnkit import errors
-from attnkit.cli import console, main
+from attnkit.cli import console, main, streams
 
 
 class Terminal(io.StringIO):
@@ -29,7 +29,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Standard error as a colour terminal, from now on (pytest replaces it after fixtures)."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(console, "_allow_colour", True)
+    monkeypatch.setattr(streams, "_allowed", True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return terminal
@@ -194,8 +194,8 @@ def test_colour_can_be_switched_off(off: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_streams_decide_on_colour_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = watched(monkeypatch)
-    assert console.coloured(screen)
-    assert not console.coloured(io.StringIO())
+    assert streams.coloured(screen)
+    assert not streams.coloured(io.StringIO())
     assert console.stderr().color_system is not None
     assert console.stdout().color_system is None
 
@@ -217,12 +217,12 @@ def test_an_explicit_c_locale_means_ascii_boxes(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    assert console.ascii_only(stream) is ascii_only
+    assert streams.ascii_only(stream) is ascii_only
 
 
 def test_an_encoding_without_boxes_means_ascii_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    assert console.ascii_only(io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    assert streams.ascii_only(io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
 
 
 def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import Done, called
-from shell import Command, environment
-from trained import ROWS, make_run
+from helpers.called import Done, called
+from helpers.shell import Command, environment
+from helpers.trained import ROWS, make_run
 
-from attnkit.evaluate import stored
 from attnkit.runs import Run
+from attnkit.scoring.evaluation import stored
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"

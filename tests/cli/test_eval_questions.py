@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked import make_run
-from called import Done, called
+from helpers.called import Done, called
+from helpers.questioned import make_run
 
 VARIANTS = "variants: {base: {}, other: {model.positions: sinusoidal}}\nbaseline: other\n"
 
@@ -177,7 +177,7 @@ def test_models_stand_side_by_side_under_their_names(attnkit: Any) -> None:
 
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    from pretrained import saved
+    from helpers.pretrained import saved
 
     model = saved(tmp_path / "gpt2", "gpt2")
     people = (("A river runs.", "What runs?", "river"), ("A mill is old.", "What is old?", "mill"),

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import Done, called
-from shell import environment
-from trained import LENGTH, make_run
+from helpers.called import Done, called
+from helpers.shell import environment
+from helpers.trained import LENGTH, make_run
 
 from attnkit.cli import main
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
 
@@ -33,7 +33,7 @@ def generate(run: Run, capsys: Any) -> Any:
     return call
 
 
-def expected(run: Run, spec: Search, texts: list[str]) -> list[list[tuple[str, float]]]:
+def expected(run: Run, spec: SearchConfig, texts: list[str]) -> list[list[tuple[str, float]]]:
     return list(translate(run.model(), run.tokenizer(), texts, spec, max_source=LENGTH))
 
 
@@ -117,7 +117,7 @@ def test_a_sample_depends_on_seed_and_line_alone(generate: Any) -> None:
 
 def test_a_beam_of_one_is_greedy(generate: Any, run: Run) -> None:
     texts = TEXT.split("\n")[:-1]
-    greedy = expected(run, Search(method="greedy", max_length=8), texts)
+    greedy = expected(run, SearchConfig(method="greedy", max_length=8), texts)
     assert generate("--beam", "1").out == "".join(f"{text}\n" for ((text, _),) in greedy)
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shell import Command, environment
+from helpers.shell import Command, environment
 
 import attnkit
 from attnkit.cli import COMMANDS, help, main

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from called import Done, called
-from shell import environment
+from helpers.called import Done, called
+from helpers.shell import environment
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead
+from attnkit.recipe import mechanism_registry
 
 WORDS = mechanisms.names()
 
@@ -23,7 +24,7 @@ WORDS = mechanisms.names()
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(mechanisms, "_plugged", {})
+    monkeypatch.setattr(mechanism_registry, "_plugged", {})
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:

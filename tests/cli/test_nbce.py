@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import Done, called
-from trained import LENGTH, make_run
+from helpers.called import Done, called
+from helpers.trained import LENGTH, make_run
 
-from attnkit.cli import console, main
-from attnkit.cli.nbce import BASELINES
-from attnkit.nbce.ask import BASELINES as KNOWN
-from attnkit.nbce.ask import ask
+from attnkit.cli import main, streams
+from attnkit.cli.commands.nbce import BASELINES
+from attnkit.nbce.answer import BASELINES as KNOWN
+from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.own import Decoder, open_run
-from attnkit.nbce.reader import Reader
-from attnkit.recipe.schema import Search
+from attnkit.nbce.reader import ContextReader
+from attnkit.nbce.run_reader import LanguageModelReader, open_run
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 
 TEXTS = ("ein roter hund", "zwei katzen", "eine sehr rote katze")
@@ -52,7 +52,7 @@ ASK = (*FILES, "--prompt", "ein", *SHORT)
 
 
 PLAIN = Rule()
-GREEDY = Search(method="greedy", max_length=8)
+GREEDY = SearchConfig(method="greedy", max_length=8)
 
 
 def expected(
@@ -60,7 +60,7 @@ def expected(
     prompts: list[str],
     method: str = "entropy",
     rule: Rule = PLAIN,
-    spec: Search = GREEDY,
+    spec: SearchConfig = GREEDY,
 ) -> list[str]:
     replies = ask(open_run(run), method, [list(TEXTS)] * len(prompts), prompts, spec, rule)
     return [reply.text.strip() for reply in replies]
@@ -108,7 +108,7 @@ def test_options_of_merging_reach_the_rule(
 
 
 def test_beams_and_samples_are_reproducible(nbce: Any, runs: Any) -> None:
-    spec = Search(method="beam", beam=3, max_length=8)
+    spec = SearchConfig(method="beam", beam=3, max_length=8)
     beam = expected(runs["language-modeling"], ["ein"], spec=spec)[0]
     assert [nbce(*ASK, "--beam", "3").out for _ in range(2)] == [f"{beam}\n"] * 2
     drawn = [nbce(*ASK, "--sample", "--seed", seed).out for seed in ("1", "1", "2", "3", "4")]
@@ -131,7 +131,7 @@ def test_what_is_streamed_to_a_terminal_is_the_final_text(
     final = nbce(*ASK, *words).out
     pieces: list[str] = []
     write = console.write
-    monkeypatch.setattr(console, "terminal", lambda stream: True)
+    monkeypatch.setattr(streams, "terminal", lambda stream: True)
     monkeypatch.setattr(console, "write", lambda text: (pieces.append(text), write(text)))
     assert nbce(*ASK, *words).out == final
     assert (len(pieces) > 2) == ("--beam" not in words)
@@ -314,12 +314,12 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     """The limit that a model with learned positions has."""
     Path("long.txt").write_text(" ".join(TEXTS * 20))
 
-    def opened(*words: Any) -> Reader:
+    def opened(*words: Any) -> ContextReader:
         reader = open_run(*words)
         reader.limit = LENGTH
         return reader
 
-    monkeypatch.setattr("attnkit.nbce.own.open_run", opened)
+    monkeypatch.setattr("attnkit.nbce.run_reader.open_run", opened)
     done = nbce("--context", "long.txt", "--prompt", "ein")
     assert done.code == 2
     assert f"do not fit the {LENGTH} positions of" in done.err
@@ -418,7 +418,7 @@ def test_nothing_is_said_of_rows_within_the_trained_length(nbce: Any) -> None:
 def test_sources_of_pairs_leave_no_room_for_answers(nbce: Any) -> None:
     """A decoder of pairs has learned sources and targets of the recipe's length, each."""
     run = Run.open(nbce.run)
-    pairs = Decoder(run.model(), run.tokenizer(), "toy", pairs=True, trained=LENGTH)
+    pairs = LanguageModelReader(run.model(), run.tokenizer(), "toy", pairs=True, trained=LENGTH)
     row = pairs.row(" ".join(TEXTS * 10), "ein")
     assert pairs.beyond(row, 50) == pairs.beyond(row, 0) == row.longest - 1 - LENGTH > 0
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("transformers")
-from called import Done, called
-from pretrained import saved
+from helpers.called import Done, called
+from helpers.pretrained import saved
 
-from attnkit.cli import console
+from attnkit.cli import streams
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +40,8 @@ def test_sampled_bytes_reach_a_terminal_as_the_final_text(
     words = ("--temperature", "3", "--top-p", "1", "--seed", seed)
     code, final, err = ask(*words)
     assert code == 0, err
-    monkeypatch.setattr(console, "terminal", lambda stream: True)
-    monkeypatch.setattr("attnkit.cli.answering.safe_text", lambda text: text)
+    monkeypatch.setattr(streams, "terminal", lambda stream: True)
+    monkeypatch.setattr("attnkit.cli.nbce_output.safe_text", lambda text: text)
     assert ask(*words)[1] == final
 
 

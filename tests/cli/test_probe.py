@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from called import Done, called
+from helpers.called import Done, called
 from rich.console import Console
 
 from attnkit.runs import Run
-from attnkit.show.importance import Grid, Grids, number
+from attnkit.show.head_importance import HeadGrid, HeadGrids, number
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_it_comes_in_every_format(probe: Any, format: str) -> None:
 def test_the_losses_are_drawn(probe: Any, name: str) -> None:
     pytest.importorskip("matplotlib")
     done = probe("--kind", "cross", "--save", name)
-    assert (done.code, done.err) == (0, f"drawn: {name} (loss of perplexity)\n")
+    assert (done.code, done.err) == (0, f"2 of 2 heads\ndrawn: {name} (loss of perplexity)\n")
     assert Path(name).read_bytes()[:4] in (b"\x89PNG", b"<?xm", b"%PDF")
 
 
@@ -78,12 +78,12 @@ def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
     import numpy as np
 
     losses = np.linspace(-1, 12, 24).reshape(2, 12)
-    grid = Grid("cross", (0, 1), tuple(range(12)), losses)
+    grid = HeadGrid("cross", (0, 1), tuple(range(12)), losses)
     screen = Console(
         width=width, color_system=colours, force_terminal=bool(colours), file=io.StringIO(),
         no_color=colours is None,
     )  # fmt: skip
-    screen.print(Grids([grid], "loss of BLEU"))
+    screen.print(HeadGrids([grid], "loss of BLEU"))
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
     assert max(map(len, lines)) <= width

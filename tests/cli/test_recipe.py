@@ -8,12 +8,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from called import Done, called
-from shell import environment
+from helpers.called import Done, called
+from helpers.shell import environment
 
-from attnkit.data import cards
-from attnkit.recipe import load, shipped
-from attnkit.recipe.jsonschema import json_schema
+from attnkit.recipe import corpus_cards, load, shipped
+from attnkit.recipe.json_schema import json_schema
 
 TEXT = (
     "# attnkit train r.yaml\ntask: translation\n"
@@ -55,7 +54,7 @@ def test_names_in_a_list_are_whole_at_eighty_columns(
     """A pipe has 80 columns: one long name had every name broken, so that grep found none."""
     monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = run(capsys, "list", *options)
-    names = cards.names() if options else shipped()
+    names = corpus_cards.names() if options else shipped()
     assert {words[0] for words in lines(out) if words} >= {*names}
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from shell import environment
+from helpers.shell import environment
 
 from attnkit.cli import main
 

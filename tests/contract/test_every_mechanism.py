@@ -1,7 +1,7 @@
 """Every mechanism keeps every contract, with its options, in every role."""
 
 import pytest
-from interesting import subjects, turning
+from helpers.interesting import subjects, turning
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.contract.limits import possible

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from saboteurs import BREAKS
+from helpers.saboteurs import BREAKS
 
 from attnkit.attention import Attention, Shape
 from attnkit.contract import CONTRACTS, Role, Subject, run

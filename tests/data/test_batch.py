@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.data.batch import collate
+from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Blocks, Encoded, Ragged
-from attnkit.data.plan import plan
 from attnkit.data.rows import Counts
-from attnkit.tokens import BOS, EOS, PAD
+from attnkit.data.tokenizer import BOS, EOS, PAD
 
 Ids = list[list[int]]
 SEQUENCES = st.lists(

@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
-from attnkit.data import cache_dir, cards, download, facts
+from attnkit.data import file_facts
 from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError, OutputPathError, RecipeError
-from attnkit.recipe.schema import Data
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.schema import DataConfig
+from attnkit.storage import download
+from attnkit.storage.cache import cache_dir
 
 ROWS = {  # the tables in the READMEs of the corpora
     "multi30k": {"train": 29000, "valid": 1014, "test": 1000, "test_2017": 1000},
@@ -36,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, without corpora; facts of files are remembered at once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ATTNKIT_DATA", raising=False)
-    monkeypatch.setattr(facts, "SETTLED", -1)
+    monkeypatch.setattr(file_facts, "SETTLED", -1)
     return tmp_path
 
 
@@ -60,7 +63,7 @@ def card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }  # fmt: skip
     for name, text in texts.items():
         write(folder / "data" / "tiny" / name, text)
-    monkeypatch.setattr(cards, "load", lambda name: cards.Card.model_validate(card))
+    monkeypatch.setattr(corpus_cards, "load", lambda name: corpus_cards.Card.model_validate(card))
     return card
 
 
@@ -84,11 +87,11 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 def tiny(folder: Path, **options: Any) -> Corpus:
-    data = Data(corpus="tiny", source="en", target="de", **options)
+    data = DataConfig(corpus="tiny", source="en", target="de", **options)
     return Corpus.open(data, "translation", data_dir=folder / "data", cache=folder / "cache")
 
 
-def refused(kind: type[Exception], data: Data, task: str = "translation") -> str:
+def refused(kind: type[Exception], data: DataConfig, task: str = "translation") -> str:
     with pytest.raises(kind) as caught:
         Corpus.open(data, task)
     assert "\n" not in str(caught.value)
@@ -100,9 +103,9 @@ def refused(kind: type[Exception], data: Data, task: str = "translation") -> str
 
 @pytest.mark.parametrize("name", ROWS)
 def test_real_corpora_have_the_documented_rows(corpora: Path, name: str) -> None:
-    first, *rest = cards.load(name).languages
+    first, *rest = corpus_cards.load(name).languages
     pair = {"source": first, "target": rest[0]} if rest else {}
-    data, task = Data(corpus=name, **pair), cards.load(name).task
+    data, task = DataConfig(corpus=name, **pair), corpus_cards.load(name).task
     corpus = Corpus.open(data, task, data_dir=corpora)
     counts = Counts()
     found = {split: sum(1 for _ in corpus.rows(split, counts)) for split in corpus.splits}
@@ -113,7 +116,7 @@ def test_real_corpora_have_the_documented_rows(corpora: Path, name: str) -> None
 
 
 def test_real_plain_text_has_the_documented_words(corpora: Path) -> None:
-    corpus = Corpus.open(Data(corpus="wikitext-2"), "language-modeling", data_dir=corpora)
+    corpus = Corpus.open(DataConfig(corpus="wikitext-2"), "language-modeling", data_dir=corpora)
     words = {s: sum(len(r.target.split()) for r in corpus.rows(s)) for s in corpus.splits}
     assert words == WORDS
     assert {row.source for row in corpus.rows("test")} == {""}
@@ -122,10 +125,10 @@ def test_real_plain_text_has_the_documented_words(corpora: Path) -> None:
 
 def test_a_column_of_a_json_corpus_may_be_either_side(corpora: Path) -> None:
     forth = Corpus.open(
-        Data(corpus="tatoeba-enzh", source="en", target="zh"), "translation", data_dir=corpora
+        DataConfig(corpus="tatoeba-enzh", source="en", target="zh"), "translation", data_dir=corpora
     )
     back = Corpus.open(
-        Data(corpus="tatoeba-enzh", source="zh", target="en"), "translation", data_dir=corpora
+        DataConfig(corpus="tatoeba-enzh", source="zh", target="en"), "translation", data_dir=corpora
     )
     for row, other in zip(forth.rows("test"), back.rows("test"), strict=True):
         assert (row.source, row.target) == (other.target, other.source)
@@ -133,7 +136,7 @@ def test_a_column_of_a_json_corpus_may_be_either_side(corpora: Path) -> None:
 
 
 def test_references_of_a_real_corpus_are_kept(corpora: Path) -> None:
-    corpus = Corpus.open(Data(corpus="dialogsum"), "summarization", data_dir=corpora)
+    corpus = Corpus.open(DataConfig(corpus="dialogsum"), "summarization", data_dir=corpora)
     assert {len(row.references) for row in corpus.rows("test")} == {3}
 
 
@@ -143,7 +146,7 @@ def test_files_of_a_card_are_read_by_language(folder: Path, card: dict[str, Any]
         "tiny", ("en", "de"), ("train", "test")
     )  # fmt: skip
     assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
-    data = Data(corpus="tiny", target="de")
+    data = DataConfig(corpus="tiny", target="de")
     one = Corpus.open(data, "language-modeling", data_dir=folder / "data", cache=folder)
     assert list(one.rows("train")) == [Row("", "c"), Row("", "d")]
 
@@ -187,7 +190,7 @@ def test_a_missing_file_is_named_with_the_way_out(folder: Path, card: dict[str, 
         "with tiny/test.de. How to obtain it (None): from a friend"
     )
     card["splits"]["test"]["de"]["path"] = "absent"
-    data = Data(corpus="tiny", source="en", target="de")
+    data = DataConfig(corpus="tiny", source="en", target="de")
     with pytest.raises(MissingInputError, match="no data folder \\(ATTNKIT_DATA and --data-dir"):
         list(Corpus.open(data, "translation").rows("test"))
 
@@ -226,14 +229,14 @@ def test_an_unknown_split_is_refused_with_those_there_are(
 def test_keys_that_do_not_fit_the_card_are_refused(
     folder: Path, card: dict[str, Any], options: dict[str, Any], task: str, message: str
 ) -> None:
-    assert message in refused(RecipeError, Data(corpus="tiny", **options), task)
+    assert message in refused(RecipeError, DataConfig(corpus="tiny", **options), task)
 
 
 def test_a_data_folder_that_is_not_there_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTNKIT_DATA", str(folder / "absent"))
-    assert refused(MissingInputError, Data(corpus="multi30k", source="en", target="de")) == (
+    assert refused(MissingInputError, DataConfig(corpus="multi30k", source="en", target="de")) == (
         f"{folder / 'absent'}: no such folder (ATTNKIT_DATA)"
     )
 
@@ -268,7 +271,7 @@ def test_a_download_without_known_hash_is_recorded_and_later_changes_are_refused
         network[url] = gzip.compress(text)
     seen: list[tuple[str, int, int | None]] = []
     corpus = Corpus.open(
-        Data(corpus="tiny", source="en", target="de"),
+        DataConfig(corpus="tiny", source="en", target="de"),
         "translation",
         cache=folder / "cache",
         progress=lambda *step: seen.append(step),
@@ -318,13 +321,13 @@ def test_members_of_an_archive_become_files_and_the_archive_goes(
 
 
 def test_generated_corpora_take_size_and_seed(folder: Path, toy: types.ModuleType) -> None:
-    corpus = Corpus.open(Data(corpus="toy-translation", size=2, seed=7), "translation")
+    corpus = Corpus.open(DataConfig(corpus="toy-translation", size=2, seed=7), "translation")
     assert corpus.languages == ("en", "de")
     assert list(corpus.rows("train")) == [Row("train 0", "7 0"), Row("train 1", "7 1")]
     assert len(list(corpus.rows("test"))) == 3
-    back = Data(corpus="toy-translation", source="de", target="en", rows=1)
+    back = DataConfig(corpus="toy-translation", source="de", target="en", rows=1)
     assert list(Corpus.open(back, "translation").rows("train")) == [Row("1 0", "train 0")]
-    model = Corpus.open(Data(corpus="toy-translation"), "language-modeling")
+    model = Corpus.open(DataConfig(corpus="toy-translation"), "language-modeling")
     assert next(model.rows("valid")) == Row("", "1 0")
 
 
@@ -332,7 +335,7 @@ def test_the_fingerprint_of_a_generated_corpus_knows_its_version(
     folder: Path, toy: types.ModuleType
 ) -> None:
     def prints(**options: Any) -> tuple[str, str]:
-        corpus = Corpus.open(Data(corpus="toy-translation", **options), "translation")
+        corpus = Corpus.open(DataConfig(corpus="toy-translation", **options), "translation")
         return corpus.fingerprint("train"), corpus.fingerprint("valid")
 
     first = prints()
@@ -351,7 +354,7 @@ def test_own_files_are_found_here_then_in_the_data_folder(folder: Path) -> None:
     write(folder / "here.en", "a\nb\n")
     write(folder / "data" / "here.en", "wrong\n")
     write(folder / "data" / "there.de", "c\nd\n")
-    data = Data(train=("here.en", "there.de"), source="en", target="de")
+    data = DataConfig(train=("here.en", "there.de"), source="en", target="de")
     corpus = Corpus.open(data, "translation", data_dir=folder / "data")
     assert (corpus.name, corpus.languages, corpus.splits) == ("here", ("en", "de"), ("train",))
     assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
@@ -359,16 +362,16 @@ def test_own_files_are_found_here_then_in_the_data_folder(folder: Path) -> None:
 
 def test_json_files_name_their_columns(folder: Path) -> None:
     write(folder / "train.jsonl.gz", gzip.compress(b'{"article": "a", "title": "b"}\n'))
-    data = Data(train="train.jsonl.gz", source="article", target="title")
+    data = DataConfig(train="train.jsonl.gz", source="article", target="title")
     assert list(Corpus.open(data, "summarization").rows("train")) == [Row("a", "b")]
-    data = Data(train="train.jsonl.gz", target="article")
+    data = DataConfig(train="train.jsonl.gz", target="article")
     assert list(Corpus.open(data, "language-modeling").rows("train")) == [Row("", "a")]
 
 
 def test_plain_text_and_json_text_serve_language_models(folder: Path) -> None:
     write(folder / "train.txt", "a\n\nb\n")
     write(folder / "valid.jsonl", '{"text": "c"}')
-    corpus = Corpus.open(Data(train="train.txt", valid="valid.jsonl"), "language-modeling")
+    corpus = Corpus.open(DataConfig(train="train.txt", valid="valid.jsonl"), "language-modeling")
     assert list(corpus.rows("train")) == [Row("", "a"), Row("", ""), Row("", "b")]
     assert list(corpus.rows("valid")) == [Row("", "c")]
 
@@ -376,12 +379,14 @@ def test_plain_text_and_json_text_serve_language_models(folder: Path) -> None:
 def test_rows_caps_training_only_and_counts_tell(folder: Path) -> None:
     for split in ("train", "valid"):
         write(folder / f"{split}.txt", "a\r\nb\r\nc\r\n")
-    corpus = Corpus.open(Data(train="train.txt", valid="valid.txt", rows=2), "language-modeling")
+    corpus = Corpus.open(
+        DataConfig(train="train.txt", valid="valid.txt", rows=2), "language-modeling"
+    )
     counts = Counts()
     assert len(list(corpus.rows("train", counts))) == 2
     assert len(list(corpus.rows("valid", counts))) == 3
     assert counts.lines() == ["5 rows read", "6 CRLF line ends read as LF"]
-    fewer = Data(train="train.txt", valid="valid.txt", valid_rows=1)
+    fewer = DataConfig(train="train.txt", valid="valid.txt", valid_rows=1)
     kept = Corpus.open(fewer, "language-modeling")
     assert [len(list(kept.rows(split))) for split in ("train", "valid")] == [3, 1]
     assert kept.fingerprint("valid") != corpus.fingerprint("valid")
@@ -392,7 +397,7 @@ def test_ragged_files_are_refused_before_the_first_row(folder: Path, cap: int) -
     write(folder / "x.en", "a\nb\n")
     write(folder / "x.de", "c\nd\n")
     write(folder / "v.de", gzip.compress(b"c\nd\ne"))
-    data = Data(train=("x.en", "x.de"), valid=("x.en", "v.de"), rows=cap)
+    data = DataConfig(train=("x.en", "x.de"), valid=("x.en", "v.de"), rows=cap)
     corpus = Corpus.open(data, "translation")
     with pytest.raises(DataError, match=r"x\.en has 2 lines and v\.de has 3: aligned files must"):
         next(corpus.rows("train"))
@@ -401,15 +406,15 @@ def test_ragged_files_are_refused_before_the_first_row(folder: Path, cap: int) -
 def test_a_split_without_rows_is_refused(folder: Path) -> None:
     write(folder / "empty.txt", "")
     with pytest.raises(DataError, match="empty.txt:1: the train split has no rows"):
-        list(Corpus.open(Data(train="empty.txt"), "language-modeling").rows("train"))
+        list(Corpus.open(DataConfig(train="empty.txt"), "language-modeling").rows("train"))
 
 
 def test_malformed_text_stops_or_is_replaced_as_the_recipe_says(folder: Path) -> None:
     write(folder / "x.txt", b"a\xff\n")
     with pytest.raises(DataError, match=r"x\.txt:1:2: malformed UTF-8"):
-        list(Corpus.open(Data(train="x.txt"), "language-modeling").rows("train"))
+        list(Corpus.open(DataConfig(train="x.txt"), "language-modeling").rows("train"))
     counts = Counts()
-    corpus = Corpus.open(Data(train="x.txt", errors="replace"), "language-modeling")
+    corpus = Corpus.open(DataConfig(train="x.txt", errors="replace"), "language-modeling")
     assert list(corpus.rows("train", counts)) == [Row("", "a\ufffd")]
     assert counts.replaced == 1
 
@@ -431,11 +436,11 @@ def test_own_files_that_do_not_fit_are_refused(
     folder: Path, options: dict[str, Any], task: str, message: str
 ) -> None:
     write(folder / "x", "a\n")
-    assert message in refused(RecipeError, Data(**options), task)
+    assert message in refused(RecipeError, DataConfig(**options), task)
 
 
 def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None:
-    data = Data(train=("x.en", "x.de"))
+    data = DataConfig(train=("x.en", "x.de"))
     assert refused(MissingInputError, data) == (
         f"data.train: no such file 'x.en': looked for {folder / 'x.en'}; ATTNKIT_DATA or "
         "--data-dir may name a further folder to look in"
@@ -450,7 +455,7 @@ def test_folders_pipes_and_dangling_links_are_refused(folder: Path) -> None:
     (folder / "link").symlink_to("absent")
     (folder / "folder").mkdir()
     for name, kind in (("pipe", DataError), ("folder", DataError), ("link", MissingInputError)):
-        assert name in refused(kind, Data(train=name), "language-modeling")
+        assert name in refused(kind, DataConfig(train=name), "language-modeling")
 
 
 # Fingerprints
@@ -458,7 +463,7 @@ def test_folders_pipes_and_dangling_links_are_refused(folder: Path) -> None:
 
 def test_the_fingerprint_follows_content_and_options_only(folder: Path) -> None:
     def of(**options: Any) -> str:
-        return Corpus.open(Data(**options), "language-modeling").fingerprint("train")
+        return Corpus.open(DataConfig(**options), "language-modeling").fingerprint("train")
 
     write(folder / "x.txt", "a\nb\n")
     write(folder / "y.txt", "a\nb\n")
@@ -474,35 +479,35 @@ def test_the_second_fingerprint_reads_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder / "x.txt", "a\nb\n")
-    first = Corpus.open(Data(train="x.txt"), "language-modeling").fingerprint("train")
-    monkeypatch.setattr(facts, "sha256_file", None)
-    corpus = Corpus.open(Data(train="x.txt"), "language-modeling")
+    first = Corpus.open(DataConfig(train="x.txt"), "language-modeling").fingerprint("train")
+    monkeypatch.setattr(file_facts, "sha256_file", None)
+    corpus = Corpus.open(DataConfig(train="x.txt"), "language-modeling")
     assert corpus.fingerprint("train") == first
 
 
 def test_facts_of_a_file_written_just_now_are_not_remembered(tmp_path: Path) -> None:
     path = write(tmp_path / "x", "a\n")
-    assert facts.facts(path, tmp_path / "cache", lines=True).lines == 1
+    assert file_facts.facts(path, tmp_path / "cache", lines=True).lines == 1
     assert not (tmp_path / "cache").exists()
     os.utime(path, (1, 1))
     write(path, "a\nb\n")
-    assert facts.facts(path, tmp_path / "cache", lines=True).lines == 2
+    assert file_facts.facts(path, tmp_path / "cache", lines=True).lines == 2
 
 
 @pytest.mark.parametrize("junk", ["", "[]", "[1, 2, 3]", "{", '[["a"], 3]', "\0"])
 def test_a_damaged_memory_of_facts_is_made_anew(folder: Path, junk: str) -> None:
     path = write(folder / "x", "a\nb\n")
-    expected = facts.Facts(hashlib.sha256(b"a\nb\n").hexdigest(), None)
-    assert facts.facts(path, folder / "cache") == expected
+    expected = file_facts.FileFacts(hashlib.sha256(b"a\nb\n").hexdigest(), None)
+    assert file_facts.facts(path, folder / "cache") == expected
     [note] = (folder / "cache" / "facts").iterdir()
     assert json.loads(note.read_bytes())[1] == expected.sha256
     note.write_text(junk)
-    assert facts.facts(path, folder / "cache") == expected
+    assert file_facts.facts(path, folder / "cache") == expected
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(folder: Path) -> None:
     path = write(folder / "x", "a\nb\n")
-    assert facts.facts(path, path, lines=True).lines == 2
+    assert file_facts.facts(path, path, lines=True).lines == 2
 
 
 # The cache folder

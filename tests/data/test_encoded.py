@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from attnkit.data import encoded as module
 from attnkit.data.encoded import Blocks, Encoded, Ragged, encode
 from attnkit.data.rows import Counts, Row
+from attnkit.data.tokenizer import EOS, UNK, Tokenizer
 from attnkit.errors import DataError
 from attnkit.recipe import schema
-from attnkit.tokens import EOS, UNK, Tokenizer
 
 ROWS = [
     Row("the cat sees", "DIE KATZE SIEHT"),
@@ -28,7 +28,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     known = [Row(row.source.strip("\u6f22"), row.target.strip("\u6f22\u5b57")) for row in ROWS]
-    return Tokenizer.train(schema.Tokenizer(type="word", size=60, shared=False), known)
+    return Tokenizer.train(schema.TokenizerConfig(type="word", size=60, shared=False), known)
 
 
 def expected(tokenizer: Tokenizer, rows: list[Row], room: int) -> list[tuple[list[int], list[int]]]:
@@ -204,7 +204,9 @@ def test_an_unknown_rule_is_a_mistake_of_the_caller(tokenizer: Tokenizer, tmp_pa
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_sampled_splits_differ_by_seed_and_side_alone(kind: str, tmp_path: Path) -> None:
     rows = [Row("the old cat sees the older dog", "the old cat sees the older dog")] * 30
-    tokenizer = Tokenizer.train(schema.Tokenizer.model_validate({"type": kind, "size": 40}), rows)
+    tokenizer = Tokenizer.train(
+        schema.TokenizerConfig.model_validate({"type": kind, "size": 40}), rows
+    )
 
     def sampled(key: str, seed: int) -> Encoded:
         return encode(rows, tokenizer, tmp_path, key=key, max_length=90, too_long="drop",

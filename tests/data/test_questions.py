@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from attnkit.data.corpus import Corpus
-from attnkit.data.questions import Asked, reading
+from attnkit.data.questions import QuestionSet, reading
 from attnkit.data.rows import Row
 from attnkit.errors import DataError
-from attnkit.recipe.schema import Data
+from attnkit.recipe.schema import DataConfig
 
 ROWS = [
     Row(f"Where is {n}?", f"town{n}", (), (f"{n} is in town{n}.", f"other {n}"), 0)
@@ -19,7 +19,7 @@ PAIR = Row("Which?", "b", ("b",), ("first a", "then b"), None)
 
 
 def test_passages_are_read_in_the_shares_that_the_data_section_asks_for() -> None:
-    row, data = ROWS[3], Data(gold=0.5, other=0.3)
+    row, data = ROWS[3], DataConfig(gold=0.5, other=0.3)
     read = [reading(row, data, "train", number).source for number in range(2000)]
     kinds = ("3 is in town3. Where is 3?", "other 3 Where is 3?", "Where is 3?")
     shares = [read.count(kind) / len(read) for kind in kinds]
@@ -32,17 +32,17 @@ def test_passages_are_read_in_the_shares_that_the_data_section_asks_for() -> Non
 
 def test_a_passage_with_the_answer_is_no_other_passage() -> None:
     row = Row("q", "Oslo", (), ("in Oslo", "OSLO, too", "elsewhere"), 0)
-    read = {reading(row, Data(gold=0, other=1), "train", n).source for n in range(50)}
+    read = {reading(row, DataConfig(gold=0, other=1), "train", n).source for n in range(50)}
     assert read == {"elsewhere q"}
 
 
 def test_a_question_without_gold_is_read_with_all_it_has() -> None:
-    assert reading(PAIR, Data(gold=1, other=0), "train", 0).source == "first a then b Which?"
+    assert reading(PAIR, DataConfig(gold=1, other=0), "train", 0).source == "first a then b Which?"
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12])
 def test_the_right_passage_is_among_others_that_have_no_answer(count: int) -> None:
-    asked = Asked(ROWS, 1)
+    asked = QuestionSet(ROWS, 1)
     for number, row in enumerate(ROWS):
         contexts = asked.contexts(number, count)
         assert contexts is not None
@@ -52,7 +52,7 @@ def test_the_right_passage_is_among_others_that_have_no_answer(count: int) -> No
 
 
 def test_fewer_contexts_are_among_more_and_the_right_one_has_no_fixed_place() -> None:
-    asked = Asked(ROWS, 1)
+    asked = QuestionSet(ROWS, 1)
     places = set()
     for number in range(len(ROWS)):
         few, many = asked.contexts(number, 3), asked.contexts(number, 9)
@@ -64,21 +64,21 @@ def test_fewer_contexts_are_among_more_and_the_right_one_has_no_fixed_place() ->
 
 
 def test_contexts_that_are_needed_together_keep_their_order() -> None:
-    asked = Asked([PAIR, *ROWS], 1)
+    asked = QuestionSet([PAIR, *ROWS], 1)
     assert asked.contexts(0, 1) == ("first a then b",)
     for count in (2, 4, 8):
         contexts = asked.contexts(0, count)
         assert contexts is not None
         assert [text for text in contexts if text in PAIR.contexts] == list(PAIR.contexts)
     three = PAIR._replace(contexts=("a", "b", "c"))
-    assert Asked([three, *ROWS], 1).contexts(0, 2) is None
+    assert QuestionSet([three, *ROWS], 1).contexts(0, 2) is None
 
 
 def test_too_few_passages_are_refused_with_their_number() -> None:
     with pytest.raises(DataError, match=r"row 1 has 12 passages without its answer, and 19 are"):
-        Asked(ROWS, 1).contexts(0, 20)
+        QuestionSet(ROWS, 1).contexts(0, 20)
     with pytest.raises(DataError, match="no row has contexts"):
-        Asked([Row("q", "a")], 1)
+        QuestionSet([Row("q", "a")], 1)
 
 
 def written(folder: Path, *rows: dict[str, object]) -> Path:
@@ -91,7 +91,7 @@ GOOD = {"source": "q", "target": "a", "contexts": ["x a", "y"], "gold": 0, "refe
 
 
 def opened(path: Path) -> Corpus:
-    return Corpus.open(Data(test=str(path), gold=1, other=0), "question-answering")
+    return Corpus.open(DataConfig(test=str(path), gold=1, other=0), "question-answering")
 
 
 def test_questions_come_from_jsonl_with_all_and_are_read_with_one(tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_bad_rows_are_refused_with_file_and_line(
 
 
 def test_the_generator_gives_as_many_contexts_as_are_asked_for() -> None:
-    corpus = Corpus.open(Data(corpus="toy-passages", size=20), "question-answering")
+    corpus = Corpus.open(DataConfig(corpus="toy-passages", size=20), "question-answering")
     rows = corpus.questions("test", 7)
     assert {len(row.contexts) for row in rows} == {7}
-    some = Data(corpus="toy-passages", size=20, gold=0.1)
+    some = DataConfig(corpus="toy-passages", size=20, gold=0.1)
     other = Corpus.open(some, "question-answering")
     assert corpus.fingerprint("train") != other.fingerprint("train")

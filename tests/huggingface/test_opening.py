@@ -11,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
-import pretrained
 import pytest
 import torch
 import transformers
+from helpers import pretrained
 
 from attnkit.errors import (
     AttnkitError,
@@ -325,7 +325,7 @@ def test_only_settings_vocabularies_and_safe_weights_are_downloaded(
         assert not huggingface_hub.is_offline_mode()
         return str(originals("gpt2"))
 
-    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr("attnkit.huggingface.hub._unreachable", lambda: False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: "config.json")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert open_model("a/b", device="cpu", revision="v1").revision == originals("gpt2").name
@@ -366,7 +366,7 @@ def test_a_refusal_of_the_hub_is_told(
         error.response = SimpleNamespace(status_code=503)
         raise error
 
-    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr("attnkit.huggingface.hub._unreachable", lambda: False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     assert refused(expected, "a/b", revision="v1").startswith(message)
 
@@ -375,7 +375,7 @@ def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr("attnkit.huggingface.hub._unreachable", lambda: False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     message = refused(OutputError, "a/b")
     assert message == "a/b: the hub's cache cannot be written: No space left on device"
@@ -385,7 +385,7 @@ def test_a_hub_model_with_pickles_only_is_refused(
     originals: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    monkeypatch.setattr("attnkit.huggingface.places._unreachable", lambda: False)
+    monkeypatch.setattr("attnkit.huggingface.hub._unreachable", lambda: False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: "config.json")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
     message = refused(DataError, "a/b")

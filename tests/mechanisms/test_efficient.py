@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from attnkit import blocked
 from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
+from attnkit.kernels import linear_attention_cpu
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.efficient import Efficient
 
@@ -20,8 +20,8 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor
 def test_answers_and_gradients_are_those_of_two_softmaxes(
     length: int, blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocked, "usable", lambda *_: blocks)
-    monkeypatch.setattr(blocked, "BLOCK", 64)
+    monkeypatch.setattr(linear_attention_cpu, "usable", lambda *_: blocks)
+    monkeypatch.setattr(linear_attention_cpu, "BLOCK", 64)
     generator = torch.Generator().manual_seed(length)
     given = [
         torch.randn(3, 2, length, 4, generator=generator, dtype=torch.float64).requires_grad_()
@@ -42,7 +42,7 @@ def test_channels_of_very_different_size_keep_their_own_scale(
     blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One shift for all channels lets the smaller ones vanish: 0/0."""
-    monkeypatch.setattr(blocked, "usable", lambda *_: blocks)
+    monkeypatch.setattr(linear_attention_cpu, "usable", lambda *_: blocks)
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(1, 1, 40, 4, generator=generator) for _ in range(3))
     k = k + torch.tensor([-300.0, 0, 50, 300])

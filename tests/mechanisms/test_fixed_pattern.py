@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.masks import Mask
 
 
 def maps(*patterns: str, length: int = 5, causal: bool = False, pads: int = 0) -> Tensor:

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import numbers
+from attnkit.attention.mask import Mask
 from attnkit.layers import MultiHead
-from attnkit.masks import Mask
 from attnkit.mechanisms import dot
 
 KEYS, VALUES = numbers((51,), (56,), (58,)), numbers((40,), (43,), (48,))

@@ -17,7 +17,7 @@ HYBRID = ("gated-delta", {"name": "local", "window": 3}, {"name": "scaled-dot", 
 
 def model(parts: tuple[Any, ...] = HYBRID, layers: int = 5, positions: str = "rope") -> Model:
     torch.manual_seed(1)
-    section = schema.Model(
+    section = schema.ModelConfig(
         shape="decoder",
         width=16,
         heads=4,
@@ -25,7 +25,7 @@ def model(parts: tuple[Any, ...] = HYBRID, layers: int = 5, positions: str = "ro
         dropout=0.0,
         positions=positions,
         layers=schema.Layers(encoder=0, decoder=layers),
-        attention=schema.Roles(decoder=schema.Attention(name="interleaved", parts=parts)),
+        attention=schema.Roles(decoder=schema.AttentionConfig(name="interleaved", parts=parts)),
     )
     return models.build(section, (30, 30), 40).double().eval()
 
@@ -96,9 +96,9 @@ def test_an_impossible_list_is_refused(parts: tuple[Any, ...], text: str) -> Non
 
 
 def test_every_layer_is_tried_before_training() -> None:
-    section = schema.Model(
-        attention=schema.Roles(encoder=schema.Attention(name="interleaved", parts=()))
+    section = schema.ModelConfig(
+        attention=schema.Roles(encoder=schema.AttentionConfig(name="interleaved", parts=()))
     )
-    recipe = schema.Recipe(task="translation", data=schema.Data(corpus="x"), model=section)
+    recipe = schema.Recipe(task="translation", data=schema.DataConfig(corpus="x"), model=section)
     with pytest.raises(UsageError, match="local: window must be at least 0, got -1"):
         models.attempt(recipe, "encoder", {"parts": ("dot", {"name": "local", "window": -1})})

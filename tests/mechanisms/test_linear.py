@@ -5,15 +5,15 @@ import torch
 
 from attnkit.attention import Mask, Shape, numbers
 from attnkit.errors import UsageError
-from attnkit.kernels import quotient
+from attnkit.kernels.linear_attention import quotient
 from attnkit.layers import MultiHead
-from attnkit.mechanisms.linear import Linear
+from attnkit.mechanisms.linear import LinearAttention
 
 ROWS = numbers((1, 0), (0, 1), (1, 1))
 
 
 def weights(q: torch.Tensor, k: torch.Tensor, **options: object) -> torch.Tensor:
-    made = Linear(Shape(1, q.shape[-1], 8), **options)
+    made = LinearAttention(Shape(1, q.shape[-1], 8), **options)
     return made.weights(q, k, k, Mask.packed(k.shape[2], k.device, causal=False))
 
 
@@ -32,7 +32,7 @@ def test_a_zero_vector_is_as_similar_to_all_in_taylor() -> None:
 def test_an_antipodal_key_alone_is_still_all_of_the_answer() -> None:
     for dtype in (torch.float32, torch.float64):
         q = torch.randn(1, 1, 5, 16, generator=torch.Generator().manual_seed(1), dtype=dtype)
-        made = Linear(Shape(1, 16, 8), feature_map="taylor")
+        made = LinearAttention(Shape(1, 16, 8), feature_map="taylor")
         y = made(q[:, :, :1], -q[:, :, :1], q[:, :, :1], Mask.packed(1, q.device, causal=True)).y
         torch.testing.assert_close(y, q[:, :, :1], rtol=0.5, atol=0)
 
@@ -56,7 +56,7 @@ def test_the_rank_of_the_map_is_at_most_the_number_of_features() -> None:
     x = torch.randn(1, 1, 30, 4, generator=torch.Generator().manual_seed(2)).double()
     for features, rank in ((None, 4), (3, 3), (16, 16)):
         torch.manual_seed(1)
-        made = Linear(Shape(1, 4, 30), feature_map="exp", features=features).double()
+        made = LinearAttention(Shape(1, 4, 30), feature_map="exp", features=features).double()
         maps = made.weights(x, x, x, Mask.packed(30, x.device, causal=False))
         assert torch.linalg.matrix_rank(maps[0, 0], rtol=1e-10) <= rank
         assert (made.wide_q is None) == (features is None)
@@ -80,7 +80,7 @@ def test_wrong_options_say_what_would_be_right() -> None:
 
 
 def test_the_state_holds_sums_of_which_the_last_column_is_the_denominator() -> None:
-    made = Linear(Shape(1, 2, 8))
+    made = LinearAttention(Shape(1, 2, 8))
     out = made(ROWS, ROWS, ROWS, Mask.packed(3, ROWS.device, causal=True))
     sums, peak = out.state
     assert peak is None

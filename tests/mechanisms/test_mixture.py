@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attnkit import mechanisms
+from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.masks import Mask
 
 WIDTH, HEADS, LONGEST = 8, 2, 12
 EVERY: tuple[str | dict[str, Any], ...] = (

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import Mask, Shape
+from attnkit.attention.position_tables import aligned
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.synthesizer_factorized_dense import compose, default_factors
 from attnkit.mechanisms.synthesizer_random import SynthesizerRandom
-from attnkit.tables import aligned
 
 WIDTH, HEADS, LONGEST = 8, 2, 12
 FORMS: list[tuple[str, dict[str, Any]]] = [

@@ -32,7 +32,7 @@ VARIANTS = [
 def make(shape: str = "encoder-decoder", **options: object) -> Model:
     torch.manual_seed(5)
     sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 2, "decoder": 2}}
-    model = schema.Model.model_validate(sizes | {"shape": shape} | options)
+    model = schema.ModelConfig.model_validate(sizes | {"shape": shape} | options)
     return build(model, (SIZE, SIZE), 40).double().eval()
 
 
@@ -108,7 +108,7 @@ def test_sentences_leave_without_changing_the_others() -> None:
     [(37000, 37000 * 512 + 6 * 3_152_384 + 6 * 4_204_032), (32000, 60_522_496)],
 )
 def test_the_base_model_has_the_known_number_of_parameters(size: int, expected: int) -> None:
-    model = schema.Model(
+    model = schema.ModelConfig(
         width=512,
         heads=8,
         ff=2048,

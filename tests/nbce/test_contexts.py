@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.trained import tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trained import tokenizer
 
 from attnkit.errors import DataError, MissingInputError, UsageError
-from attnkit.nbce.contexts import Context, Part, from_jsonl, from_text, prepare, windows
+from attnkit.nbce.contexts import Context, TextSpan, from_jsonl, from_text, prepare, windows
 from attnkit.nbce.splitting import sentences
 
 
@@ -25,7 +25,7 @@ def words(text: str) -> int:
 
 
 def context(text: str, name: str = "a.txt") -> Context:
-    return Context(text, (Part(name, 0, len(text)),))
+    return Context(text, (TextSpan(name, 0, len(text)),))
 
 
 def test_a_file_is_one_context(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_a_file_is_one_context(tmp_path: Path) -> None:
     found = from_text(str(path))
     assert found.text == "one\ntwo  [31m\u00e9\n"
     assert found.name == str(path)
-    assert found.parts == (Part(str(path), 0, len(found.text)),)
+    assert found.parts == (TextSpan(str(path), 0, len(found.text)),)
 
 
 def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

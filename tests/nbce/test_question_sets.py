@@ -6,27 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from asked import make_run
+from helpers.questioned import make_run
 
 from attnkit.data.corpus import Corpus
-from attnkit.data.questions import Asked
+from attnkit.data.questions import QuestionSet
 from attnkit.errors import RecipeError, UsageError
-from attnkit.evaluate import evaluate as evaluate_text
-from attnkit.nbce import questions
-from attnkit.nbce.ask import ask
-from attnkit.nbce.own import open_run
-from attnkit.nbce.subjects import of_run
-from attnkit.recipe.schema import Contexts, Data, Eval, Search
+from attnkit.nbce import question_sets
+from attnkit.nbce.answer import ask
+from attnkit.nbce.questioned_models import of_run
+from attnkit.nbce.run_reader import open_run
+from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.answers import match
-from attnkit.show.contexts import contexts_table
+from attnkit.scoring.evaluation import evaluate as evaluate_text
+from attnkit.show.context_scores import contexts_table
 from attnkit.show.table import comparison_table
 
-METRICS = Eval(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
+METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
        "cad", "best", "retrieval", "none")  # fmt: skip
-SPEC = Contexts(counts=(1, 2, 4), methods=("entropy", "mean", "concat", "none"), rows=6)
+SPEC = ContextsConfig(counts=(1, 2, 4), methods=("entropy", "mean", "concat", "none"), rows=6)
 """The recipe's."""
 
 
@@ -38,7 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def asked(run: Run, count: int, rows: int = 6) -> list[tuple[Any, tuple[str, ...]]]:
     found = Corpus.open(run.recipe.data, run.recipe.task).questions("test", 4)
-    chosen = Asked(found, 1)
+    chosen = QuestionSet(found, 1)
     return [(row, chosen.contexts(number, count) or ()) for number, row in enumerate(found[:rows])]
 
 
@@ -55,7 +55,7 @@ def test_a_decoder_of_pairs_is_asked_as_it_was_trained(run: Run) -> None:
 
 
 def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> None:
-    entries = questions.evaluate(run, ["test"], METRICS, device="cpu", force=True)
+    entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu", force=True)
     kinds = [(entry.row["contexts"], entry.row["method"]) for entry in entries]
     assert kinds == [(count, method) for count in SPEC.counts for method in SPEC.methods]
     for entry in entries:
@@ -72,7 +72,7 @@ def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> Non
 
 
 def test_outputs_are_those_of_the_methods(run: Run) -> None:
-    questions.evaluate(run, ["test"], METRICS, device="cpu")
+    question_sets.evaluate(run, ["test"], METRICS, device="cpu")
     rows = asked(run, 4)
     for method in ("entropy", "none"):
         replies = ask(
@@ -84,36 +84,36 @@ def test_outputs_are_those_of_the_methods(run: Run) -> None:
 
 
 def test_what_is_known_is_not_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = questions.evaluate(run, ["test"], METRICS, device="cpu")
+    first = question_sets.evaluate(run, ["test"], METRICS, device="cpu")
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("asked again")
 
-    monkeypatch.setattr(questions, "ask", refuse)
-    again = questions.evaluate(run, ["test"], METRICS, device="cpu")
+    monkeypatch.setattr(question_sets, "ask", refuse)
+    again = question_sets.evaluate(run, ["test"], METRICS, device="cpu")
     assert [entry.scores for entry in again] == [entry.scores for entry in first]
-    more = questions.evaluate(run, ["test"], Eval(metrics=("rouge1", "context-found")))
+    more = question_sets.evaluate(run, ["test"], EvalConfig(metrics=("rouge1", "context-found")))
     assert {name for entry in more for name in entry.scores} == {"rouge1", "context-found"}
     with pytest.raises(AssertionError, match="asked again"):
-        questions.evaluate(run, ["test"], METRICS, SPEC.model_copy(update={"beta": 0.5}))
+        question_sets.evaluate(run, ["test"], METRICS, SPEC.model_copy(update={"beta": 0.5}))
 
 
 def test_each_method_answers_and_those_that_choose_say_what_they_chose(run: Run) -> None:
-    spec = Contexts(counts=(3,), methods=ALL, rows=4)
-    entries = questions.evaluate(run, ["test", "coupled"], METRICS, spec, device="cpu")
+    spec = ContextsConfig(counts=(3,), methods=ALL, rows=4)
+    entries = question_sets.evaluate(run, ["test", "coupled"], METRICS, spec, device="cpu")
     assert len(entries) == 2 * len(ALL)
     chose = {e.row["method"] for e in entries if "context-found" in e.scores}
     assert chose == {"entropy", "entropy-free", "best", "retrieval"}
 
 
 def test_questions_that_need_more_contexts_are_left_out(run: Run) -> None:
-    entries = questions.evaluate(run, ["ordered"], METRICS, SPEC, device="cpu")
+    entries = question_sets.evaluate(run, ["ordered"], METRICS, SPEC, device="cpu")
     assert {entry.row["contexts"] for entry in entries} == {1, 4}
 
 
 def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) -> None:
-    spec = Contexts(counts=(1, 4), methods=("concat",), rows=4)
-    one, four = questions.evaluate(run, ["test"], METRICS, spec, device="cpu")
+    spec = ContextsConfig(counts=(1, 4), methods=("concat",), rows=4)
+    one, four = question_sets.evaluate(run, ["test"], METRICS, spec, device="cpu")
     assert (one.row["cut"], four.row["cut"]) == (0, 4)
     found = side_by_side([one, four], {"toy": "base"})
     note = "concat lost contexts that did not fit one row: 4 of 4 questions with 4 contexts"
@@ -121,7 +121,7 @@ def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) ->
 
 
 def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
-    entries = questions.evaluate(run, ["test"], METRICS, device="cpu")
+    entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu")
     found = side_by_side(entries, {"toy": "base"}, resamples=20)
     assert found["baseline"] == "base"
     assert {one["baseline_method"] for one in found["comparisons"]} == {"entropy"}
@@ -142,17 +142,17 @@ def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> Non
 
 
 def test_a_rule_is_what_the_recipe_asks_for() -> None:
-    spec = Contexts(beta=0.5, eta=0.2, top_p=0.8)
-    assert questions.rule_of("entropy", spec)[1:4] == (0.5, 0.2, 0.8)
-    assert questions.rule_of("entropy-free", spec)[1:4] == (0.5, 0, 0.8)
-    assert questions.rule_of("mean-whole", spec)[1:4] == (0.5, 0.2, 1)
+    spec = ContextsConfig(beta=0.5, eta=0.2, top_p=0.8)
+    assert question_sets.rule_of("entropy", spec)[1:4] == (0.5, 0.2, 0.8)
+    assert question_sets.rule_of("entropy-free", spec)[1:4] == (0.5, 0, 0.8)
+    assert question_sets.rule_of("mean-whole", spec)[1:4] == (0.5, 0.2, 1)
 
 
 def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="perplexity is not measured of questions"):
-        questions.evaluate(run, ["test"], Eval(metrics=("perplexity",)))
+        question_sets.evaluate(run, ["test"], EvalConfig(metrics=("perplexity",)))
     with pytest.raises(RecipeError, match="context-found is for question-answering"):
-        evaluate_text(run, ["test"], Eval(metrics=("context-found",)), device="cpu")
+        evaluate_text(run, ["test"], EvalConfig(metrics=("context-found",)), device="cpu")
 
 
 def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_path: Path) -> None:
@@ -160,7 +160,9 @@ def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_p
     rows = [{"source": f"Town of {n}?", "target": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
             for n, t in enumerate("abcdefghi")]  # fmt: skip
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    corpus = Corpus.open(Data(test=str(path)), "question-answering")
-    spec = Contexts(counts=(8,), methods=("best",), rows=2)
-    [entry] = questions.examine(of_run(run, "cpu"), corpus, ["test"], METRICS, spec, Search())
+    corpus = Corpus.open(DataConfig(test=str(path)), "question-answering")
+    spec = ContextsConfig(counts=(8,), methods=("best",), rows=2)
+    [entry] = question_sets.examine(
+        of_run(run, "cpu"), corpus, ["test"], METRICS, spec, SearchConfig()
+    )
     assert entry.row["sentences"] == 2

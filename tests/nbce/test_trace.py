@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.nbce.contexts import Context, Part
+from attnkit.nbce.contexts import Context, TextSpan
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.merged import Step
-from attnkit.nbce.trace import FORMAT, VERSION, Stream, Trace, pieces, trace
+from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, pieces, trace
 
 TEXTS = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"), max_size=12)
 TEXTS |= st.sampled_from(("na\u00efve \u6f22\u5b57", "\U0001f469\u200d\U0001f467"))
@@ -29,20 +29,20 @@ def tidied(ids: Sequence[int]) -> str:
 
 
 def contexts(count: int) -> list[Context]:
-    return [Context(f"text {at}", (Part(f"{at}.txt", 0, 6),)) for at in range(count)]
+    return [Context(f"text {at}", (TextSpan(f"{at}.txt", 0, 6),)) for at in range(count)]
 
 
-def made(pool: str, steps: Sequence[Step], weights: tuple[float, ...] | None = None) -> Trace:
+def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | None = None) -> Trace:
     ids = list(b"abcdefgh"[: len(steps) - 1])
     rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
     return trace("m", "why?", contexts(len(steps[0].entropies)), rule, ids, steps, bytewise)
 
 
 STEPS = (
-    Step(1, (0.9, 0.5, 0.7), False),
-    Step(1, (0.45, 0.5, 0.7), False),
-    Step(2, (0.9, 0.5, 0.1), False),
-    Step(0, (0.1, 0.5, 0.2), False),
+    MergedStep(1, (0.9, 0.5, 0.7), False),
+    MergedStep(1, (0.45, 0.5, 0.7), False),
+    MergedStep(2, (0.9, 0.5, 0.1), False),
+    MergedStep(0, (0.1, 0.5, 0.2), False),
 )
 MIXED = tuple(step._replace(chosen=None, apart=at == 1) for at, step in enumerate(STEPS))
 
@@ -70,7 +70,7 @@ def test_text_that_later_tokens_change_belongs_to_those_that_settle_it() -> None
 
 @given(TEXTS)
 def test_a_stream_ends_in_the_whole_text_and_tells_no_half_character(text: str) -> None:
-    stream, told = Stream(bytewise), ""
+    stream, told = TextStream(bytewise), ""
     for token in text.encode():
         told += stream.add(token)
         assert text.startswith(told)
@@ -79,7 +79,7 @@ def test_a_stream_ends_in_the_whole_text_and_tells_no_half_character(text: str) 
 
 @given(st.lists(st.integers(0, 4), max_size=8))
 def test_a_stream_of_words_whose_spaces_go_ends_in_the_whole_text(ids: list[int]) -> None:
-    stream = Stream(tidied)
+    stream = TextStream(tidied)
     told = "".join(map(stream.add, ids))
     whole = tidied(ids)
     told += stream.close(whole)
@@ -87,13 +87,13 @@ def test_a_stream_of_words_whose_spaces_go_ends_in_the_whole_text(ids: list[int]
 
 
 def test_a_stream_lags_by_one_token_at_most_where_nothing_changes() -> None:
-    stream = Stream(bytewise)
+    stream = TextStream(bytewise)
     assert [stream.add(token) for token in b"abcd"] == ["", "a", "b", "c"]
     assert stream.close("abcd") == "d"
 
 
 def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
-    stream = Stream(bytewise)
+    stream = TextStream(bytewise)
     for token in b"abc":
         stream.add(token)
     assert stream.close("xyz") == "\nxyz"
@@ -117,7 +117,7 @@ def test_a_context_that_spoke_on_may_have_a_surer_runner_up() -> None:
 
 
 def test_one_context_has_no_runner_up() -> None:
-    found = made("entropy", [Step(0, (0.5,), False), Step(0, (0.1,), False)])
+    found = made("entropy", [MergedStep(0, (0.5,), False), MergedStep(0, (0.1,), False)])
     assert [token.runner_up for token in found.tokens] == [None, None]
     assert found.json()["tokens"][0]["runner_up_entropy"] is None
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peers import everything, heads, ours, peer, tokens
+from helpers.peers import everything, heads, ours, peer, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask

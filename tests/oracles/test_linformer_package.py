@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from peers import HEADS, WIDTH, everything, ours, peer, share, tokens
+from helpers.peers import HEADS, WIDTH, everything, ours, peer, share, tokens
 
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from peers import everything, heads, ours, peer, tokens
+from helpers.peers import everything, heads, ours, peer, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask

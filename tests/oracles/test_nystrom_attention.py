@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from peers import WIDTH, everything, ours, peer, share, tokens
+from helpers.peers import WIDTH, everything, ours, peer, share, tokens
 from torch import Tensor, nn
 
 from attnkit.attention import Mask

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from peers import HEADS, WIDTH, everything, heads, ours, peer, share, tokens
+from helpers.peers import HEADS, WIDTH, everything, heads, ours, peer, share, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask

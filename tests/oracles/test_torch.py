@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from peers import HEADS, WIDTH, everything, ours, share, tokens
+from helpers.peers import HEADS, WIDTH, everything, ours, share, tokens
 from torch import Tensor, nn
 
 from attnkit.attention import Mask

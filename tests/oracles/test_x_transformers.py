@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from peers import HEADS, WIDTH, everything, ours, peer, share, tokens
+from helpers.peers import HEADS, WIDTH, everything, ours, peer, share, tokens
 from torch import Tensor
 
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead
-from attnkit.positions import Alibi, Relative, Rotary
+from attnkit.layers.positions import Alibi, Relative, Rotary
 
 SINGLE = 1e-6
 """Its softmax is taken in float32 whatever it is given."""

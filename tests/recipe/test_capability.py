@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from recipe_texts import GOOD, complaint, read
+from helpers.recipe_texts import GOOD, complaint, read
 
 from attnkit import mechanisms
 from attnkit.errors import RecipeError
 from attnkit.mechanisms import Facts, Option
+from attnkit.recipe import mechanism_registry
 
 MADE = {
     "landmarks": Facts(
@@ -38,8 +39,8 @@ SHIPPED = ("dot", "linear", "scaled-dot", "synthesizer-random")
 def _made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mechanisms with limits that no shipped one has, beside some shipped ones."""
     known = mechanisms.facts
-    monkeypatch.setattr(mechanisms, "names", lambda: sorted([*SHIPPED, *MADE]))
-    monkeypatch.setattr(mechanisms, "facts", lambda w: MADE[w] if w in MADE else known(w))
+    monkeypatch.setattr(mechanism_registry, "names", lambda: sorted([*SHIPPED, *MADE]))
+    monkeypatch.setattr(mechanism_registry, "facts", lambda w: MADE[w] if w in MADE else known(w))
 
 
 def attention(text: str) -> str:

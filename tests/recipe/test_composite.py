@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from recipe_texts import GOOD, complaint, read, write
+from helpers.recipe_texts import GOOD, complaint, read, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import difference, digest, dump, flat, load_resolved
-from attnkit.recipe.jsonschema import json_schema
+from attnkit.recipe.json_schema import json_schema
 
 PARTS = "[scaled-dot, {name: synthesizer-factorized-random, rank: 4}]"
 
@@ -156,7 +156,7 @@ def test_a_mixture_is_written_hashed_and_compared() -> None:
 
 def test_the_json_schema_knows_parts() -> None:
     defs = json_schema()["$defs"]
-    single, *each = defs["Attention"]["anyOf"]
+    single, *each = defs["AttentionConfig"]["anyOf"]
     assert single == {"$ref": "#/$defs/Mechanism"}
     assert not {"mixture", "interleaved"} & set(defs["Mechanism"]["anyOf"][0]["enum"])
     made = next(m for m in each if m["properties"]["name"]["const"] == "mixture")

@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.recipe_texts import GOOD, read, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipe_texts import GOOD, read, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import Recipe, difference, digest, dump, flat, load, load_resolved, places
-from attnkit.recipe.schema import Attention, Data, Model, Roles, Tokenizer, Train
+from attnkit.recipe.schema import (
+    AttentionConfig,
+    DataConfig,
+    ModelConfig,
+    Roles,
+    TokenizerConfig,
+    TrainConfig,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs", "Cf", "Zl", "Zp"]), max_size=12)
 AWKWARD = st.sampled_from(
@@ -24,27 +31,27 @@ RECIPES = st.builds(
     Recipe,
     task=st.sampled_from(["translation", "dialogue"]),
     data=st.builds(
-        Data,
+        DataConfig,
         corpus=st.none() | NAMES,
         source=st.none() | NAMES,
         train=st.none() | NAMES | st.tuples(NAMES, NAMES),
         rows=st.integers(0, 2**31 - 1),
     ),
-    tokenizer=st.builds(Tokenizer, special=st.lists(NAMES, max_size=3).map(tuple)),
+    tokenizer=st.builds(TokenizerConfig, special=st.lists(NAMES, max_size=3).map(tuple)),
     train=st.builds(
-        Train,
+        TrainConfig,
         lr=st.floats(0, exclude_min=True, allow_infinity=False, allow_nan=False),
         eps=st.floats(1e-30, 1),
         seeds=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple),
     ),
     model=st.builds(
-        Model,
+        ModelConfig,
         attention=st.builds(
             Roles,
             encoder=st.sampled_from(
                 [
-                    Attention(name="linear"),
-                    Attention.model_validate(
+                    AttentionConfig(name="linear"),
+                    AttentionConfig.model_validate(
                         {"name": "synthesizer-random", "trainable": False, "attention_dropout": 0.5}
                     ),
                 ]

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from recipe_texts import GOOD, complaint, read, write
+from helpers.recipe_texts import GOOD, complaint, read, write
 
 import attnkit
 from attnkit.errors import MissingInputError, RecipeError
 from attnkit.recipe import Recipe, library, load, resolve
 from attnkit.recipe.find import name_of
-from attnkit.recipe.schema import Attention, Layers
+from attnkit.recipe.schema import AttentionConfig, Layers
 
 
 def only(text: str, *overrides: str) -> Recipe:
@@ -155,7 +155,7 @@ def test_an_attention_setting_replaces_the_whole_of_the_one_before() -> None:
 def test_options_of_a_mechanism_get_the_types_of_its_code() -> None:
     place = "{name: synthesizer-random, trainable: false, attention_dropout: 1e-1}"
     recipe = only(f"{GOOD}model: {{attention: {{encoder: {place}}}}}\n")
-    assert recipe.model.attention.encoder == Attention.model_validate(
+    assert recipe.model.attention.encoder == AttentionConfig.model_validate(
         {"name": "synthesizer-random", "trainable": False, "attention_dropout": 0.1}
     )
     changed = only(

@@ -1,7 +1,7 @@
 """A wrong recipe is refused with one line a problem: place, key, what was wrong, what would do."""
 
 import pytest
-from recipe_texts import GOOD, complaint, write
+from helpers.recipe_texts import GOOD, complaint, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import load

@@ -1,12 +1,12 @@
 """Recipes of questions: what does not go together is refused, with its place."""
 
 import pytest
-from recipe_texts import GOOD, complaint, read
-from trained import tokenizer
+from helpers.recipe_texts import GOOD, complaint, read
+from helpers.trained import tokenizer
 
 from attnkit import mechanisms, models
 from attnkit.errors import RecipeError
-from attnkit.nbce.own import Decoder
+from attnkit.nbce.run_reader import LanguageModelReader
 
 TASK = "task: question-answering\n"
 TOY = TASK + "data: {corpus: toy-passages}\n"
@@ -155,7 +155,7 @@ def test_windows_are_refused_as_the_model_itself_refuses_them(word: str) -> None
         found = str(error)
     else:
         found = ""
-    own = Decoder(models.build(recipe.model, (9, 9), 8), tokenizer(), "toy").windows
+    own = LanguageModelReader(models.build(recipe.model, (9, 9), 8), tokenizer(), "toy").windows
     assert own in found
     assert bool(own) == bool(found)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.recipe_texts import GOOD, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recipe_texts import GOOD, write
 
 from attnkit.errors import AttnkitError, MissingInputError, RecipeError
 from attnkit.recipe import RecipeFile, dump, flat, load, load_resolved

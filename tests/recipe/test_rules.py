@@ -1,7 +1,7 @@
 """Keys that do not fit together are refused before any data is read."""
 
 import pytest
-from recipe_texts import GOOD, complaint, read
+from helpers.recipe_texts import GOOD, complaint, read
 
 from attnkit.errors import RecipeError
 

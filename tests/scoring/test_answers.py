@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnkit.recipe.schema import Eval
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import context_found, score
 from attnkit.scoring.answers import f1, match
 from attnkit.text import answer_words, holds
@@ -40,7 +40,10 @@ def test_match_and_f1_are_squads(answer: str, reference: str, exact: int, overla
 
 def test_the_best_reference_of_a_line_counts() -> None:
     found = score(
-        ["answer-match", "answer-f1"], ["Oslo", "red key"], [["Rome", "oslo."], ["a key"]], Eval()
+        ["answer-match", "answer-f1"],
+        ["Oslo", "red key"],
+        [["Rome", "oslo."], ["a key"]],
+        EvalConfig(),
     )
     assert found["answer-match"].value == 50
     assert found["answer-f1"].value == pytest.approx(100 * (1 + 2 / 3) / 2)

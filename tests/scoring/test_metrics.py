@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError, UnavailableError, UsageError
-from attnkit.recipe.schema import Eval
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import FORCED, TEXT, Score, expand, score
 
 TEXT_OF_WORDS = "the dog cat runs over a red bridge , and Anna's bike stops . \u00fcber Stra\u00dfe"
@@ -40,7 +40,9 @@ def test_scores_are_those_of_the_sacrebleu_command_to_the_last_digit(tmp_path: P
     hypotheses, references = sentences(60, 1), [sentences(60, 2), sentences(60, 3)]
     streams = ["".join(f"{line}\n" for line in stream) for stream in [hypotheses, *references]]
     printed = sacrebleu_command(tmp_path, streams[0], streams[1:], "-m", "bleu", "chrf", "ter")
-    ours = score(["bleu", "chrf", "ter"], hypotheses, list(zip(*references, strict=True)), Eval())
+    ours = score(
+        ["bleu", "chrf", "ter"], hypotheses, list(zip(*references, strict=True)), EvalConfig()
+    )
     assert {
         "BLEU": ours["bleu"],
         "chrF2": ours["chrf"],
@@ -59,7 +61,7 @@ def test_bleu_is_sacrebleus_for_every_tokenizer_and_case(tokenize: str) -> None:
     for lowercase in (False, True):
         metric = BLEU(lowercase=lowercase, tokenize=tokenize, force=True)
         expected = metric.corpus_score(hypotheses, [references]).score
-        settings = Eval(tokenize=tokenize, lowercase=lowercase)
+        settings = EvalConfig(tokenize=tokenize, lowercase=lowercase)
         ours = score(["bleu"], hypotheses, [[line] for line in references], settings)["bleu"]
         assert ours.value == pytest.approx(expected, abs=1e-12)
         assert ours.signature == str(metric.get_signature())
@@ -76,7 +78,7 @@ def test_the_number_of_references_may_vary_from_line_to_line() -> None:
         ["bleu", "chrf", "ter", "rouge1", "exact-match"],
         hypotheses,
         [["the red cat stops", "a red cat runs"], ["the dog stops ."]],
-        Eval(),
+        EvalConfig(),
     )
     assert ours["bleu"].value == expected
     for name in ours:
@@ -88,7 +90,7 @@ def test_bleu1_and_bleu4_say_their_order_in_the_signature() -> None:
 
     hypotheses, references = sentences(40, 6), sentences(40, 7)
     lines = [[line] for line in references]
-    ours = score(["bleu", "bleu1", "bleu4"], hypotheses, lines, Eval())
+    ours = score(["bleu", "bleu1", "bleu4"], hypotheses, lines, EvalConfig())
     unigram = BLEU(max_ngram_order=1).corpus_score(hypotheses, [references]).score
     assert ours["bleu1"].value == pytest.approx(unigram, abs=1e-12)
     assert ours["bleu4"].value == ours["bleu"].value
@@ -98,7 +100,7 @@ def test_bleu1_and_bleu4_say_their_order_in_the_signature() -> None:
 
 def test_unigram_bleu_by_hand() -> None:
     """3 of 4 words match; the reference has 5 words: 75 * exp(1 - 5/4)."""
-    ours = score(["bleu1"], ["a b c x"], [["a b c d e"]], Eval())["bleu1"]
+    ours = score(["bleu1"], ["a b c x"], [["a b c d e"]], EvalConfig())["bleu1"]
     assert ours.value == pytest.approx(75 * math.exp(-0.25))
 
 
@@ -110,7 +112,7 @@ def test_rouge_is_that_of_rouge_score_with_the_stemmer() -> None:
     references = [["A cat runs.\nThe dogs sleep .", "cats ran"]]
     references += [[a, b] for a, b in zip(sentences(30, 9), sentences(30, 10), strict=True)]
     scorer = RougeScorer(names, use_stemmer=True)
-    ours = score(["rouge"], hypotheses, references, Eval())
+    ours = score(["rouge"], hypotheses, references, EvalConfig())
     assert list(ours) == names
     for name in names:
         best = [
@@ -125,8 +127,8 @@ def test_rouge_is_that_of_rouge_score_with_the_stemmer() -> None:
 def test_rouge_lsum_cuts_sentences_where_the_recipe_says() -> None:
     """Reversed sentences: their union is found only when the text is cut into sentences."""
     text, reference = "a b c. d e f.", [["d e f. a b c."]]
-    whole = score(["rougeLsum"], [text], reference, Eval())["rougeLsum"]
-    cut = score(["rougeLsum"], [text], reference, Eval(sentences="punctuation"))["rougeLsum"]
+    whole = score(["rougeLsum"], [text], reference, EvalConfig())["rougeLsum"]
+    cut = score(["rougeLsum"], [text], reference, EvalConfig(sentences="punctuation"))["rougeLsum"]
     assert whole.value == pytest.approx(50)
     assert cut.value == pytest.approx(100)
     assert "sentences:newline" in whole.signature
@@ -134,20 +136,20 @@ def test_rouge_lsum_cuts_sentences_where_the_recipe_says() -> None:
 
 
 def test_exact_match_counts_equal_lines_with_any_reference() -> None:
-    ours = score(["exact-match"], ["a b ", "a", "B"], [["x", "a b"], ["b"], ["b"]], Eval())
+    ours = score(["exact-match"], ["a b ", "a", "B"], [["x", "a b"], ["b"], ["b"]], EvalConfig())
     assert ours["exact-match"].value == pytest.approx(100 / 3)
 
 
 def test_a_score_is_a_function_of_its_summed_statistics() -> None:
     hypotheses, references = sentences(30, 11), [[line] for line in sentences(30, 12)]
-    for name, whole in score(TEXT, hypotheses, references, Eval()).items():
+    for name, whole in score(TEXT, hypotheses, references, EvalConfig()).items():
         assert whole.statistics.shape[0] == 30
         again = Score.of(name, np.concatenate([whole.statistics[:7], whole.statistics[7:]]), "")
         assert again.value == whole.value
 
 
 def test_empty_hypotheses_and_references_score_without_error() -> None:
-    ours = score(TEXT, ["", ""], [["a b"], [""]], Eval())
+    ours = score(TEXT, ["", ""], [["a b"], [""]], EvalConfig())
     assert {name: value.value for name, value in ours.items()} == {
         "bleu": 0, "chrf": 0, "ter": 100, "rouge1": 0, "rouge2": 0, "rougeL": 0, "rougeLsum": 0,
         "bleu1": 0, "bleu4": 0, "exact-match": 50, "answer-match": 50, "answer-f1": 0,
@@ -155,7 +157,7 @@ def test_empty_hypotheses_and_references_score_without_error() -> None:
 
 
 def test_metrics_of_the_model_are_left_out_of_text_scores() -> None:
-    assert score(FORCED, ["a"], [["a"]], Eval()) == {}
+    assert score(FORCED, ["a"], [["a"]], EvalConfig()) == {}
 
 
 def test_rouge_stands_for_four_metrics_and_repeats_go() -> None:
@@ -171,7 +173,7 @@ def test_an_unknown_metric_names_the_nearest() -> None:
 
 def test_an_unknown_tokenizer_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"unknown tokenizer '13b': did you mean 13a\?"):
-        score(["bleu"], ["a"], [["a"]], Eval().model_copy(update={"tokenize": "13b"}))
+        score(["bleu"], ["a"], [["a"]], EvalConfig().model_copy(update={"tokenize": "13b"}))
 
 
 def test_a_tokenizer_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +181,7 @@ def test_a_tokenizer_without_its_package_names_the_extra(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with pytest.raises(UnavailableError, match=r"ja-mecab needs .*: pip install 'sacrebleu\[ja\]'"):
-        score(["bleu"], ["a"], [["a"]], Eval(tokenize="ja-mecab"))
+        score(["bleu"], ["a"], [["a"]], EvalConfig(tokenize="ja-mecab"))
 
 
 def test_a_tokenizer_that_would_download_is_refused(
@@ -189,19 +191,19 @@ def test_a_tokenizer_that_would_download_is_refused(
 
     monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path))
     with pytest.raises(UnavailableError, match="scoring never downloads"):
-        score(["bleu"], ["a"], [["a"]], Eval(tokenize="flores200"))
+        score(["bleu"], ["a"], [["a"]], EvalConfig(tokenize="flores200"))
 
 
 def test_a_mismatch_names_both_counts() -> None:
     with pytest.raises(DataError, match="2 hypotheses but 3 lines of references"):
-        score(["bleu"], ["a", "b"], [["a"], ["b"], ["c"]], Eval())
+        score(["bleu"], ["a", "b"], [["a"], ["b"], ["c"]], EvalConfig())
 
 
 def test_a_line_without_reference_is_named() -> None:
     with pytest.raises(DataError, match="line 2 has no reference"):
-        score(["bleu"], ["a", "b"], [["a"], []], Eval())
+        score(["bleu"], ["a", "b"], [["a"], []], EvalConfig())
 
 
 def test_no_lines_at_all_is_an_error() -> None:
     with pytest.raises(DataError, match="nothing to score"):
-        score(["bleu"], [], [], Eval())
+        score(["bleu"], [], [], EvalConfig())

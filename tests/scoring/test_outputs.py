@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sacrebleu.utils import smart_open
 
 from attnkit.errors import DataError, MissingInputError
-from attnkit.recipe.schema import Eval
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.outputs import read_outputs, score_files
 
 NOTHING = io.BytesIO()
@@ -51,7 +51,7 @@ def test_files_with_the_same_stem_are_named_by_their_paths(tmp_path: Path) -> No
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "out.txt").write_text("x\n", encoding="utf-8")
         names.append(str(tmp_path / folder / "out.txt"))
-    entries = score_files(names, names[:1], Eval(), stdin=NOTHING)
+    entries = score_files(names, names[:1], EvalConfig(), stdin=NOTHING)
     assert [entry.row["variant"] for entry in entries] == names
-    single = score_files(names[:1], names[:1], Eval(), stdin=NOTHING)
+    single = score_files(names[:1], names[:1], EvalConfig(), stdin=NOTHING)
     assert single[0].row["variant"] == "hyp"

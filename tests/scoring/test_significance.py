@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from attnkit.errors import DataError
-from attnkit.recipe.schema import Eval
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Score, compare, corrected, score, significance
 
 
@@ -45,7 +45,7 @@ def test_p_is_that_of_sacrebleus_paired_test(monkeypatch: pytest.MonkeyPatch) ->
     test = PairedTest(list(systems.items()), metrics, [references], "bs", n_samples=400)
     _, expected = test()
     lines = [[line] for line in references]
-    scores = {name: score(["bleu", "chrf", "ter"], text, lines, Eval())
+    scores = {name: score(["bleu", "chrf", "ter"], text, lines, EvalConfig())
               for name, text in systems.items()}  # fmt: skip
     for name, metric in (("BLEU", "bleu"), ("chrF2", "chrf"), ("TER", "ter")):
         for row, system in enumerate(("near", "far"), 1):

@@ -5,16 +5,16 @@ import math
 
 import pytest
 import torch
-from plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
+from helpers.plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
 
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import DataError, RecipeError, UsageError
-from attnkit.recipe.schema import Search
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base, search
 from attnkit.search.base import advance, highest, predict, top
-from attnkit.tokens import BOS, EOS, PAD, UNK
 
 SPECS = [
-    Search(beam=beam, n_best=n, length_penalty=penalty, max_length=length, **rest)
+    SearchConfig(beam=beam, n_best=n, length_penalty=penalty, max_length=length, **rest)
     for (beam, n), penalty, (length, rest) in itertools.product(
         [(1, 1), (2, 1), (3, 3), (5, 2)],
         [0.0, 1.0, -0.7, 2.5],
@@ -30,7 +30,7 @@ def answers(found: list) -> list:
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
 def test_a_beam_wider_than_all_outputs_finds_what_exhaustive_search_finds(penalty: float) -> None:
     model, source = Toy(size=7), sources(4, size=7)
-    spec = Search(beam=300, n_best=40, length_penalty=penalty, max_length=5)
+    spec = SearchConfig(beam=300, n_best=40, length_penalty=penalty, max_length=5)
     found = search(model, source, spec, lines=range(4))
     for row, hypotheses in zip(source, found, strict=True):
         best = exhaustive(model, row, spec)[:40]
@@ -40,7 +40,7 @@ def test_a_beam_wider_than_all_outputs_finds_what_exhaustive_search_finds(penalt
 
 def test_outputs_cut_at_the_longest_length_come_after_all_complete_ones() -> None:
     model, source = Toy(size=6), sources(3, size=6)
-    spec = Search(beam=64, n_best=60, max_length=4)
+    spec = SearchConfig(beam=64, n_best=60, max_length=4)
     for row, hypotheses in zip(source, search(model, source, spec, lines=range(3)), strict=True):
         best = exhaustive(model, row, spec)
         assert [h.ids for h in hypotheses] == [ids for ids, _ in best]
@@ -48,7 +48,7 @@ def test_outputs_cut_at_the_longest_length_come_after_all_complete_ones() -> Non
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
-def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: Search) -> None:
+def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: SearchConfig) -> None:
     model, source = Toy(seed=3), sources(9, seed=4)
     found = search(model, source, spec, lines=range(9))
     for row, hypotheses in zip(source, found, strict=True):
@@ -58,13 +58,13 @@ def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: Search
 @pytest.mark.parametrize("rest", [{}, {"min_length": 3}, {"no_repeat_ngram": 1}])
 def test_a_beam_of_one_is_greedy_search(rest: dict) -> None:
     model, source = Toy(seed=1), sources(40)
-    greedy = search(model, source, Search(method="greedy", **rest), lines=range(40))
-    assert search(model, source, Search(beam=1, **rest), lines=range(40)) == greedy
+    greedy = search(model, source, SearchConfig(method="greedy", **rest), lines=range(40))
+    assert search(model, source, SearchConfig(beam=1, **rest), lines=range(40)) == greedy
 
 
 def test_long_outputs_equal_those_of_a_plain_search() -> None:
     model, source = Toy(), sources(2)
-    spec = Search(beam=3, n_best=3, max_length=150, min_length=140)
+    spec = SearchConfig(beam=3, n_best=3, max_length=150, min_length=140)
     found = search(model, source, spec, lines=range(2))
     for row, hypotheses in zip(source, found, strict=True):
         assert plain_beam(model, row, spec) == answers(hypotheses)
@@ -75,7 +75,7 @@ def test_room_is_made_as_outputs_grow_not_for_the_longest_length() -> None:
     """2^31 - 1 steps would not fit in memory; the outputs end long before."""
     model, source = Fixed([0.0] * 3 + [5.0] + [0.0] * 3), torch.tensor([[5, EOS]] * 3)
     for options in ({"beam": 2}, {"method": "greedy"}, {"method": "sample"}):
-        spec = Search(max_length=2**31 - 1, min_length=70, **options)
+        spec = SearchConfig(max_length=2**31 - 1, min_length=70, **options)
         for found in search(model, source, spec, lines=range(3)):
             assert found[0].complete
             assert len(found[0].ids) >= 70
@@ -83,7 +83,7 @@ def test_room_is_made_as_outputs_grow_not_for_the_longest_length() -> None:
 
 def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
     model, source = Toy(), sources(20)
-    spec = Search(beam=4, n_best=4, max_length=15)
+    spec = SearchConfig(beam=4, n_best=4, max_length=15)
     together = search(model, source, spec, lines=range(20))
     for number, row in enumerate(source):
         alone = search(model, row[row != PAD][None], spec, lines=[number])
@@ -92,7 +92,7 @@ def test_a_sentence_alone_gives_what_it_gives_in_a_batch() -> None:
 
 def test_sentences_that_are_done_leave_the_batch_with_their_memory() -> None:
     model = Toy()
-    search(model, sources(20), Search(beam=4, max_length=30), lines=range(20))
+    search(model, sources(20), SearchConfig(beam=4, max_length=30), lines=range(20))
     assert model.calls[0] == (20, 20)
     assert model.calls[1][0] == 4 * model.calls[1][1]
     assert model.calls[-1][1] < 20
@@ -104,7 +104,7 @@ def test_sentences_that_are_done_leave_the_batch_with_their_memory() -> None:
 def test_stopping_early_never_changes_the_n_best_list() -> None:
     """Without a penalty on length the exact bound ends searches long before K have finished."""
     model, source = Toy(sharpness=4.0), sources(10)
-    spec = Search(beam=5, n_best=1, length_penalty=0.0, max_length=40)
+    spec = SearchConfig(beam=5, n_best=1, length_penalty=0.0, max_length=40)
     found = search(model, source, spec, lines=range(10))
     work = sum(rows for rows, _ in model.calls)
     for row, hypotheses in zip(source, found, strict=True):
@@ -117,11 +117,11 @@ def test_stopping_early_never_changes_the_n_best_list() -> None:
 def test_equal_scores_are_ordered_by_lowest_id() -> None:
     flat = Fixed([0.0] * 40)
     for beam in (1, 4):
-        spec = Search(beam=beam, n_best=beam, max_length=2, min_length=1)
+        spec = SearchConfig(beam=beam, n_best=beam, max_length=2, min_length=1)
         found = search(flat, torch.tensor([[5, EOS]]), spec, lines=[0])[0]
         assert [h.ids for h in found] == [[4], [4, 4], [4, 5], [4, 6]][:beam]
     greedy = search(
-        flat, torch.tensor([[5, EOS]]), Search(method="greedy", max_length=3), lines=[0]
+        flat, torch.tensor([[5, EOS]]), SearchConfig(method="greedy", max_length=3), lines=[0]
     )
     assert greedy[0][0].ids == []
 
@@ -133,7 +133,7 @@ def test_a_search_full_of_ties_equals_a_plain_one() -> None:
     model.embed = model.embed[columns]
     # copied after the product, which may round equal columns differently
     model.output.register_forward_hook(lambda _, __, logits: logits[..., columns])
-    spec = Search(beam=4, n_best=4, max_length=8)
+    spec = SearchConfig(beam=4, n_best=4, max_length=8)
     found = search(model, source, spec, lines=range(6))
     for row, hypotheses in zip(source, found, strict=True):
         assert plain_beam(model, row, spec) == answers(hypotheses)
@@ -179,7 +179,7 @@ def test_scores_made_in_pieces_give_the_same_answers(
     rest: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, source = Toy(size=50), sources(11, size=50)
-    spec = Search(beam=3, n_best=3, max_length=9, **rest)
+    spec = SearchConfig(beam=3, n_best=3, max_length=9, **rest)
     whole = search(model, source, spec, lines=range(11))
     sizes = []
     model.output.register_forward_hook(lambda _, __, y: sizes.append(y.shape[0]))
@@ -196,9 +196,9 @@ def test_scores_made_in_pieces_give_the_same_answers(
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
     logits = [9.0 if token in FORBIDDEN else 0.0 for token in range(12)]
     for spec in (
-        Search(beam=3, n_best=3, max_length=6, min_length=3),
-        Search(method="greedy", max_length=6, min_length=3),
-        Search(method="sample", n_best=8, max_length=6, min_length=3),
+        SearchConfig(beam=3, n_best=3, max_length=6, min_length=3),
+        SearchConfig(method="greedy", max_length=6, min_length=3),
+        SearchConfig(method="sample", n_best=8, max_length=6, min_length=3),
     ):
         found = search(Fixed(logits), torch.tensor([[5, EOS]] * 3), spec, lines=range(3))
         for hypothesis in itertools.chain(*found):
@@ -207,14 +207,14 @@ def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
 
 
 def test_a_vocabulary_smaller_than_the_beam_gives_all_there_is() -> None:
-    spec = Search(beam=8, n_best=8, max_length=3)
+    spec = SearchConfig(beam=8, n_best=8, max_length=3)
     found = search(Fixed([0, 0, 0, 0.5, 1]), torch.tensor([[4, EOS]]), spec, lines=[0])[0]
     assert sorted(h.ids for h in found) == [[], [4], [4, 4], [4, 4, 4]]
 
 
 def test_scores_are_log_probability_over_length_with_the_end_counted() -> None:
     model = Fixed([-torch.inf, -torch.inf, -torch.inf, 0, 0])
-    spec = Search(beam=4, n_best=3, max_length=3, length_penalty=2.0)
+    spec = SearchConfig(beam=4, n_best=3, max_length=3, length_penalty=2.0)
     found = search(model, torch.tensor([[4, EOS]]), spec, lines=[0])[0]
     half = torch.log(torch.tensor(0.5)).item()
     expected = {(): half, (4,): 2 * half / 4, (4, 4): 3 * half / 9}
@@ -224,7 +224,7 @@ def test_scores_are_log_probability_over_length_with_the_end_counted() -> None:
 
 def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
     for method in ("beam", "greedy", "sample"):
-        spec = Search(method=method)
+        spec = SearchConfig(method=method)
         with pytest.raises(DataError, match="answers NaN in the batch of lines 8 to 10: its weig"):
             search(Fixed([float("nan")] * 9), torch.tensor([[5, EOS]] * 2), spec, lines=[9, 7])
 
@@ -232,23 +232,23 @@ def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
 def test_more_hypotheses_than_the_method_gives_are_refused() -> None:
     source = torch.tensor([[5, EOS]])
     with pytest.raises(RecipeError, match="n_best: 3 hypotheses .*method beam gives at most 2"):
-        search(Toy(), source, Search(beam=2, n_best=3), lines=[0])
+        search(Toy(), source, SearchConfig(beam=2, n_best=3), lines=[0])
     with pytest.raises(RecipeError, match="method greedy gives at most 1; use a beam of 2"):
-        search(Toy(), source, Search(method="greedy", n_best=2), lines=[0])
+        search(Toy(), source, SearchConfig(method="greedy", n_best=2), lines=[0])
 
 
 def test_an_encoder_cannot_generate() -> None:
     model = Toy()
     model.shape = "encoder"
     with pytest.raises(UsageError, match="has no decoder"):
-        search(model, sources(1), Search(), lines=[0])
+        search(model, sources(1), SearchConfig(), lines=[0])
 
 
 def test_the_model_keeps_its_mode_and_answers_as_in_evaluation() -> None:
     model = Toy().train()
     seen = []
     model.output.register_forward_pre_hook(lambda module, _: seen.append(module.training))
-    search(model, sources(2), Search(), lines=range(2))
+    search(model, sources(2), SearchConfig(), lines=range(2))
     assert not any(seen)
     assert model.training
 
@@ -256,7 +256,7 @@ def test_the_model_keeps_its_mode_and_answers_as_in_evaluation() -> None:
 def test_the_model_s_positions_limit_the_output() -> None:
     model = Toy(sharpness=0.1)
     model.limit = 3
-    spec = Search(method="greedy", max_length=50, min_length=40)
+    spec = SearchConfig(method="greedy", max_length=50, min_length=40)
     assert len(search(model, sources(1), spec, lines=[0])[0][0].ids) == 3
     model.shape = "decoder"
     with pytest.raises(DataError, match="6 tokens and the model 3 positions .* shorten the input"):
@@ -264,4 +264,4 @@ def test_the_model_s_positions_limit_the_output() -> None:
 
 
 def test_an_empty_batch_has_no_answers() -> None:
-    assert search(Toy(), sources(0), Search(), lines=[]) == []
+    assert search(Toy(), sources(0), SearchConfig(), lines=[]) == []

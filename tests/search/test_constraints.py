@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from plain_search import FORBIDDEN, repeats
+from helpers.plain_search import FORBIDDEN, repeats
 
-from attnkit.recipe.schema import Search
+from attnkit.data.tokenizer import EOS
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search.constraints import constrain
-from attnkit.tokens import EOS
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -18,7 +18,7 @@ def test_ngram_blocking_bans_what_a_loop_over_the_vocabulary_bans(order: int, le
     prefix = np.random.default_rng(order).integers(4, 8, (50, length))
     scores = torch.randn(50, 9)
     before = scores.clone()
-    constrain(scores, Search(no_repeat_ngram=order), length, torch.from_numpy(prefix))
+    constrain(scores, SearchConfig(no_repeat_ngram=order), length, torch.from_numpy(prefix))
     for row, tokens in enumerate(prefix.tolist()):
         for token in range(9):
             banned = token in FORBIDDEN or repeats(tokens, token, order)
@@ -29,13 +29,13 @@ def test_ngram_blocking_bans_what_a_loop_over_the_vocabulary_bans(order: int, le
 def test_the_end_is_banned_until_the_shortest_length() -> None:
     for produced, banned in ((0, True), (1, True), (2, False), (3, False)):
         scores = torch.zeros(2, 8)
-        constrain(scores, Search(min_length=2), produced, None)
+        constrain(scores, SearchConfig(min_length=2), produced, None)
         assert (scores[:, EOS] == -math.inf).tolist() == [banned] * 2
 
 
 def test_the_end_is_allowed_where_nothing_else_is() -> None:
     scores = torch.zeros(2, 6)
     prefix = torch.tensor([[4, 5], [4, 4]])
-    constrain(scores, Search(min_length=9, no_repeat_ngram=1), 2, prefix)
+    constrain(scores, SearchConfig(min_length=9, no_repeat_ngram=1), 2, prefix)
     assert scores[0].tolist() == [-math.inf] * 3 + [0.0] + [-math.inf] * 2
     assert scores[1].tolist() == [-math.inf] * 5 + [0.0]

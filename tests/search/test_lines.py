@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from plain_search import clocks, follow, plain_beam, plain_sample
-from trained import LENGTH, recipe, tokenizer
+from helpers.plain_search import clocks, follow, plain_beam, plain_sample
+from helpers.trained import LENGTH, recipe, tokenizer
 
 from attnkit import models
+from attnkit.data.tokenizer import BOS, EOS
 from attnkit.models import Model
-from attnkit.recipe.schema import Attention, Data, Layers, Roles, Search
-from attnkit.recipe.schema import Model as Shape
+from attnkit.recipe.schema import AttentionConfig, DataConfig, Layers, Roles, SearchConfig
+from attnkit.recipe.schema import ModelConfig as Shape
 from attnkit.search import Tally, search, translate
-from attnkit.tokens import BOS, EOS
 
 TEXTS = [
     "one red dog",
@@ -40,10 +40,10 @@ def build(shape: Shape, seed: int = 0) -> Model:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return build(recipe(Data(test="none")).model)
+    return build(recipe(DataConfig(test="none")).model)
 
 
-def read(model: Model, spec: Search, texts: list[str] = TEXTS, **options: object) -> list:
+def read(model: Model, spec: SearchConfig, texts: list[str] = TEXTS, **options: object) -> list:
     return list(translate(model, tokenizer(), texts, spec, max_source=LENGTH, **options))
 
 
@@ -64,21 +64,21 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str) -> None:
     word = name if name in ("synthesizer-random", "linear") else "scaled-dot"
-    own = Attention(name=word)
+    own = AttentionConfig(name=word)
     shape = Shape(
         width=16,
         heads=2,
         ff=32,
         layers=Layers(encoder=1, decoder=2),
-        attention=Roles(encoder=own, decoder=own, cross=Attention()),
+        attention=Roles(encoder=own, decoder=own, cross=AttentionConfig()),
         **SHAPES[name],
     )
     model = build(shape)
     texts = [text for text in TEXTS if text.strip()]
     rows = [[*ids, EOS] for ids in tokenizer().source.encode(texts)]
     source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True)
-    beam = Search(beam=3, n_best=3, max_length=12)
-    draws = Search(method="sample", top_p=0.9, max_length=12)
+    beam = SearchConfig(beam=3, n_best=3, max_length=12)
+    draws = SearchConfig(method="sample", top_p=0.9, max_length=12)
     times = clocks(1, range(9), 1, 12, model.output.out_features)
     found = search(model, source, beam, lines=range(len(rows)))
     drawn = search(model, source, draws, lines=range(len(rows)))
@@ -97,9 +97,9 @@ def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str)
 @pytest.mark.parametrize("budget", [1, 60, 8192])
 def test_answers_do_not_depend_on_blocks_and_batches(model: Model, block: int, budget: int) -> None:
     for spec in (
-        Search(beam=3, n_best=2, max_length=9),
-        Search(method="greedy", max_length=9),
-        Search(method="sample", n_best=2, top_p=0.9, max_length=9),
+        SearchConfig(beam=3, n_best=2, max_length=9),
+        SearchConfig(method="greedy", max_length=9),
+        SearchConfig(method="sample", n_best=2, top_p=0.9, max_length=9),
     ):
         together = read(model, spec)
         split = spec.model_copy(update={"batch_tokens": budget})
@@ -107,7 +107,7 @@ def test_answers_do_not_depend_on_blocks_and_batches(model: Model, block: int, b
 
 
 def test_lines_come_back_in_order_one_for_one(model: Model) -> None:
-    spec = Search(beam=2, max_length=8)
+    spec = SearchConfig(beam=2, max_length=8)
     answers = read(model, spec)
     assert len(answers) == len(TEXTS)
     for text, answer in zip(TEXTS, answers, strict=True):
@@ -115,8 +115,8 @@ def test_lines_come_back_in_order_one_for_one(model: Model) -> None:
 
 
 def test_a_line_without_text_gives_empty_lines_and_never_meets_the_model() -> None:
-    spec = Search(beam=3, n_best=3)
-    model = build(recipe(Data(test="none")).model)
+    spec = SearchConfig(beam=3, n_best=3)
+    model = build(recipe(DataConfig(test="none")).model)
     model.register_forward_pre_hook(lambda *_: pytest.fail("the model was asked"))
     model.start = lambda *_, **__: pytest.fail("the model was asked")  # type: ignore[method-assign]
     for blank in ("", "   ", "\t\u2003\u00a0", "\u2581"):
@@ -126,7 +126,7 @@ def test_a_line_without_text_gives_empty_lines_and_never_meets_the_model() -> No
 def test_there_are_always_n_best_outputs(model: Model) -> None:
     """One step has one output per token: fewer are there than a wide list asks for."""
     size = len(tokenizer().target)
-    (answers,) = read(model, Search(beam=size, n_best=size, max_length=1), ["cats"])
+    (answers,) = read(model, SearchConfig(beam=size, n_best=size, max_length=1), ["cats"])
     assert len(answers) == size
     assert [text for text, score in answers if score == -math.inf] == ["", "", ""]
 
@@ -134,7 +134,7 @@ def test_there_are_always_n_best_outputs(model: Model) -> None:
 def test_what_happened_to_lines_is_counted(model: Model) -> None:
     tally = Tally()
     texts = ["cats " * 40, "", "two cats"]
-    spec = Search(max_length=3, min_length=2)
+    spec = SearchConfig(max_length=3, min_length=2)
     list(translate(model, tokenizer(), texts, spec, max_source=9, tally=tally))
     assert (tally.lines, tally.empty, tally.truncated) == (3, 1, 1)
     assert tally.unfinished == sum(
@@ -146,7 +146,7 @@ def test_what_happened_to_lines_is_counted(model: Model) -> None:
 def test_a_long_line_is_cut_to_the_first_tokens_and_the_end(model: Model) -> None:
     text = "a dog and a cat and two dogs"
     ids = tokenizer().source.encode([text])[0]
-    spec = Search(beam=2, max_length=9)
+    spec = SearchConfig(beam=2, max_length=9)
     expected = search(model, torch.tensor([[*ids[:4], EOS]]), spec, lines=[0])[0][0]
     (answer,) = list(translate(model, tokenizer(), [text], spec, max_source=5))
     assert answer[0] == (
@@ -164,15 +164,15 @@ def test_lines_are_read_a_block_at_a_time(model: Model) -> None:
             yield "cats"
 
     answers = translate(
-        model, tokenizer(), endless(), Search(max_length=2), max_source=LENGTH, block=4
+        model, tokenizer(), endless(), SearchConfig(max_length=2), max_source=LENGTH, block=4
     )
     next(answers)
     assert len(asked) == 4
 
 
 def test_a_language_model_continues_its_prompts() -> None:
-    model = build(recipe(Data(test="none"), "language-modeling").model)
-    spec = Search(method="greedy", max_length=6)
+    model = build(recipe(DataConfig(test="none"), "language-modeling").model)
+    spec = SearchConfig(method="greedy", max_length=6)
     texts = ["two", "a dog and a", "", "one red dog and a very red cat"]
     answers = read(model, spec, texts, prompts=True)
     assert answers[2] == [("", 0.0)]
@@ -188,8 +188,8 @@ def test_a_language_model_continues_its_prompts() -> None:
 
 
 def test_a_long_prompt_keeps_its_last_tokens() -> None:
-    model = build(recipe(Data(test="none"), "language-modeling").model)
-    spec = Search(method="greedy", max_length=6)
+    model = build(recipe(DataConfig(test="none"), "language-modeling").model)
+    spec = SearchConfig(method="greedy", max_length=6)
     ids = tokenizer().target.encode(["a dog and a cat and two dogs"])[0]
     (answer,) = translate(
         model, tokenizer(), ["a dog and a cat and two dogs"], spec, max_source=5, prompts=True
@@ -200,17 +200,17 @@ def test_a_long_prompt_keeps_its_last_tokens() -> None:
 
 
 def test_the_limit_of_a_decoder_is_the_same_for_short_and_long_inputs() -> None:
-    shape = recipe(Data(test="none"), "language-modeling").model
+    shape = recipe(DataConfig(test="none"), "language-modeling").model
     model = build(shape.model_copy(update={"positions": "learned"}))
     assert model.limit == 2 * (LENGTH + 1)
-    spec = Search(method="greedy", min_length=499, max_length=500)
+    spec = SearchConfig(method="greedy", min_length=499, max_length=500)
     tally = Tally()
     read(model, spec, ["cats", "one red dog and a very red cat"], tally=tally)
     assert tally.unfinished == 2
 
 
 def test_scores_are_log_probabilities_of_the_model(model: Model) -> None:
-    spec = Search(beam=3, n_best=3, max_length=12, length_penalty=0.7)
+    spec = SearchConfig(beam=3, n_best=3, max_length=12, length_penalty=0.7)
     source = torch.tensor([[*tokenizer().source.encode(["two cats"])[0], EOS]])
     for hypothesis in search(model, source, spec, lines=[0])[0]:
         whole = [*hypothesis.ids, *[EOS] * hypothesis.complete]

@@ -6,12 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from plain_search import Fixed, Toy, clocks, plain_sample, sources
+from helpers.plain_search import Fixed, Toy, clocks, plain_sample, sources
 
-from attnkit.recipe.schema import Search
+from attnkit.data.tokenizer import EOS, PAD
+from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search
 from attnkit.search.sample import Clocks, draw
-from attnkit.tokens import EOS, PAD
 
 SPECS = [
     {},
@@ -34,7 +34,7 @@ def shown(found: list) -> list:
 @pytest.mark.parametrize("options", SPECS, ids=str)
 def test_samples_equal_those_of_a_plain_race(options: dict, size: int) -> None:
     model, source = Toy(size, sharpness=0.5), sources(4, size)
-    spec = Search(method="sample", max_length=9, seed=5, **options)
+    spec = SearchConfig(method="sample", max_length=9, seed=5, **options)
     lines = [7, 0, 3, 1]
     numbers = clocks(5, lines, spec.n_best, 9, size)
     found = search(model, source, spec, lines=lines)
@@ -46,7 +46,7 @@ def test_samples_equal_those_of_a_plain_race(options: dict, size: int) -> None:
 @pytest.mark.parametrize("options", [{}, {"n_best": 3, "top_p": 0.9, "no_repeat_ngram": 3}])
 def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
     model, source = Toy(), sources(12)
-    spec = Search(method="sample", max_length=20, **options)
+    spec = SearchConfig(method="sample", max_length=20, **options)
     together = search(model, source, spec, lines=range(100, 112))
     back = search(model, source.flip(0), spec, lines=range(111, 99, -1))[::-1]
     for number, row in enumerate(source):
@@ -67,7 +67,7 @@ def test_clocks_are_those_of_one_generator_a_draw() -> None:
 
 def test_long_outputs_equal_those_of_a_plain_race() -> None:
     model, source = Toy(), sources(2)
-    spec = Search(method="sample", max_length=150, min_length=140, top_k=5)
+    spec = SearchConfig(method="sample", max_length=150, min_length=140, top_k=5)
     numbers = clocks(1, range(2), 1, 150, model.output.out_features)
     found = search(model, source, spec, lines=range(2))
     for row, number, hypotheses in zip(source, numbers, found, strict=True):
@@ -83,7 +83,7 @@ def test_draws_follow_the_distribution() -> None:
     times = torch.from_numpy(np.random.default_rng(0).standard_exponential((20_000, 8)))
     kept = {4: 0.5 / 0.8, 5: 0.3 / 0.8}
     for options, expected in (({}, share), ({"top_p": 0.8}, kept), ({"top_k": 2}, kept)):
-        spec = Search(method="sample", **options)
+        spec = SearchConfig(method="sample", **options)
         found = Counter(draw(scores, times, spec).tolist())
         assert set(found) == set(expected)
         for token, p in expected.items():
@@ -95,28 +95,30 @@ def test_a_share_met_exactly_keeps_no_further_token() -> None:
     # the later a token is, the sooner its clock rings
     times = torch.tensor([[1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-7, 1e-9]])
     for share, token in ((0.4, 4), (0.5, 4), (0.6, 5), (0.75, 5), (0.76, 6)):
-        spec = Search(method="sample", top_p=share)
+        spec = SearchConfig(method="sample", top_p=share)
         assert draw(scores.double(), times, spec).item() == token
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3])
 def test_a_temperature_near_zero_is_greedy_search(temperature: float) -> None:
     model, source = Toy(), sources(10)
-    cold = search(model, source, Search(method="sample", temperature=temperature), lines=range(10))
-    assert cold == search(model, source, Search(method="greedy"), lines=range(10))
+    cold = search(
+        model, source, SearchConfig(method="sample", temperature=temperature), lines=range(10)
+    )
+    assert cold == search(model, source, SearchConfig(method="greedy"), lines=range(10))
 
 
 def test_one_kept_token_is_greedy_search() -> None:
     model, source = Toy(), sources(10)
-    greedy = search(model, source, Search(method="greedy"), lines=range(10))
+    greedy = search(model, source, SearchConfig(method="greedy"), lines=range(10))
     for options in ({"top_k": 1}, {"top_p": 1e-9}):
-        spec = Search(method="sample", **options)
+        spec = SearchConfig(method="sample", **options)
         assert search(model, source, spec, lines=range(10)) == greedy
 
 
 def test_sentences_leave_when_all_their_draws_have_ended() -> None:
     model = Toy()
-    spec = Search(method="sample", n_best=3, max_length=30)
+    spec = SearchConfig(method="sample", n_best=3, max_length=30)
     search(model, sources(20), spec, lines=range(20))
     left = [sentences for _, sentences in model.calls]
     assert left == sorted(left, reverse=True)
@@ -128,6 +130,6 @@ def test_sentences_leave_when_all_their_draws_have_ended() -> None:
 @pytest.mark.parametrize("method", ["sample", "greedy"])
 def test_nothing_left_to_choose_closes_the_output(method: str) -> None:
     model = Fixed([-math.inf] * 4 + [0.0])
-    spec = Search(method=method, no_repeat_ngram=1)
+    spec = SearchConfig(method=method, no_repeat_ngram=1)
     found = search(model, torch.tensor([[4, EOS]]), spec, lines=[0])[0]
     assert [(h.ids, h.complete) for h in found] == [([4], False)]

@@ -4,16 +4,16 @@ import io
 import re
 
 import numpy as np
+from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, tokens
 
-from attnkit.maps import Layer, Maps, Token
+from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
+from attnkit.show.colour_scale import SCALES
 from attnkit.show.heatmap import WIDES, Heatmap
-from attnkit.show.scale import SCALES
-from attnkit.show.view import View, difference, different, view
+from attnkit.show.map_view import View, difference, different, view
 
 
 def plain_view(queries: str, keys: str, matrix: object, **options: object) -> View:
@@ -104,8 +104,8 @@ def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
 def test_titles_say_where_a_map_comes_from() -> None:
     axis = tokens("a b")
     weights = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].astype(np.float32)
-    layer = Layer(3, "performer", exact=False, distance=(0.25, 0.125))
-    maps = Maps("encoder", weights, (layer,), (0, 5), axis, axis)
+    layer = MapLayer(3, "performer", exact=False, distance=(0.25, 0.125))
+    maps = AttentionMaps("encoder", weights, (layer,), (0, 5), axis, axis)
     one = view(maps, 3, 5)
     assert one.title == "encoder self-attention, layer 3, head 5: performer (effective)"
     assert one.notes[-1] == "mean total variation from exact softmax attention: 0.125 (0 to 1)"
@@ -119,8 +119,8 @@ def test_titles_say_where_a_map_comes_from() -> None:
 def test_static_maps_say_so() -> None:
     axis = tokens("a b")
     weights = np.ones((1, 1, 2, 2), np.float32) / 2
-    layer = Layer(0, "synthesizer-random", static=True)
-    found = drawn(Heatmap(view(Maps("encoder", weights, (layer,), (0,), axis, axis))), 80)
+    layer = MapLayer(0, "synthesizer-random", static=True)
+    found = drawn(Heatmap(view(AttentionMaps("encoder", weights, (layer,), (0,), axis, axis))), 80)
     assert "static: the same for every text of this length" in found
 
 

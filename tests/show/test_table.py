@@ -10,9 +10,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from attnkit.show import formats
-from attnkit.show.screen import Screen
+from attnkit.show import table_formats
 from attnkit.show.table import Cell, Column, Table, comparison_table
+from attnkit.show.table_screen import Screen
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 HOSTILE = "\x1b]0;x\x07[/b]\u202e&<|_*\\%${}#~^\n`"
@@ -223,25 +223,25 @@ def test_hostile_text_is_harmless_on_screen(width: int) -> None:
 
 
 def test_markdown_is_a_table_with_escaped_text() -> None:
-    text = formats.markdown(comparison_table(comparison()))
+    text = table_formats.markdown(comparison_table(comparison()))
     lines = text.split("\n")
     assert lines[0] == "**translation/multi30k: test**"
     assert lines[2].startswith("| variant | BLEU | difference | TER |")
     assert lines[3] == "| :--- |" + " ---: |" * 7
     assert lines[6].startswith("| linear | **41.25 \u00b1 0.35** | +1.75 p=0.008 \\* |")
     assert f"- BLEU: {SIGNATURE}".replace("|", "\\|") in lines
-    escaped = formats.markdown(hostile())
+    escaped = table_formats.markdown(hostile())
     assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%${}#\\~^ \\`" in escaped
     assert escaped.count("\n") == 7
 
 
 def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
-    text = formats.latex(comparison_table(comparison()))
+    text = table_formats.latex(comparison_table(comparison()))
     assert r"\begin{tabular}{lrrrrrrr}" in text
     assert r"\toprule" in text
     assert r"linear & \textbf{41.25 $\pm$ 0.35} & +1.75 p=0.008 *" in text
     assert "& $-$1.00 p=0.010 *" in text
-    escaped = formats.latex(hostile())
+    escaped = table_formats.latex(hostile())
     assert (
         r"\textbackslash{}x1b]0;x\textbackslash{}x07[/b]\textbackslash{}u202e\&$<$\textbar{}\_*"
         r"\textbackslash{}\%\$\{\}\#\textasciitilde{}\textasciicircum{} `"
@@ -249,7 +249,7 @@ def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
 
 
 def test_csv_has_every_number_in_full_and_the_runs_it_comes_from() -> None:
-    rows = list(csv.DictReader(io.StringIO(formats.csv_text(comparison_table(comparison())))))
+    rows = list(csv.DictReader(io.StringIO(table_formats.csv_text(comparison_table(comparison())))))
     assert [row["variant"] for row in rows] == ["vanilla", "synthesizer-random", "linear"]
     assert float(rows[2]["bleu"]) == 41.25
     assert float(rows[2]["bleu_sd"]) == pytest.approx(0.5**1.5)
@@ -260,13 +260,13 @@ def test_csv_has_every_number_in_full_and_the_runs_it_comes_from() -> None:
     assert rows[2]["runs"].endswith("linear/seed-2")
     assert rows[0]["bleu_p"] == ""
     assert rows[0]["train_tokens_per_second"] == "7712.25"
-    (only,) = csv.DictReader(io.StringIO(formats.csv_text(hostile())))
+    (only,) = csv.DictReader(io.StringIO(table_formats.csv_text(hostile())))
     assert only["a"].startswith("\\x1b]0;x")
     assert only["b"] == "1.5"
 
 
 def test_json_has_the_rows_as_named_values() -> None:
-    read = json.loads(formats.json_text(comparison_table(comparison())))
+    read = json.loads(table_formats.json_text(comparison_table(comparison())))
     assert read["title"] == "translation/multi30k: test"
     assert read["rows"][2]["bleu"] == 41.25
     assert len(read["notes"]) == 6

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_page import HOSTILE, Document
-from test_trace_screen import context, made
+from helpers.pages import HOSTILE, Document
+from helpers.traces import context, made
 
 from attnkit.errors import UsageError
 from attnkit.nbce.trace import Spoken, Trace
-from attnkit.show.tracepage import SUREST, page
+from attnkit.show.trace_page import SUREST, page
 
 
 def hostile() -> Trace:

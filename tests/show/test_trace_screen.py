@@ -4,40 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
+from helpers.traces import context, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
 
-from attnkit.nbce.contexts import Context, Part
-from attnkit.nbce.merge import Rule
-from attnkit.nbce.trace import Spoken, Trace
+from attnkit.nbce.trace import Spoken
+from attnkit.show.answers import Replies, Said
 from attnkit.show.colour import VOICES, lab
-from attnkit.show.replies import Replies, Said
-from attnkit.show.trace import LETTERS, OTHERS, TraceScreen, voices
-
-
-def context(name: str, text: str) -> Context:
-    return Context(text, (Part(name, 0, len(text)),))
-
-
-CONTEXTS = (
-    context("rome.txt", "Rome lies on the Tiber, said \x1b[31mLivy."),
-    context("berlin.txt", "Berlin lies on the Spree."),
-    context("paris.txt", "Paris is the capital of France, and it lies on the Seine."),
-)
-SAID = (("Paris", 2, 0.2), (" lies", 2, 0.8), (" on", 0, 0.1), (" the", 0, 0.0), (" Seine", 2, 0.4))
-
-
-def made(pool: str = "entropy", apart: int | None = None) -> Trace:
-    tokens = []
-    for number, (text, chosen, entropy) in enumerate(SAID):
-        entropies = tuple(entropy if at == chosen else 0.6 + at / 2 for at in range(3))
-        speaker = chosen if pool == "entropy" else None
-        tokens.append(Spoken(text, speaker, entropies, number == apart))
-    end = Spoken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
-    rule = Rule(pool)  # type: ignore[arg-type]
-    return Trace("runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end))
+from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, voices
 
 
 def plain(text: str) -> str:

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead
-from attnkit.recipe.schema import Train
+from attnkit.recipe.schema import TrainConfig
 from attnkit.train.averaging import Averaging
-from attnkit.train.precision import Worker
+from attnkit.train.precision import GradientWorker
 
 
 class Small(nn.Module):
@@ -26,7 +26,7 @@ class Small(nn.Module):
 def test_what_a_16_bit_copy_counts_and_draws_is_the_masters() -> None:
     model = Small()
     before = model.layer.mechanism.projection.clone()
-    worker = Worker(model, "bf16")
+    worker = GradientWorker(model, "bf16")
     ids = torch.tensor([[1, 2, 3]])
     for _ in range(2):
         worker.backward(worker.losses(None, ids, ids, 0.0).total, 3)
@@ -39,7 +39,7 @@ def test_what_a_16_bit_copy_counts_and_draws_is_the_masters() -> None:
 def test_averages_take_the_newest_directions_and_counts_not_their_means() -> None:
     for settings in ({"ema": 0.9}, {"average": 3}):
         model = Small()
-        averaging = Averaging(Train(**settings), model)
+        averaging = Averaging(TrainConfig(**settings), model)
         x = torch.randn(1, 4, 8)
         for step in range(1, 6):
             model.layer(x, Mask.packed(4, x.device, causal=True))

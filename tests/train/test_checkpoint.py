@@ -14,16 +14,10 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from faults import FAULTS, Faulty, Killed
+from helpers.faults import FAULTS, Faulty, Killed
 from torch import Tensor
 
-from attnkit.errors import (
-    AttnkitError,
-    DataError,
-    DivergedError,
-    OutputError,
-    OutputPathError,
-)
+from attnkit.errors import AttnkitError, DataError, DivergedError, OutputError, OutputPathError
 from attnkit.runs import Run
 from attnkit.train import checkpoint
 

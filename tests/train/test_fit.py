@@ -6,20 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from small import StopAt, digests, job, run_through, small_recipe, write_corpus
+from helpers.small import StopAt, digests, job, run_through, small_recipe, write_corpus
 
 from attnkit import models
 from attnkit.data.batch import Batch, collate
-from attnkit.data.plan import plan
+from attnkit.data.batch_plan import plan
+from attnkit.data.preparation import prepare
 from attnkit.errors import DivergedError, MemoryLimitError, StoppedError
-from attnkit.prepare import prepare
-from attnkit.recipe.schema import Attention, Data, Roles
+from attnkit.recipe.schema import AttentionConfig, DataConfig, Roles
 from attnkit.runs import Run
-from attnkit.tensors import read
-from attnkit.train.events import Finished, Note, Progress, Saved, Started, Validated
+from attnkit.storage.tensors import read
+from attnkit.train.batch_stream import BatchStream, score_budget
+from attnkit.train.events import (
+    FinishedEvent,
+    NoteEvent,
+    ProgressEvent,
+    SavedEvent,
+    StartedEvent,
+    ValidatedEvent,
+)
 from attnkit.train.fit import Training, fit
-from attnkit.train.precision import Worker, choose
-from attnkit.train.stream import Stream, score_budget
+from attnkit.train.precision import GradientWorker, choose
 
 EPOCH = 5  # updates of one batch in an epoch of the small corpus
 
@@ -64,14 +71,14 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one
 
 def test_the_small_corpus_has_as_many_batches_as_the_stops_assume(tmp_path: Path) -> None:
     made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
-    stream = Stream(lambda _: made.prepared.train, 56, seed=1)
+    stream = BatchStream(lambda _: made.prepared.train, 56, seed=1)
     assert len(stream.batches) == EPOCH
 
 
 def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     events = run_through(job(tmp_path, recipe, StopAt([12])))
-    assert isinstance(events[-1], Finished)
+    assert isinstance(events[-1], FinishedEvent)
     assert Run.open(tmp_path / "run").finished
 
 
@@ -83,7 +90,7 @@ def test_resuming_a_checkpoint_made_after_the_last_one_repeats_no_log_line(
     with pytest.raises(StoppedError):
         run_through(job(tmp_path, recipe, StopAt([stop])))
     events = run_through(job(tmp_path, recipe))
-    started = next(event for event in events if isinstance(event, Started))
+    started = next(event for event in events if isinstance(event, StartedEvent))
     assert started.resumed_from == stop
     steps = [record["step"] for record in Run.open(tmp_path / "run").records()]
     assert steps == [3, 5, 6, 9, 10, 12, 12]
@@ -104,7 +111,7 @@ def test_four_batches_of_eight_give_the_gradient_of_one_of_thirty_two(tmp_path: 
     model, whole, parts = whole_and_parts(tmp_path)
     gradients, losses = [], []
     for batches in ([whole], parts):
-        worker = Worker(model, "fp32")
+        worker = GradientWorker(model, "fp32")
         tokens = sum(batch.tokens for batch in batches)
         total = 0.0
         for batch in batches:
@@ -128,7 +135,7 @@ def test_short_floats_give_nearly_the_gradient_of_float32(
     model = model.float()
     norms = []
     for kind in ("fp32", precision):
-        worker = Worker(model, kind)
+        worker = GradientWorker(model, kind)
         found = worker.losses(whole.source, whole.input, whole.output, 0.1)
         worker.backward(found.total, whole.tokens)
         scale = worker.scaler.get_scale() if worker.scaler.is_enabled() else 1.0
@@ -142,13 +149,13 @@ def test_the_logged_loss_is_plain_cross_entropy_a_token(tmp_path: Path) -> None:
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"dropout": 0.0})})
     made = job(tmp_path, recipe)
     training = Training(made)
-    batch = Stream(lambda _: made.prepared.train, 56, seed=1).take(1)[0]
+    batch = BatchStream(lambda _: made.prepared.train, 56, seed=1).take(1)[0]
     with torch.no_grad():
         logits = training.model(batch.source, batch.input)
     expected = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), batch.output.flatten(), ignore_index=0
     )
-    progress = next(event for event in fit(made) if isinstance(event, Progress))
+    progress = next(event for event in fit(made) if isinstance(event, ProgressEvent))
     assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -176,7 +183,7 @@ def test_space_is_demanded_for_all_that_a_training_keeps(
 ) -> None:
     """Three checkpoints of three copies were demanded, whatever was averaged."""
     demanded: list[int] = []
-    monkeypatch.setattr("attnkit.files.check_space", lambda _, size: demanded.append(size))
+    monkeypatch.setattr("attnkit.storage.files.check_space", lambda _, size: demanded.append(size))
     run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), **settings)))
     run = Run.open(tmp_path / "run")
     assert len(list(run.checkpoints.iterdir())) == kept - 1
@@ -202,7 +209,7 @@ def test_training_stops_when_validations_no_longer_improve(tmp_path: Path) -> No
         write_corpus(tmp_path), lr=1e-12, valid_every=1, patience=2, choose="best", steps=12
     )
     events = run_through(job(tmp_path, recipe))
-    values = [event.value for event in events if isinstance(event, Validated)]
+    values = [event.value for event in events if isinstance(event, ValidatedEvent)]
     worst = len(values) - 1 - values.index(min(values))
     assert worst == 2
     assert events[-1].reason == "patience"
@@ -211,7 +218,7 @@ def test_training_stops_when_validations_no_longer_improve(tmp_path: Path) -> No
 
 def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), monitor="chrf", steps=5)
-    validated = [e for e in run_through(job(tmp_path, recipe)) if isinstance(e, Validated)]
+    validated = [e for e in run_through(job(tmp_path, recipe)) if isinstance(e, ValidatedEvent)]
     assert validated[0].monitor == "chrf"
     assert 0 <= validated[0].value <= 100
 
@@ -246,14 +253,14 @@ def test_a_gradient_that_is_not_finite_names_its_parameter_and_the_good_checkpoi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = job(tmp_path, small_recipe(write_corpus(tmp_path), valid_every=2))
-    plain = Worker.backward
+    plain = GradientWorker.backward
 
-    def spoil(self: Worker, total: torch.Tensor, divisor: int) -> None:
+    def spoil(self: GradientWorker, total: torch.Tensor, divisor: int) -> None:
         plain(self, total, divisor)
         if len(list(made.run.checkpoints.glob("step-*"))) == 1:
             self.master.encoder.blocks[0].norm_attention.weight.grad[3] = torch.inf
 
-    monkeypatch.setattr(Worker, "backward", spoil)
+    monkeypatch.setattr(GradientWorker, "backward", spoil)
     with pytest.raises(DivergedError, match=r"step 3: the gradient .* step 2 is saved") as caught:
         run_through(made)
     assert "gradient of encoder.blocks.0.norm_attention.weight" in str(caught.value)
@@ -265,7 +272,7 @@ def test_running_out_of_memory_says_what_to_change(
     def fail(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Worker, "losses", fail)
+    monkeypatch.setattr(GradientWorker, "losses", fail)
     with pytest.raises(MemoryLimitError) as caught:
         run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
     assert "try train.batch_tokens=28 train.accumulate=2" in str(caught.value)
@@ -277,7 +284,7 @@ def test_an_error_that_is_no_lack_of_memory_is_passed_on(
     def fail(*_: Any) -> None:
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(Worker, "losses", fail)
+    monkeypatch.setattr(GradientWorker, "losses", fail)
     with pytest.raises(RuntimeError, match="shapes do not match"):
         run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
 
@@ -293,7 +300,7 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_only(tmp_path: Path) -> Non
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
     events = run_through(job(tmp_path, recipe))
-    note = next(event for event in events if isinstance(event, Note))
+    note = next(event for event in events if isinstance(event, NoteEvent))
     assert "going on from step 5, 3 steps are repeated" in note.text
     assert list(digests(tmp_path)) == list(digests(whole))
 
@@ -313,7 +320,7 @@ def test_events_are_plain_json_with_an_event_key(tmp_path: Path) -> None:
     events = run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
     kinds = {json.loads(json.dumps(event.json()))["event"] for event in events}
     assert kinds == {"started", "progress", "validated", "saved", "finished"}
-    assert [e.step for e in events if isinstance(e, Saved)] == [5, 10, 12]
+    assert [e.step for e in events if isinstance(e, SavedEvent)] == [5, 10, 12]
 
 
 def test_subword_sampling_changes_epochs_and_resumes_exactly(tmp_path: Path) -> None:
@@ -332,7 +339,7 @@ def test_only_quadratic_mechanisms_keep_to_a_budget_of_scores(
     tmp_path: Path, word: str, expected: int | None
 ) -> None:
     recipe = small_recipe(write_corpus(tmp_path), batch_scores=500)
-    roles = dict.fromkeys(("encoder", "decoder", "cross"), Attention(name=word))
+    roles = dict.fromkeys(("encoder", "decoder", "cross"), AttentionConfig(name=word))
     model = recipe.model.model_copy(update={"attention": Roles(**roles)})
     recipe = recipe.model_copy(update={"model": model})
     assert score_budget(recipe) == expected
@@ -344,12 +351,12 @@ def test_a_language_model_and_a_decoder_of_pairs_train(tmp_path: Path) -> None:
     data = write_corpus(tmp_path)
     recipe = small_recipe(data, steps=40, lr=1e-2, valid_every=20)
     decoder = recipe.model.model_copy(update={"shape": "decoder"})
-    plain = Data(
+    plain = DataConfig(
         train=data.train[0], valid=data.valid[0], test=data.test[0], format="plain", max_length=16
     )
     language = {"task": "language-modeling", "data": plain, "model": decoder}
     causal = {"train": recipe.train.model_copy(update={"objective": "causal"})}
     for number, changes in enumerate(({"model": decoder}, language | causal)):
         made = job(tmp_path / str(number), recipe.model_copy(update=changes))
-        losses = [e.loss for e in run_through(made) if isinstance(e, Validated)]
+        losses = [e.loss for e in run_through(made) if isinstance(e, ValidatedEvent)]
         assert losses[-1] < losses[0] < 4

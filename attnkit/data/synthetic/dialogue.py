@@ -166,7 +166,7 @@ class Conversation(NamedTuple):
     combinations: tuple[tuple[str, ...], ...]
 
 
-class Writer:
+class ConversationWriter:
     """Makes the conversations of one split, from combinations that this split owns."""
 
     def __init__(self, split: str, draw: Draw) -> None:
@@ -348,7 +348,7 @@ class Writer:
 
 def conversations(split: str, size: int, seed: int) -> Iterator[Conversation]:
     """`size` conversations of a split with the combinations that each uses."""
-    writer = Writer(split, Draw(f"{VERSION}/{split}/{seed}"))
+    writer = ConversationWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
         yield writer.conversation()
 

@@ -74,7 +74,7 @@ RIVALS = 2
 """Other people in the right passage of whom the same kind of thing is told."""
 
 
-class Story(NamedTuple):
+class QuestionStory(NamedTuple):
     """A question, its answer, and the passages that it needs in this order."""
 
     who: tuple[str, ...]
@@ -94,7 +94,7 @@ def people(split: str) -> tuple[str, ...]:
     )
 
 
-class Writer:
+class QuestionWriter:
     """Makes questions from one source of chance."""
 
     def __init__(self, split: str, key: str) -> None:
@@ -116,7 +116,7 @@ class Writer:
     def _relation(self, *but: str) -> str:
         return self._draw.one([name for name in RELATIONS if name not in but])
 
-    def single(self, relation: str = "") -> Story:
+    def single(self, relation: str = "") -> QuestionStory:
         """One passage answers: it tells the same of others, and something else of one of them."""
         asked = relation or self._relation()
         who = self._draw.several(self._people, 1 + RIVALS)
@@ -124,17 +124,19 @@ class Writer:
         entries = [_entry(asked, *fact) for fact in zip(who, values, strict=True)]
         other = self._relation(asked)
         entries.append(_entry(other, self._draw.one(who), *self._values(other, 1)))
-        return Story(tuple(who), f"{asked} of {who[0]}?", values[0], (self._passage(entries),))
+        return QuestionStory(
+            tuple(who), f"{asked} of {who[0]}?", values[0], (self._passage(entries),)
+        )
 
-    def ordered(self) -> Story:
+    def ordered(self) -> QuestionStory:
         """Three chapters, and the town of one of them by its number."""
         who = self._draw.one(self._people)
         towns = self._values("Town", len(ORDER))
         place = self._draw.below(len(ORDER))
         parts = tuple(_entry("Town", who, town) for town in towns)
-        return Story((who,), f"{ORDER[place]} town of {who}?", towns[place], parts)
+        return QuestionStory((who,), f"{ORDER[place]} town of {who}?", towns[place], parts)
 
-    def coupled(self) -> Story:
+    def coupled(self) -> QuestionStory:
         """One passage names the rooms of people, another tells what is in these rooms."""
         asked = self._draw.one(INSIDE)
         who = self._draw.several(self._people, 2)
@@ -143,18 +145,18 @@ class Writer:
             self._passage([_entry("Room", *fact) for fact in zip(who, rooms, strict=True)]),
             self._passage([_entry(asked, *fact) for fact in zip(rooms, values, strict=True)]),
         )
-        return Story((who[0],), f"{asked} of the room of {who[0]}?", values[0], parts)
+        return QuestionStory((who[0],), f"{asked} of the room of {who[0]}?", values[0], parts)
 
-    def mixed(self) -> Story:
+    def mixed(self) -> QuestionStory:
         """A question of any kind, with one passage that is enough."""
-        make: Callable[[], Story]
+        make: Callable[[], QuestionStory]
         for make in (self.ordered, self.coupled):
             if self._draw.chance(JOINED):
                 story = make()
                 return story._replace(parts=(" ".join(story.parts),))
         return self.single()
 
-    def among(self, story: Story, contexts: int) -> Row:
+    def among(self, story: QuestionStory, contexts: int) -> Row:
         """The question with its passage at a random place among those of other people."""
         others: list[str] = []
         named = story.question.split()[0]
@@ -174,7 +176,7 @@ def rows(split: str, size: int, seed: int, contexts: int = 2) -> Iterator[Row]:
     Questions that one passage answers have `contexts` of them, the others those that are needed,
     in order, and no gold.  With more contexts come the same questions.
     """
-    writer = Writer(split, f"{VERSION}/passages/{split}/{seed}")
+    writer = QuestionWriter(split, f"{VERSION}/passages/{split}/{seed}")
     make = {"train": writer.mixed, "ordered": writer.ordered, "coupled": writer.coupled}
     tell = make.get(split, writer.single)
     for number in range(size):
@@ -182,7 +184,7 @@ def rows(split: str, size: int, seed: int, contexts: int = 2) -> Iterator[Row]:
         if split in ("ordered", "coupled"):
             yield Row(story.question, story.answer, (story.answer,), story.parts)
         else:
-            others = Writer(split, f"{VERSION}/passages/{split}/{seed}/{number}")
+            others = QuestionWriter(split, f"{VERSION}/passages/{split}/{seed}/{number}")
             yield others.among(story, contexts)
 
 

@@ -74,7 +74,7 @@ class Person(NamedTuple):
         return f"{self.first} {self.last}"
 
 
-class Story(NamedTuple):
+class EventStory(NamedTuple):
     """What an event gives: a headline, and the sentences of its report."""
 
     headline: str
@@ -86,7 +86,7 @@ class Story(NamedTuple):
     closing: str = ""
 
 
-class Writer:
+class ReportWriter:
     """Makes the reports of one split, from combinations that this split owns."""
 
     def __init__(self, split: str, draw: Draw) -> None:
@@ -141,7 +141,7 @@ class Writer:
         larger = self._draw.one([one for one in LARGER_AMOUNTS if int(one) > int(first)])
         return first, second, third, larger
 
-    def _auction(self, city: str, day: str) -> Story:
+    def _auction(self, city: str, day: str) -> EventStory:
         """Three pieces are sold; the highest price counts."""
         job, thing = self._own("auction")
         jobs = (job, *self._others(JOBS, 2, job))
@@ -155,7 +155,7 @@ class Writer:
             ))
             for job, thing, amount in zip(jobs, things, amounts, strict=True)
         )  # fmt: skip
-        return Story(
+        return EventStory(
             f"{job.capitalize()} pays {amounts[0]} crowns for {thing} in {city}",
             self._draw.one((
                 f"An auction was held in {city} on {day}.",
@@ -166,7 +166,7 @@ class Writer:
             f"Last year a {old} had brought {larger} crowns.",
         )  # fmt: skip
 
-    def _election(self, city: str, day: str) -> Story:
+    def _election(self, city: str, day: str) -> EventStory:
         """Three people stand for mayor; most votes win."""
         people = self._people(3)
         job, _ = self._own("election", city)
@@ -181,7 +181,7 @@ class Writer:
             ))
             for one, amount in zip(people, amounts, strict=True)
         )  # fmt: skip
-        return Story(
+        return EventStory(
             f"{job.capitalize()} {people[0].name} elected mayor of {city}",
             self._draw.one((
                 f"{city} elected a new mayor on {day}.",
@@ -192,7 +192,7 @@ class Writer:
             self._draw.one(("", "The winner thanked all voters.", "There was a party at night.")),
         )  # fmt: skip
 
-    def _fire(self, city: str, day: str) -> Story:
+    def _fire(self, city: str, day: str) -> EventStory:
         """First reports of the number of people hurt are corrected; the last number counts."""
         building, _ = self._own("fire", city)
         first, final, old = self._draw.several(COUNTS, 3)
@@ -203,7 +203,7 @@ class Writer:
             f"There were {final} people hurt, not {first} as was first reported.",
             f"First reports of {first} people hurt were wrong. The right number is {final}.",
         ))  # fmt: skip
-        return Story(
+        return EventStory(
             f"{final.capitalize()} hurt in {building} fire in {city}",
             self._draw.one((
                 f"A fire broke out in a {building} in {city} on {day}.",
@@ -215,7 +215,7 @@ class Writer:
             f"Last year a fire in {other} had left {old} people hurt.",
         )  # fmt: skip
 
-    def _match(self, city: str, day: str) -> Story:
+    def _match(self, city: str, day: str) -> EventStory:
         """A football match; who hosts and who visits must be told apart."""
         winner, loser = self._own("match", city)
         guests = loser if winner == city else winner
@@ -223,7 +223,7 @@ class Writer:
         conceded, goals = self._draw.one(SCORES)
         few, many = self._draw.one(SCORES)
         scorer = self._people(1)[0]
-        return Story(
+        return EventStory(
             f"{winner} beat {loser} {goals} to {conceded}",
             self._draw.one((
                 f"{guests} came to {city} for a football match on {day}.",
@@ -242,7 +242,7 @@ class Writer:
             f"A year ago the {self._draw.one((side, other))} had won {many} to {few}.",
         )  # fmt: skip
 
-    def _storm(self, city: str, day: str) -> Story:
+    def _storm(self, city: str, day: str) -> EventStory:
         """A storm damages things of three kinds; the largest number counts."""
         thing, _ = self._own("storm", city)
         *things, old = (thing, *self._others(DAMAGED, 3, thing))
@@ -256,7 +256,7 @@ class Writer:
             for thing, amount in zip(things, amounts, strict=True)
         )  # fmt: skip
         other = self._others(CITIES, 1, city)[0]
-        return Story(
+        return EventStory(
             f"Storm damages {amounts[0]} {thing} in {city}",
             self._draw.one((
                 f"A storm hit {city} on {day}.",
@@ -267,14 +267,14 @@ class Writer:
             self._draw.one(("", "The schools stayed closed.", "Nobody was hurt.")),
         )  # fmt: skip
 
-    def _theft(self, city: str, day: str) -> Story:
+    def _theft(self, city: str, day: str) -> EventStory:
         """Two people are questioned; the one arrested is named by the job."""
         thing, _ = self._own("theft", city)
         building = self._draw.one(BUILDINGS)
         thief, other = self._people(2)
         one, two = self._draw.several((thief, other), 2)
         old = self._others(THINGS, 1, thing)[0]
-        return Story(
+        return EventStory(
             f"{thief.name} arrested for theft of {thing} in {city}",
             self._draw.one((
                 f"A {thing} was stolen from a {building} in {city} on {day}.",
@@ -306,7 +306,7 @@ class Writer:
 
 def reports(split: str, size: int, seed: int) -> Iterator[Report]:
     """`size` reports of a split with the combinations that each headline needs."""
-    writer = Writer(split, Draw(f"{VERSION}/{split}/{seed}"))
+    writer = ReportWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
         yield writer.report()
 

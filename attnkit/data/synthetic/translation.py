@@ -43,7 +43,7 @@ class Sentence(NamedTuple):
     combinations: tuple[Combination, ...]
 
 
-class Writer:
+class SentenceWriter:
     """Makes the sentences of one split, from combinations that this split owns."""
 
     def __init__(self, split: str, draw: Draw) -> None:
@@ -278,7 +278,7 @@ class Writer:
 
 def sentences(split: str, size: int, seed: int) -> Iterator[Sentence]:
     """`size` sentence pairs of a split with the combinations that each uses."""
-    writer = Writer(split, Draw(f"{VERSION}/{split}/{seed}"))
+    writer = SentenceWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
         yield writer.sentence()
 

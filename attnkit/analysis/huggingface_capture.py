@@ -1,0 +1,306 @@
+"""Maps of a text that a Hugging Face model reads, in the same form as those of our own runs.
+
+The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
+Each layer's map leaves the model as soon as it is made, so only the wanted ones take memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnkit.analysis.huggingface_tokens import Speller, encode
+from attnkit.analysis.huggingface_weights import FIELDS, Origin, choose, origins, weights
+from attnkit.analysis.inputs import how
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    MemoryLimitError,
+    NotFiniteError,
+    UsageError,
+    out_of_memory,
+)
+from attnkit.huggingface import Pretrained, quiet
+from attnkit.recipe.schema import SearchConfig
+
+GREEDY = SearchConfig(method="greedy")
+"""How an encoder-decoder writes where nothing else is asked for."""
+
+OVER = 1.01
+"""Above 1 by more than bfloat16 rounds."""
+
+SAMPLE = 4
+"""Tokens of the pass that finds out where the weights are made."""
+
+
+class HuggingFaceInput(NamedTuple):
+    """What the model reads, and where its output comes from."""
+
+    source: list[int]
+    """What an encoder reads; empty for a decoder."""
+    ids: list[int]
+    """What a decoder reads: start token and output, or prompt and output; empty for an encoder."""
+    text: str
+    """What `ids` spell."""
+    output: str
+    how: str
+    note: str = ""
+
+
+def capture(
+    model: Pretrained,
+    text: str,
+    *,
+    target: str | None = None,
+    search: SearchConfig | None = None,
+    kinds: Sequence[Kind] | None = None,
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+) -> Capture:
+    """The maps of one text: of an encoder-decoder the source, of a decoder the prompt.
+
+    Args:
+        model: an opened one.
+        text: as it is; chat templates are not applied.
+        target: the output; behind a prompt it follows after a space, unless there is white space.
+        search: how the model writes the output where there is no target; None: an
+            encoder-decoder greedily, a decoder not at all: then the maps are those of the text.
+        kinds: which maps; all that the model has when None.
+        layers, heads: numbers from 0; all when empty.  Layers without attention have numbers too.
+
+    Raises:
+        UsageError: no text, a target or search for an encoder, or no such kind, layer or head.
+        DataError: the text is longer than the model reads, or the model gives no weights.
+        NotFiniteError: the weights are NaN or infinite.
+        MemoryLimitError: the maps do not fit.
+    """
+    fields = FIELDS[model.shape]
+    for kind in kinds or ():
+        if kind not in fields:
+            raise UsageError(f"--kind {kind}: this model has {' and '.join(fields)} attention only")
+    reader = _InputEncoder(model)
+    source = reader.source(text)
+    with quiet(), _told(model), torch.inference_mode():
+        with model.eager():
+            made = origins(model, reader.inputs(_cut(source)))
+        chosen = choose(model, made, kinds, layers, heads)
+        reading = reader.reading(source, text, target, search)
+        with model.eager():
+            found = weights(model, reader.inputs(reading), made, chosen)
+    axes = reader.axes(reading, text)
+    maps: dict[Kind, AttentionMaps] = {}
+    for kind, (rows, columns) in chosen.items():
+        _check(model, kind, found[kind])
+        described = tuple(_layer(model, origin) for origin in rows)
+        maps[kind] = AttentionMaps(kind, found[kind], described, columns, *axes[kind])
+    facts = model.facts | ({"note": reading.note} if reading.note else {})
+    return Capture(text, reading.output, reading.how, model.name, maps, facts)
+
+
+def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H T S"]) -> None:
+    """Raise where these are no attention weights: some models hand on scores under that name."""
+    if not np.isfinite(maps).all():
+        raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
+    if maps.min() < 0 or maps.max() > OVER:
+        raise DataError(
+            f"{model.name}: {type(model.model).__name__} gives numbers from {maps.min():.3g} to "
+            f"{maps.max():.3g} as {kind} attention, so these are no weights"
+        )
+
+
+def _layer(model: Pretrained, origin: Origin) -> MapLayer:
+    part = model.model if origin.part is None else origin.part
+    return MapLayer(origin.number, f"softmax ({type(part).__name__})")
+
+
+@contextmanager
+def _told(model: Pretrained) -> Iterator[None]:
+    """Errors inside another library as lines of ours."""
+    try:
+        yield
+    except AttnkitError:
+        raise
+    except (RuntimeError, IndexError, ValueError, TypeError, MemoryError) as error:
+        if out_of_memory(error):
+            raise MemoryLimitError(
+                f"{model.name}: no memory left: choose layers, or shorten the text"
+            ) from error
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{model.name}: transformers could not run the model: {said}") from error
+
+
+class _InputEncoder:
+    """Texts as the ids that the model reads."""
+
+    def __init__(self, model: Pretrained) -> None:
+        self.model = model
+        self.speller = Speller(model.tokenizer)
+
+    def source(self, text: str) -> HuggingFaceInput:
+        """The text alone.
+
+        Raises:
+            UsageError: there is none.
+            DataError: it is too long, or no text.
+        """
+        ids = self._encode(text, "the text")
+        if self.model.shape == "encoder-decoder":
+            return HuggingFaceInput(ids, [self._start()], "", "", "")
+        if self.model.shape == "encoder":
+            return HuggingFaceInput(ids, [], "", "", "")
+        return HuggingFaceInput([], ids, text, "", "")
+
+    def reading(
+        self, source: HuggingFaceInput, text: str, target: str | None, search: SearchConfig | None
+    ) -> HuggingFaceInput:
+        """The text with its output."""
+        if self.model.shape == "encoder":
+            if target is not None or search is not None:
+                raise UsageError("an encoder writes nothing: leave target and search out")
+            return source
+        if target is not None:
+            return self._forced(source, text, target)
+        if search is None and self.model.shape == "decoder":
+            return source
+        return self._answered(source, text, search or GREEDY)
+
+    def inputs(self, reading: HuggingFaceInput) -> dict[str, Tensor]:
+        """The arguments of a pass."""
+        if not reading.source:
+            return {"input_ids": self._row(reading.ids)}
+        inputs = {"input_ids": self._row(reading.source)}
+        return inputs | ({"decoder_input_ids": self._row(reading.ids)} if reading.ids else {})
+
+    def axes(
+        self, reading: HuggingFaceInput, text: str
+    ) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
+        """Queries and keys of each kind."""
+        source = self.speller.axis(reading.source, text)
+        target = self.speller.axis(reading.ids, reading.text, target=bool(reading.source))
+        return {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+
+    def _encode(self, text: str, name: str, *, target: bool = False) -> list[int]:
+        if not text.strip():
+            raise UsageError(f"{name} is empty: give at least one word")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise DataError(f"{name} has lone surrogates, which no tokenizer reads") from None
+        with quiet():
+            ids = encode(self.model.tokenizer, text, target=target)
+        if not ids:
+            raise UsageError(f"{name} has no token in this vocabulary")
+        self._fits(ids, name)
+        return ids
+
+    def _fits(self, ids: Sequence[int], name: str) -> None:
+        limit = self.model.limit
+        if limit is not None and len(ids) > limit:
+            raise DataError(
+                f"{name}: {len(ids)} tokens, special ones included, but {self.model.name} reads at "
+                f"most {limit}: shorten it"
+            )
+
+    def _start(self) -> int:
+        """What a decoder reads first."""
+        model = self.model.model
+        for config in (model.generation_config, model.config):
+            for name in ("decoder_start_token_id", "bos_token_id"):
+                found = getattr(config, name, None)
+                if isinstance(found, int):
+                    return found
+        raise DataError(f"{self.model.name}: its settings name no decoder_start_token_id")
+
+    def _forced(self, source: HuggingFaceInput, text: str, target: str) -> HuggingFaceInput:
+        if not target.strip():
+            raise UsageError("the target is empty: give at least one word")
+        if self.model.shape == "decoder":
+            apart = "" if text[-1:].isspace() or target[:1].isspace() else " "
+            whole = text + apart + target
+            ids = self._encode(whole, "the text with its target")
+            return HuggingFaceInput([], ids, whole, target, "given")
+        ids = self._ended(self._encode(target, "the target", target=True))
+        ids = [self._start(), *ids]
+        self._fits(ids, "the target")
+        return HuggingFaceInput(source.source, ids, target, target, "given")
+
+    def _ended(self, ids: list[int]) -> list[int]:
+        """Without the end tokens at the end, which a model writes but never reads."""
+        ends = self._ends()
+        while ids and ids[-1] in ends:
+            ids = ids[:-1]
+        return ids
+
+    def _ends(self) -> set[int]:
+        end = self.model.model.generation_config.eos_token_id
+        ends = {*end} if isinstance(end, list) else {end}
+        return {id_ for id_ in (*ends, self.model.tokenizer.eos_token_id) if id_ is not None}
+
+    def _answered(
+        self, source: HuggingFaceInput, text: str, spec: SearchConfig
+    ) -> HuggingFaceInput:
+        """What the model writes."""
+        decoder = self.model.shape == "decoder"
+        prompt = self._ended(source.ids) if decoder else source.source
+        if not prompt:
+            raise UsageError("the text is empty: give at least one word")
+        longest = spec.max_length
+        if self.model.limit is not None:
+            longest = min(longest, self.model.limit - (len(prompt) if decoder else 1))
+        if longest < 1:
+            raise DataError(f"the text leaves {self.model.name} no position for an output")
+        written = _generate(self.model, self._row(prompt), spec, longest)
+        ids = written[len(prompt) :] if decoder else written[1:]
+        output = self._ended(ids)
+        note = "" if len(output) < len(ids) else f"the output was cut at {len(ids)} tokens"
+        said = self.model.tokenizer.decode(output, skip_special_tokens=True)
+        if decoder:
+            whole = self.model.tokenizer.decode([*prompt, *output], skip_special_tokens=True)
+            return HuggingFaceInput([], [*prompt, *output], whole, said.strip(), how(spec), note)
+        return HuggingFaceInput(
+            source.source, [written[0], *output], said, said.strip(), how(spec), note
+        )
+
+    def _row(self, ids: Sequence[int]) -> Int[Tensor, "1 n"]:
+        return torch.tensor([list(ids)], device=self.model.device)
+
+
+def _generate(
+    model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, longest: int
+) -> list[int]:
+    """Prompt (or start token) and output, end token included, as `generate` gives them."""
+    network = model.model
+    ends = network.generation_config.eos_token_id
+    pad = model.tokenizer.pad_token_id
+    if pad is None:
+        pad = ends[0] if isinstance(ends, list) else ends
+    options: dict[str, Any] = {
+        "max_new_tokens": longest,
+        "min_new_tokens": min(spec.min_length, longest) or None,
+        "num_beams": spec.beam if spec.method == "beam" else 1,
+        "length_penalty": spec.length_penalty,
+        "no_repeat_ngram_size": spec.no_repeat_ngram,
+        "do_sample": spec.method == "sample",
+        "pad_token_id": pad,
+    }
+    layers = network.config.get_text_config(decoder=True)
+    if (getattr(layers, "num_decoder_layers", None) or 0) > layers.num_hidden_layers:
+        options["use_cache"] = False  # transformers makes T5's cache as deep as its encoder
+    if spec.method == "sample":
+        options |= {"temperature": spec.temperature, "top_k": spec.top_k, "top_p": spec.top_p}
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(spec.seed)
+        written = network.generate(ids, attention_mask=torch.ones_like(ids), **options)
+    return [int(id_) for id_ in written[0]]
+
+
+def _cut(reading: HuggingFaceInput) -> HuggingFaceInput:
+    """The first tokens, enough to see where weights come from."""
+    return reading._replace(source=reading.source[:SAMPLE], ids=reading.ids[:SAMPLE])

@@ -1,0 +1,203 @@
+"""Tokens of any tokenizer as readable pieces in words, whatever marks its vocabulary uses.
+
+Vocabularies mark what begins a word (U+2581 of sentencepiece, U+0120 of byte-level BPE), what
+goes on with one (## of WordPiece), what ends one (</w>) or what does not (@@).  Here every piece
+that has a space before it begins with U+2581, and bytes that are whole characters are text again.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from attnkit.analysis.maps import Token
+from attnkit.data.subword_sampling import MARK
+
+BYTE_MARK = "\u0120"
+"""How byte-level BPE writes a space."""
+PREFIXES = (MARK, BYTE_MARK, "##")
+SUFFIXES = ("</w>", "@@")
+CHARACTERS = "characters"
+PLAIN = ""
+RARE = 0.01
+"""A mark in a smaller share of the vocabulary is an ordinary piece."""
+OUTSIDE = ("unk_token_id", "mask_token_id")
+"""Special tokens that stand for words of the text."""
+
+
+class TokenSpan(NamedTuple):
+    """Where a token lies in its text, as a tokenizer of the tokenizers library tells."""
+
+    word: int | None
+    """Its own count of words, which also parts punctuation."""
+    spaced: bool
+    """Whether white space is before it."""
+
+
+def encode(tokenizer: Any, text: str, *, target: bool = False) -> list[int]:
+    """Ids with the special tokens that the model expects; `target`: as a decoder's output."""
+    read = tokenizer(text_target=text) if target else tokenizer(text)
+    return [int(number) for number in read["input_ids"]]
+
+
+class Speller:
+    """Spells the tokens of one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Find out how its vocabulary marks words, and which ids stand for no text."""
+        self.tokenizer = tokenizer
+        self.style = _style(tokenizer.get_vocab())
+        self.special = special_ids(tokenizer)
+
+    def axis(
+        self, ids: Sequence[int], text: str | None = None, *, target: bool = False
+    ) -> tuple[Token, ...]:
+        """The tokens of ids, grouped in words.
+
+        Args:
+            ids: as the model reads them, special ones included.
+            text: what they spell, where it is known: says where spaces and words are if encoding
+                it gives these ids.
+            target: the text is encoded as a decoder's output.
+        """
+        found = self._places(ids, text, target) if text is not None else {}
+        tokens: list[Token] = []
+        word, before = -1, _Before()
+        for place, (id_, piece) in enumerate(zip(ids, self._pieces(ids), strict=True)):
+            if id_ in self.special:
+                tokens.append(Token(piece, id_, None, special=True))
+                before = _Before()
+                continue
+            here = found.get(place)
+            spelled, begins = self._spell(piece, before, here)
+            own = here.word if here else None
+            word += begins or before.first or own != before.word
+            tokens.append(Token(spelled, id_, word))
+            before = _Before(piece, own, first=False)
+        return tuple(tokens)
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
+        return [
+            piece.decode("utf-8", "replace") if isinstance(piece, bytes) else str(piece)
+            for piece in pieces
+        ]
+
+    def _places(self, ids: Sequence[int], text: str, target: bool) -> dict[int, TokenSpan]:
+        """For each place of ids what the tokenizer knows of it; nothing where ids are others."""
+        if not self.tokenizer.is_fast:
+            return {}
+        named = {"text_target": text} if target else {"text": text}
+        read = self.tokenizer(**named, return_offsets_mapping=True)
+        rows = [
+            (id_, TokenSpan(word, start > 0 and text[start - 1 : start].isspace()))
+            for id_, word, (start, _) in zip(
+                read["input_ids"], read.word_ids(0), read["offset_mapping"], strict=True
+            )
+            if id_ not in self.special
+        ]
+        places = [place for place, id_ in enumerate(ids) if id_ not in self.special]
+        if [id_ for id_, _ in rows] != [ids[place] for place in places]:
+            return {}
+        return {place: found for place, (_, found) in zip(places, rows, strict=True)}
+
+    def _spell(self, piece: str, before: "_Before", here: TokenSpan | None) -> tuple[str, bool]:
+        """A piece without marks but U+2581 for a space before it, and whether it begins a word."""
+        if self.style == MARK:
+            return piece, piece.startswith(MARK)
+        if self.style == BYTE_MARK:
+            text = readable(piece)
+            # a lone space belongs to the word behind it, a line break does not
+            broken = here is None and readable(before.piece)[-1:] in ("\n", "\r", "\t")
+            begins = broken or text[:1].isspace()
+            return text.replace(" ", MARK), begins
+        if self.style == CHARACTERS:
+            return piece.replace(" ", MARK), piece.isspace()
+        goes_on = not before.first and _joined(self.style, piece, before.piece)
+        text = _bare(self.style, piece)
+        spaced = here.spaced if here else not before.first
+        return (MARK + text if spaced and not goes_on else text), not goes_on
+
+
+class _Before(NamedTuple):
+    """The token before."""
+
+    piece: str = ""
+    word: int | None = None
+    first: bool = True
+    """Whether there is none, or a special one."""
+
+
+def special_ids(tokenizer: Any) -> frozenset[int]:
+    """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
+    added = tokenizer.added_tokens_decoder
+    special = {*tokenizer.all_special_ids, *(id_ for id_, token in added.items() if token.special)}
+    marks = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "sep", "cls")}
+    text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
+    return frozenset(special - text)
+
+
+def readable(piece: str) -> str:
+    """A piece of byte-level BPE as text; bytes that are no whole character as <0xE4>."""
+    known = _bytes()
+    if any(character not in known for character in piece):
+        return piece  # an added token, spelled as it is
+    raw = bytes(known[character] for character in piece)
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return "".join(_whole(raw))
+
+
+def _whole(raw: bytes) -> Iterator[str]:
+    """Whole characters as they are, other bytes as sentencepiece writes them."""
+    start = 0
+    while start < len(raw):
+        for size in (1, 2, 3, 4):
+            try:
+                yield raw[start : start + size].decode("utf-8")
+                start += size
+                break
+            except UnicodeDecodeError:
+                continue
+        else:
+            yield f"<0x{raw[start]:02X}>"
+            start += 1
+
+
+@cache
+def _bytes() -> dict[str, int]:
+    """The byte that each character of byte-level BPE stands for.
+
+    Printable characters of Latin-1 stand for themselves, the others are counted up from U+0100.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    shifted = {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printable} | shifted
+
+
+def _style(vocabulary: dict[str, int]) -> str:
+    """The mark that most pieces carry."""
+    pieces = [piece for piece in vocabulary if isinstance(piece, str)]
+    counts = {mark: sum(piece.startswith(mark) for piece in pieces) for mark in PREFIXES}
+    counts |= {mark: sum(piece.endswith(mark) for piece in pieces) for mark in SUFFIXES}
+    best = max(counts, key=lambda mark: counts[mark])
+    if counts[best] > RARE * len(pieces):
+        return best
+    single = sum(len(piece) == 1 for piece in pieces)
+    return CHARACTERS if 2 * single > len(pieces) else PLAIN
+
+
+def _joined(style: str, piece: str, before: str) -> bool:
+    """Whether a piece goes on with the word of the one before."""
+    if style == "##":
+        return piece.startswith("##")
+    if style == "@@":
+        return before.endswith("@@")
+    return style == "</w>" and not before.endswith("</w>")
+
+
+def _bare(style: str, piece: str) -> str:
+    if style in SUFFIXES:
+        return piece.removesuffix(style)
+    return piece.removeprefix("##") if style == "##" else piece

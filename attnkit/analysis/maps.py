@@ -1,0 +1,179 @@
+"""Attention maps of one text with the tokens of both axes: what capture records and show draws."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from attnkit.errors import UsageError
+
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+"""Self-attention of the encoder, of the decoder (or language model), and cross attention."""
+
+_BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
+
+
+class Token(NamedTuple):
+    """One position of an axis, as the model saw it."""
+
+    text: str
+    """The piece as its vocabulary spells it, a space before it as U+2581; from anyone: not safe."""
+    id: int
+    word: int | None
+    """Number of its word on this axis, from 0; None for a special token."""
+    special: bool = False
+    """Begin, end, separator, padding: no text of the user's."""
+
+
+class MapLayer(NamedTuple):
+    """What one layer of maps comes from."""
+
+    number: int
+    """In its stack, from 0."""
+    mechanism: str
+    """Recipe word, or how another library calls it."""
+    exact: bool = True
+    """Whether the matrix is formed; else it is what the mechanism amounts to (effective)."""
+    static: bool = False
+    """The same for every text of this length: it reads neither queries nor keys."""
+    distance: tuple[float, ...] | None = None
+    """For each head of `Maps.heads` how far its rows are from exact softmax attention on the same
+    queries and keys: half the sum of absolute differences, meant over the queries.  That is the
+    total variation (0 to 1) where rows are distributions, and may exceed 1 where they are not.
+    None where the matrix is exact, and where there are no queries or keys."""
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Maps of one kind: weights[l, h, t, s] is what query t takes of key s."""
+
+    kind: Kind
+    weights: Float[NDArray[np.float32], "L H T S"]
+    layers: tuple[MapLayer, ...]
+    heads: tuple[int, ...]
+    """Numbers of the heads in each layer, from 0."""
+    queries: tuple[Token, ...]
+    keys: tuple[Token, ...]
+
+    def __post_init__(self) -> None:
+        sizes = (len(self.layers), len(self.heads), len(self.queries), len(self.keys))
+        if self.weights.shape != sizes:
+            raise ValueError(f"weights of shape {self.weights.shape} for axes of {sizes}")
+
+    def choose(self, layers: Sequence[int] = (), heads: Sequence[int] = ()) -> "AttentionMaps":
+        """These layers and heads by their numbers; none named: all.
+
+        Raises:
+            UsageError: one is not there.
+        """
+        numbers = [layer.number for layer in self.layers]
+        rows = places("layer", numbers, layers, f"{self.kind} attention")
+        columns = places("head", self.heads, heads, f"{self.kind} attention")
+        kept = tuple(self.layers[row] for row in rows)
+        if len(columns) < len(self.heads):
+            kept = tuple(
+                layer if layer.distance is None
+                else layer._replace(distance=tuple(layer.distance[i] for i in columns))
+                for layer in kept
+            )  # fmt: skip
+        weights = self.weights[np.ix_(rows, columns)]
+        return replace(
+            self, weights=weights, layers=kept, heads=tuple(self.heads[i] for i in columns)
+        )
+
+    def by_word(self) -> "AttentionMaps":
+        """Pieces merged to words: attention to a word sums, from a word averages.
+
+        Rows that sum to 1 still do.  Special tokens stay by themselves.
+        """
+        rows, queries = _words(self.queries)
+        columns, keys = _words(self.keys)
+        mean = rows / rows.sum(1, keepdims=True)
+        weights = (mean @ self.weights @ columns.T).astype(np.float32)
+        return replace(self, weights=weights, queries=queries, keys=keys)
+
+    def without_special(self) -> "AttentionMaps":
+        """Special tokens left out of both axes; values stay, so rows may sum to less than 1."""
+        rows = [i for i, token in enumerate(self.queries) if not token.special]
+        columns = [i for i, token in enumerate(self.keys) if not token.special]
+        return replace(
+            self,
+            weights=self.weights[:, :, rows][:, :, :, columns],
+            queries=tuple(self.queries[i] for i in rows),
+            keys=tuple(self.keys[i] for i in columns),
+        )
+
+
+@dataclass(frozen=True)
+class Capture:
+    """All maps of one text through one model."""
+
+    source: str
+    """What the model read; empty where it has no source."""
+    output: str
+    """What the maps' queries are: the given target, or what the model wrote."""
+    how: str
+    """Where the output comes from: "given", "greedy", "beam 5", "sampled, seed 1", or "" (none)."""
+    model: str
+    """Recipe, variant and seed of the run, or the name of another library's model."""
+    maps: dict[Kind, AttentionMaps]
+    facts: dict[str, str] = field(default_factory=dict)
+    """For the footer: SHA-256 of weights, recipe and tokenizer, versions; `note` is a warning."""
+    reference: "Capture | None" = None
+    """Where asked for: what exact softmax attention makes of the same queries and keys, for the
+    layers that have both."""
+
+
+def places(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
+    """Where the wanted ones are among the numbers of all layers or heads; none wanted: all.
+
+    Raises:
+        UsageError: one is not there.
+    """
+    for number in wanted:
+        if number not in numbers:
+            raise UsageError(f"--{what} {number}: {where} has {what}s {_spans(numbers)}")
+    return [numbers.index(number) for number in dict.fromkeys(wanted)] or [*range(len(numbers))]
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """0 to 5, or 0, 2, 5."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+        return f"{first} to {last}"
+    return ", ".join(map(str, numbers))
+
+
+def _words(tokens: Sequence[Token]) -> tuple[Float[NDArray[np.float32], "W T"], tuple[Token, ...]]:
+    """Which tokens make up each word [W, T], and the words as tokens."""
+    groups: list[list[int]] = []
+    for place, token in enumerate(tokens):
+        same = place > 0 and token.word is not None and tokens[place - 1].word == token.word
+        if same:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    member = np.zeros((len(groups), len(tokens)), np.float32)
+    words = []
+    for row, places in enumerate(groups):
+        member[row, places] = 1
+        first = tokens[places[0]]
+        words.append(first._replace(text=_whole("".join(tokens[place].text for place in places))))
+    return member, tuple(words)
+
+
+def _whole(text: str) -> str:
+    """Bytes that pieces stand for, written <0xE4>, as the characters that they make together."""
+    return _BYTES.sub(_characters, text)
+
+
+def _characters(found: re.Match[str]) -> str:
+    try:
+        return bytes.fromhex(found[0].replace("<0x", "").replace(">", "")).decode("utf-8")
+    except UnicodeDecodeError:
+        return found[0]

@@ -1,0 +1,141 @@
+"""The contract of an attention mechanism.
+
+Letters: B batch, T queries, S keys, H heads, D head width, E value width, M features.
+Layout is [B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit.attention.cache import State
+from attnkit.attention.mask import Mask
+
+
+class Shape(NamedTuple):
+    """What a mechanism is told about the layer it sits in."""
+
+    heads: int
+    head_width: int
+    max_length: int
+    cross: bool = False
+    causal: bool | None = None
+    depth: int = 0
+
+
+class Out(NamedTuple):
+    """What a mechanism answers."""
+
+    y: Float[Tensor, "B H T E"]
+    state: State
+    scores: Float[Tensor, "B H T S"] | None = None
+
+
+def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
+    """Rows of one head, for worked numbers."""
+    return torch.tensor(rows, dtype=torch.float64)[None, None]
+
+
+class Attention(nn.Module, ABC):
+    """A way of mixing values by queries and keys.  One subclass a file in `mechanisms/`."""
+
+    uses: ClassVar[str] = "qkv"
+    """Projections that exist: q, k, v, and g for gates; x stands for slices of the input."""
+    uses_with: ClassVar[dict[str, dict[str, str]]] = {}  # option -> value -> `uses` with it
+    causal: ClassVar[bool] = True
+    """Can hide the future."""
+    cross: ClassVar[bool] = True
+    """Can attend to another sequence."""
+    limit: int | str | None = None
+    """Longest position that the weights allow; the literal "max_length" before the build."""
+    positions: ClassVar[tuple[str, ...]] = ("rope", "alibi", "relative")
+    """Position schemes of the model that work through this mechanism."""
+    map: ClassVar[str] = "exact"
+    """Whether `weights` is the matrix that the mechanism forms (exact) or what it amounts to."""
+    cost: ClassVar[str] = "T*S*D"
+    """Time of one head."""
+    state: ClassVar[str] = "growing"
+    """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
+    by_distance: ClassVar[bool] = False
+    """Finds its keys by their distance, so no two may stand at one position."""
+    why: ClassVar[str] = ""
+    """Reason for what it cannot do, for error messages."""
+    gates: ClassVar[int] = 0
+    """Gate values a head, projected from x, where `uses` has g."""
+    normalised: ClassVar[bool] = True
+    """Whether each row of `weights` sums to 1."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.key_heads = shape.heads
+        self.query_sets = self.key_sets = 1  # projections a head; they come as further heads
+
+    @abstractmethod
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """Append k and v to the state, then answer q; any T >= 1.
+
+        k = v = None answers from the state alone (cross attention while decoding).
+        """
+
+    @final
+    def weights(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"],
+        mask: Mask,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Float[Tensor, "B H T S"]:
+        """The matrix that multiplies the values, always as in evaluation.
+
+        Every mechanism is linear in v, so this is `forward` with the identity as values.
+        """
+        identity = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:3], -1)
+        was_training = self.training
+        self.eval()
+        try:
+            return self.forward(q, k, identity, mask, None, prior, bias, gates).y
+        finally:
+            self.train(was_training)
+
+    @classmethod
+    def worked(cls) -> tuple[Tensor, Tensor] | None:
+        """The worked number of the file: what the code gives, and what a hand calculation gives.
+
+        Two small tensors of equal shape in float64 that agree to six decimals.
+        """
+        return None
+
+    def extra_repr(self) -> str:
+        """The shape, for printing a model."""
+        return ", ".join(f"{name}={value}" for name, value in self.shape._asdict().items())
+
+
+def whole(word: str, q: Tensor | None, k: Tensor | None, v: Tensor | None,
+          state: State, prior: object, bias: object) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """q, k, v of a mechanism without scores of pairs that answers whole sequences only.
+
+    Raises ValueError for a part of a sequence, and for what would be added to scores.
+    """
+    if prior is not None or bias is not None:
+        raise ValueError(f"{word} has no scores of pairs: prior and bias cannot be added")
+    if q is None or k is None or v is None or state is not None:
+        raise ValueError(f"{word} answers whole sequences: queries, keys and values, no state")
+    return q, k, v

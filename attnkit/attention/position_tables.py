@@ -1,0 +1,109 @@
+"""Scores that are tied to positions: slices of tables where columns are positions, else gathers.
+
+For mechanisms whose weights are made for N positions: a key at position j has column j, whatever
+the padding, and a query at position i row i, whatever is cached.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnkit.attention.mask import Mask, readable
+from attnkit.errors import UsageError
+
+
+def aligned(mask: Mask, limit: int) -> bool:
+    """Whether columns are positions, pads aside, all below `limit`, and the queries come last.
+
+    Without the caller's word the positions are read, but only where that costs no wait for a
+    device; False sends the caller to the general path, which is right for any positions.
+    """
+    k_pos = mask.k_pos
+    keys, queries = k_pos.shape[1], mask.q_pos.shape[1]
+    if mask.layout != "any":
+        return True
+    if keys > limit or not readable(k_pos):
+        return False
+    columns = torch.arange(keys)
+    hidden = ~mask.valid
+    in_place = (k_pos == columns) | hidden
+    own = (mask.q_pos == columns[keys - queries :]) | hidden[:, keys - queries :]
+    return bool(in_place.all() and own.all())
+
+
+def check_length(mask: Mask, limit: int, word: str) -> None:
+    """Raise ValueError for a sequence that is longer than the weights reach."""
+    length = mask.k_pos.shape[1]
+    if length > limit and mask.layout == "any":
+        length = int(mask.k_pos.max()) + 1  # pads take columns, but no positions
+    if length > limit:
+        raise ValueError(
+            f"{word}: a sequence of {length} tokens is longer than its table of {limit} positions;"
+            " shorten the text or raise data.max_length and train again"
+        )
+
+
+def reach(mask: Mask, limit: int) -> int:
+    """How many positions a mask can name: no position is larger than its column."""
+    return min(mask.k_pos.shape[1], limit)
+
+
+def cells(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
+    """The entries of a table at the positions of queries and keys."""
+    keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
+    if aligned(mask, table.shape[1]):
+        return table[None, :, keys - queries : keys, :keys]
+    wide = reach(mask, table.shape[1])
+    index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]
+    return taken(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)
+
+
+def taken(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:
+    """Entries [H, b, ...] by position, by `index_select` for its fast backward pass."""
+    return torch.unflatten(table.index_select(1, positions.flatten()), 1, positions.shape)
+
+
+def columns(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B H T S"]:
+    """The columns of scores that belong to the positions of the keys."""
+    if aligned(mask, scores.shape[-1]):
+        return scores[..., : mask.k_pos.shape[1]]
+    index = mask.k_pos[:, None, None, :].expand(*scores.shape[:3], -1)
+    return scores.gather(-1, index)
+
+
+def per_head(
+    x: Float[Tensor, "B H T D"], weight: Float[Tensor, "H D M"], bias: Float[Tensor, "H M"] | None
+) -> Float[Tensor, "B H T M"]:
+    """x W + b with a matrix for each head, never copied per row of the batch."""
+    rows = x.transpose(0, 1).flatten(1, 2)  # [H, B T, D]
+    y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
+    return torch.unflatten(y, 1, (x.shape[0], x.shape[2])).transpose(0, 1)
+
+
+class SliceLayer(nn.Module):
+    """x W1 + b1 in every head: the first layer of a Dense form that reads the head's slice of x."""
+
+    def __init__(self, heads: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(xavier(heads, width, width))
+        self.bias = nn.Parameter(torch.zeros(heads, width))
+
+    def forward(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T D"]:
+        """A matrix for each head."""
+        return per_head(x, self.weight, self.bias)
+
+
+def first_layer(word: str, reads: str, heads: int, width: int) -> nn.Module:
+    """What a Dense form computes of its queries first: nothing where `layer.q` did, or W1 and b1.
+
+    Raises UsageError unless `reads` is layer or slice.
+    """
+    if reads not in ("layer", "slice"):
+        raise UsageError(f"{word}: reads must be layer or slice, got {reads!r}")
+    return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
+
+
+def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:
+    """A matrix for each head, drawn as Glorot and Bengio 2010, equation 16."""
+    bound = (6 / (inner + outer)) ** 0.5
+    return torch.empty(heads, inner, outer).uniform_(-bound, bound)

@@ -1,0 +1,169 @@
+"""Mechanisms that form a matrix of scores, then take the softmax over the allowed keys."""
+
+import math
+from abc import abstractmethod
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention.base import Attention, Out, Shape
+from attnkit.attention.cache import State, append
+from attnkit.attention.mask import Mask
+from attnkit.recipe.score_options import EntropyScale, ScoreOptions
+
+
+class Scored(Attention):
+    """A matrix of scores, then softmax over the allowed keys.
+
+    A subclass fills `scores`, and may narrow `allowed` or offer a `fused` path.  Scores of a layer
+    are its own, times the entropy factor; plus the running sum of the layers before; plus bias and
+    noise; then the mask.
+    """
+
+    homogeneous: ClassVar[bool] = False
+    """Scores are proportional to q, so a factor may go into q (and the fused path stays open)."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.modifiers = ScoreOptions()
+
+    @final
+    def modify(self, modifiers: ScoreOptions) -> None:
+        """Take the options that all scored mechanisms share."""
+        self.modifiers = modifiers
+
+    def kept(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S M"]:
+        """What scores read of each key by itself; a state keeps that, so it is made only once."""
+        return k
+
+    @abstractmethod
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S M"] | None, mask: Mask
+    ) -> Float[Tensor, "b H T S"]:
+        """Scores before bias, mask and softmax; k as `kept` made it."""
+
+    def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"] | None:
+        """True where a key may be seen; None where all may."""
+        # the only query of a packed mask is the last one, which sees all keys
+        future = mask.causal and mask.q_pos.shape[1] > 1
+        return None if mask.layout == "packed" and not future else mask.dense()
+
+    def fused(
+        self,
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H S D"],
+        v: Float[Tensor, "B H S E"],
+        mask: Mask,
+    ) -> Float[Tensor, "B H T E"] | None:
+        """The answer without forming the matrix, or None to take the plain path."""
+        return None
+
+    def key_length(self) -> float:
+        """The length that `key_norm` gives keys; in the dot family scores are then q k / |k|."""
+        return 1.0
+
+    def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
+        """The number of allowed keys of each query."""
+        allowed = self.allowed(mask)
+        return mask.visible() if allowed is None else allowed.sum(-1)
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """See `Attention.forward`."""
+        chosen = self.modifiers
+        if chosen.key_norm and k is not None:
+            k = F.normalize(k, dim=-1) * self.key_length()
+        k = None if k is None else self.kept(k)
+        keys, values, state = self._remember(k, v, state, mask.valid.shape[1])
+        factor = self._factor(mask, values.dtype)
+        if factor is not None and self.homogeneous and q is not None:
+            q, factor = q * factor, None
+        noisy = self.training and (chosen.attention_dropout > 0 or chosen.score_noise > 0)
+        plain = noisy or chosen.residual_scores or not (prior is bias is factor is None)
+        if not plain and q is not None and keys is not None:
+            y = self.fused(q, keys, values, mask)
+            if y is not None:
+                return Out(y, state)
+        own = self.scores(q, keys, mask)
+        total = own if factor is None else own * factor
+        total = total if prior is None else total + prior
+        if noisy:
+            # what depends on positions only is one matrix for all rows, but each row has its draws
+            total = total.expand(values.shape[0], -1, -1, -1)
+        scores = self._perturbed(total, bias)
+        weights = visible_softmax(scores, self.allowed(mask)).to(values.dtype)
+        if self.training and chosen.attention_dropout > 0:
+            weights = F.dropout(weights, chosen.attention_dropout)
+        carried = total.expand(values.shape[0], -1, -1, -1) if chosen.residual_scores else None
+        return Out(mix(weights, values), state, carried)
+
+    def _factor(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b 1 T 1"] | None:
+        """The entropy factor of each query, or None."""
+        scale = self.modifiers.entropy_scale
+        if not isinstance(scale, EntropyScale) or (scale.test_only and self.training):
+            return None
+        seen = self.keys_seen(mask).clamp_min(max(1, scale.floor)).unsqueeze(-1).double()
+        factor = seen.log() / math.log(scale.base)
+        return (factor.clamp_min(1) if scale.test_only else factor).to(dtype)
+
+    def _perturbed(self, total: Tensor, bias: Tensor | None) -> Tensor:
+        """What the softmax sees of the running sum: its mean where asked, with bias and noise."""
+        if self.modifiers.residual_scores == "mean":
+            total = total / (self.shape.depth + 1)
+        if bias is not None:
+            total = total + bias
+        if self.training and self.modifiers.score_noise > 0:
+            total = total + torch.randn_like(total) * self.modifiers.score_noise
+        return total
+
+    def _remember(
+        self, k: Tensor | None, v: Tensor | None, state: State, total: int
+    ) -> tuple[Tensor | None, Tensor, State]:
+        """All keys and values seen so far, and the state that holds them."""
+        old_k, old_v = state if state is not None else (None, None)
+        if v is not None:
+            old_v = append(old_v, v, total)
+            old_k = None if k is None else append(old_k, k, total)
+        if old_v is None:
+            raise ValueError("keys and values must come with the first call; there is no state yet")
+        return old_k, old_v, (old_k, old_v)
+
+
+def dot_scores(
+    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"]
+) -> Float[Tensor, "B H T S"]:
+    """q k^T, where H / G neighbouring query heads share each head of keys; keys are not copied."""
+    if k.shape[1] == q.shape[1]:
+        return q @ k.transpose(-1, -2)
+    scores = torch.unflatten(q, 1, (k.shape[1], -1)).flatten(2, 3) @ k.transpose(-1, -2)
+    return torch.unflatten(scores, 2, (-1, q.shape[2])).flatten(1, 2)
+
+
+def mix(weights: Float[Tensor, "b H T S"], v: Float[Tensor, "B G S E"]) -> Float[Tensor, "B H T E"]:
+    """Weights times values, where H / G neighbouring heads share each head of values."""
+    if v.shape[1] == weights.shape[1]:
+        return weights @ v
+    y = torch.unflatten(weights, 1, (v.shape[1], -1)).flatten(2, 3) @ v
+    return torch.unflatten(y, 2, (-1, weights.shape[2])).flatten(1, 2)
+
+
+def visible_softmax(
+    scores: Float[Tensor, "b H T S"], allowed: Bool[Tensor, "b 1 T S"] | None
+) -> Float[Tensor, "b H T S"]:
+    """Softmax over the allowed keys; a query that may see none gets zeros, never NaN."""
+    if allowed is None:
+        return scores.softmax(-1)
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return weights.masked_fill(~allowed, 0)

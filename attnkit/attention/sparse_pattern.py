@@ -1,0 +1,165 @@
+"""Self-attention that sees some distances only: what `local`, `atrous` and `sparse` share.
+
+A distance is one between positions, that is between real tokens: padding never counts.  The plain
+path is dense attention under a narrowed mask; long sequences are answered in blocks, by
+pattern_blocks.py, and a step of decoding looks at the keys it needs.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
+from attnkit.attention.mask import full, pads_last, readable, take
+from attnkit.errors import UsageError
+from attnkit.kernels import block_sparse as blocks
+from attnkit.kernels import sliding_window
+
+PLAIN_UP_TO = 256 * 256
+"""On a CPU the plain path beats the blocks up to about this many scores a head."""
+
+
+class Pattern(Scored):
+    """softmax(q k^T / sqrt(D)) over distances up to `window`, and multiples of `rate`.
+
+    Without a rate the window is all there is; without a window (0) the multiples.
+    """
+
+    cross: ClassVar[bool] = False
+    why: ClassVar[str] = "its pattern is one of distances within one sequence"
+    homogeneous: ClassVar[bool] = True
+    by_distance: ClassVar[bool] = True
+
+    def __init__(self, shape: Shape, window: int, rate: int | None) -> None:
+        super().__init__(shape)
+        self.window, self.rate = window, rate
+
+    def sees(self, distance: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+        """Whether a key at this distance, 0 or more, may be seen."""
+        near = distance <= self.window
+        return near if self.rate is None else near | (distance % self.rate == 0)
+
+    def key_length(self) -> float:
+        """sqrt(D), which cancels the scale."""
+        return math.sqrt(self.shape.head_width)
+
+    def scores(
+        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
+    ) -> Float[Tensor, "B H T S"]:
+        """q k^T / sqrt(D)."""
+        assert q is not None
+        assert k is not None
+        return dot_scores(q * q.shape[-1] ** -0.5, k)
+
+    def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"]:
+        """The visible keys at a distance of the pattern."""
+        q_pos, k_pos = mask.q_pos.int(), mask.k_pos.int()
+        distance = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs_()
+        return mask.dense() & self.sees(distance)
+
+    def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
+        """Counted from the positions, which run from 0 without a gap."""
+        seen = self._behind(mask.q_pos)
+        if not mask.causal:
+            last = mask.valid.sum(1, keepdim=True) - 1
+            seen = seen + self._behind((last - mask.q_pos).clamp_min(0)) - 1
+        return seen.unsqueeze(1)
+
+    def _behind(self, position: Int[Tensor, "b T"]) -> Int[Tensor, "b T"]:
+        """Distances of the pattern from 0 to `position`."""
+        near = position.clamp_max(self.window) + 1
+        if self.rate is None:
+            return near
+        return near + (position // self.rate - self.window // self.rate).clamp_min(0)
+
+    def fused(
+        self,
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H S D"],
+        v: Float[Tensor, "B H S E"],
+        mask: Mask,
+    ) -> Float[Tensor, "B H T E"] | None:
+        """Blocks for a long sequence, a few keys for a step of decoding."""
+        queries, keys = q.shape[2], k.shape[2]
+        if v.shape[3] != q.shape[3]:
+            return None  # the matrix itself is asked for
+        if mask.causal and queries == 1 < keys:
+            return self._step(q, k, v, mask)
+        small = queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys
+        if small or (queries < keys and not trailing(mask)):
+            return None
+        if queries == keys:
+            return self._long(q, k, v, mask)
+        earlier = keys - queries
+        return self._long(F.pad(q, (0, 0, earlier, 0)), k, v, mask)[:, :, earlier:]
+
+    def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
+        """Whole sequences: pads go to the end of their rows, and come back."""
+        if full(mask):
+            return self._blocks(q, k, v, None, mask.causal)
+        order, valid = pads_last(mask), mask.valid
+        if order is not None:
+            q, k, v = (take(x, order) for x in (q, k, v))
+            valid = valid.gather(1, order)
+        y = self._blocks(q, k, v, valid, mask.causal)
+        y = y if order is None else take(y, order.argsort(1))
+        return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
+
+    def _blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, causal: bool
+    ) -> Float[Tensor, "B H T D"]:
+        # with the pads behind them, causal queries see none
+        valid = None if causal else valid
+        if self.rate is None:
+            return blocks.near(q, k, v, valid, self.window, causal)
+        if self.window == 0:
+            return blocks.strided(q, k, v, valid, self.rate, causal)
+        return blocks.joint(q, k, v, valid, self.rate, causal)
+
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H 1 D"]:
+        """One query a row, the last; the keys at its distances are fetched, no others."""
+        behind = self._distances(k.shape[2], q.device)
+        allowed = None
+        if mask.layout == "any":
+            position = mask.q_pos - behind  # [b, n]
+            count = mask.valid.cumsum(1)
+            column = torch.searchsorted(count, position.clamp_min(0) + 1)
+            column = column.clamp_max(k.shape[2] - 1)
+            allowed = (position >= 0) & mask.valid.gather(1, column)
+            k, v = take(k, column), take(v, column)
+        elif self.rate is None:
+            k, v = (x[:, :, -len(behind) :] for x in (k, v))
+        else:
+            column = k.shape[2] - 1 - behind
+            k, v = k.index_select(2, column), v.index_select(2, column)
+        scores = self.scores(q, k, mask)
+        allowed = None if allowed is None else allowed[:, None, None, :]
+        return visible_softmax(scores, allowed).to(v.dtype) @ v
+
+    def _distances(self, length: int, device: torch.device) -> Int[Tensor, " n"]:
+        """All distances of the pattern below `length`."""
+        near = torch.arange(min(self.window + 1, length), device=device)
+        if self.rate is None:
+            return near
+        first = self.rate * (self.window // self.rate + 1)
+        return torch.cat((near, torch.arange(first, max(first, length), self.rate, device=device)))
+
+
+def trailing(mask: Mask) -> bool:
+    """Whether the queries are known to be the last columns of the keys."""
+    if mask.layout != "any":
+        return True
+    if not readable(mask.q_pos):
+        return False
+    return torch.equal(mask.q_pos, mask.k_pos[:, -mask.q_pos.shape[1] :])
+
+
+def at_least(word: str, option: str, value: int, least: int) -> int:
+    """An option of a pattern, checked.  Raises UsageError where it is too small."""
+    if value < least:
+        raise UsageError(f"{word}: {option} must be at least {least}, got {value}")
+    return value

@@ -1,0 +1,192 @@
+"""`attnkit mechanisms`: what the attention mechanisms are, and what one of them can do."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attnkit.cli import completion, console, output, plugin
+from attnkit.cli.options import Format
+from attnkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from attnkit.mechanisms import Facts
+    from attnkit.show.table import Table
+
+HEADS = ("mechanism", "formula", "time", "decoder", "cross", "decoding", "map", "source")
+LETTERS = (
+    "time of one head: T queries, S keys, D and E widths of keys and values, M features or "
+    "landmarks, w window, r rate"
+)
+NOTES = (
+    f"{LETTERS}; all serve as encoder attention; decoding: state that grows with the text, or has a"
+    " constant size; map: exact = the matrix is formed, effective = what the mechanism amounts to",
+    "`attnkit mechanisms WORD` explains one",
+)
+
+
+def mechanisms(
+    word: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="WORD", help="Explain this one.", autocompletion=completion.mechanisms
+        ),
+    ] = None,
+    *,
+    format: Format = "table",
+    plugins: plugin.Plugins = None,
+) -> None:
+    """List the attention mechanisms with formula, cost, roles and source, or explain one.
+
+    Everything is read from the files of the mechanisms; none is imported.
+
+      attnkit mechanisms
+      attnkit mechanisms performer
+      attnkit mechanisms my-own --plugin my_own.py
+    """
+    from attnkit import mechanisms as known
+
+    output.check(format)
+    for text in known.faults().values():
+        console.warn(text)
+    if word is None:
+        _list([known.facts(name) for name in known.names()], format)
+    elif format == "json":
+        console.write(json.dumps(record(known.facts(word)), indent=2) + "\n")
+    elif format == "table":
+        _print(explained(known.facts(word)))
+    else:
+        raise UsageError(f"--format {format} is for the list; one mechanism has table and json")
+
+
+def record(facts: "Facts") -> dict[str, Any]:
+    """All that is known of a mechanism, for programs."""
+    return {
+        "mechanism": facts.word,
+        "title": facts.title,
+        "formula": facts.formula,
+        "source": facts.source,
+        "worked_number": facts.worked,
+        "time": facts.cost,
+        "encoder": True,
+        "decoder": facts.causal,
+        "cross": facts.cross,
+        "decoding_state": facts.state if facts.causal else None,
+        "limit": facts.limit,
+        "positions": list(facts.positions),
+        "map": facts.map,
+        "projections": facts.uses,
+        "why": facts.why or None,
+        "options": {
+            name: {"type": option.annotation, "default": option.default}
+            for name, option in facts.options.items()
+        },
+        "from": facts.origin,
+        "text": facts.doc,
+    }
+
+
+def row(facts: "Facts") -> tuple[str, ...]:
+    """The cells below HEADS."""
+    state = facts.state if facts.causal else "-"
+    source = facts.source.partition(', "')[0].partition(";")[0]
+    able = ("yes" if facts.causal else "no", "yes" if facts.cross else "no")
+    return (facts.word, facts.formula, facts.cost, *able, state, facts.map, source)
+
+
+def table(found: Sequence["Facts"]) -> "Table":
+    """The list for Markdown, LaTeX, CSV and JSON."""
+    from attnkit.show.table import Cell, Column, Table
+
+    rows = []
+    for facts in found:
+        cells = [Cell(text, {head: text}) for head, text in zip(HEADS, row(facts), strict=True)]
+        whole = {"source": facts.source, "from": facts.origin}
+        rows.append((*cells[:-1], Cell(cells[-1].text, whole)))
+    return Table("", tuple(Column(head, "left") for head in HEADS), tuple(rows), NOTES[:1])
+
+
+def _list(found: Sequence["Facts"], format: str) -> None:
+    if format == "table":
+        from attnkit.show.recipe_tables import sheet
+
+        _print(sheet("", HEADS, map(row, found), "\n".join(NOTES)))
+        return
+    output.write(table(found), format)
+
+
+def explained(facts: "Facts") -> "RenderableType":
+    """Name and formula, the docstring, abilities, options and the worked number."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from attnkit.recipe.score_options import ScoreOptions
+    from attnkit.show.recipe_tables import sheet
+    from attnkit.text import safe_text
+
+    shared = {name for name in facts.options if name in ScoreOptions._fields}
+    parts: list[RenderableType] = [
+        Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
+        Text(safe_text(facts.formula) + "\n"),
+        *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
+        sheet("abilities", ("what", ""), abilities(facts)),
+    ]
+    for title, names in (
+        ("options", [name for name in facts.options if name not in shared]),
+        ("options of every scored mechanism", sorted(shared)),
+    ):
+        if names:
+            rows = ((name, *_option(facts, name)) for name in names)
+            parts.append(sheet(title, ("option", "type", "default"), rows))
+    return Group(*parts)
+
+
+def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
+    """A docstring below its first line as flowing texts with their indent and empty lines after.
+
+    Items of a list stay items.
+    """
+    _, _, body = doc.partition("\n")
+    for paragraph in body.strip().split("\n\n"):
+        items = re.split(r"\n(?=- )", paragraph)
+        for number, item in enumerate(items, 1):
+            last = number == len(items)
+            yield " ".join(item.split()), 2 if item.startswith("- ") else 0, int(last)
+
+
+def abilities(facts: "Facts") -> list[tuple[str, str]]:
+    """What a mechanism can do, in two columns."""
+    why = f": {facts.why}" if facts.why else ""
+    limit = "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
+    state = f"{facts.state} state" if facts.causal else "-"
+    kinds = {"exact": "the matrix that is formed", "effective": "what the mechanism amounts to"}
+    names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
+    return [
+        ("time of one head", facts.cost),
+        ("encoder", "yes"),
+        ("decoder", "yes" if facts.causal else f"no{why}"),
+        ("cross attention", "yes" if facts.cross else f"no{why}"),
+        ("decoding", state),
+        ("longest text", limit),
+        ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),
+        ("map", f"{facts.map} ({kinds.get(facts.map, '')})"),
+        ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),
+        ("from", facts.origin),
+    ]
+
+
+def _option(facts: "Facts", name: str) -> tuple[str, str]:
+    """The type and the default of an option, as a recipe writes them."""
+    from attnkit.recipe.values import shown
+
+    option = facts.options[name]
+    return option.annotation, "required" if option.required else shown(option.default)
+
+
+def _print(picture: "RenderableType") -> None:
+    console.stdout().print(picture)

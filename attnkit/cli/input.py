@@ -1,0 +1,139 @@
+"""Lines of text from a file, a pipe or a terminal, as they come, and where results go."""
+
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal, NoReturn
+
+from attnkit.cli import console
+from attnkit.data.formats import BOM, LONGEST, OTHER
+from attnkit.errors import DataError, MissingInputError
+from attnkit.storage.files import input_error, replacing, writing
+from attnkit.storage.input import GZIP
+from attnkit.text import safe_text
+
+Errors = Literal["strict", "replace"]
+
+
+class InputLines:
+    """The lines of a binary stream, by the rules of `attnkit.data.formats`.
+
+    Lines end at LF and nowhere else; a CR before it and a byte order mark at the start are
+    removed; gzip is recognised by its first bytes.  `replaced` counts malformed UTF-8 sequences
+    that became U+FFFD.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str, errors: Errors = "strict") -> None:
+        self.stream, self.name, self.errors = stream, name, errors
+        self.replaced = 0
+
+    def __iter__(self) -> Iterator[str]:
+        """Each line, without its end.
+
+        Raises:
+            DataError: malformed UTF-8 (unless replaced), a line that is too long, damaged gzip.
+            OutputError: reading failed.
+        """
+        number = 0
+        try:
+            stream = self._unpacked()
+            while raw := stream.readline(LONGEST + 1):
+                number += 1
+                yield self._decode(raw, number)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{self.name}: damaged gzip data ({error})") from error
+        except OSError as error:
+            raise input_error(error, Path(self.name)) from error
+
+    def _unpacked(self) -> IO[bytes]:
+        """The stream, decompressed where it begins as gzip does."""
+        if not isinstance(self.stream, io.BufferedReader):
+            return self.stream
+        # peek waits for the first bytes, as the first line would
+        packed = self.stream.peek(len(GZIP)).startswith(GZIP)
+        return gzip.GzipFile(fileobj=self.stream) if packed else self.stream  # type: ignore[return-value]
+
+    def _decode(self, raw: bytes, number: int) -> str:
+        """One line as text."""
+        if len(raw) > LONGEST:
+            raise DataError(
+                f"{self.name}:{number}: the line is longer than {LONGEST:,} bytes; is this a text "
+                "with a sentence a line?"
+            )
+        text = raw.removesuffix(b"\n").removesuffix(b"\r")
+        marked = number == 1 and text.startswith(BOM)
+        text = text[len(BOM) :] if marked else text
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self.errors == "strict":
+                self._refuse(text, error, number, len(BOM) * marked)
+        replaced = text.decode("utf-8", "replace")
+        self.replaced += replaced.count("\ufffd") - text.count(b"\xef\xbf\xbd")
+        return replaced
+
+    def _refuse(
+        self, text: bytes, error: UnicodeDecodeError, number: int, skipped: int
+    ) -> NoReturn:
+        """Raise DataError with the place of the malformed byte, both numbers from 1."""
+        what = next((word for magic, word in OTHER.items() if text.startswith(magic)), None)
+        if number == 1 and what is not None:
+            raise DataError(f"{self.name}: this is {what}") from error
+        raise DataError(
+            f"{self.name}:{number}:{error.start + 1 + skipped}: malformed UTF-8 (byte "
+            f"0x{text[error.start]:02x}); convert the text to UTF-8, or use --errors replace"
+        ) from error
+
+
+@contextmanager
+def open_lines(path: str, errors: Errors) -> Iterator[InputLines]:
+    """The lines of a file, of any readable thing with a path, or of standard input (-).
+
+    Raises:
+        MissingInputError: it is not there, or is a folder, or standard input is closed.
+    """
+    if path == "-":
+        if sys.stdin is None:
+            raise MissingInputError("standard input is closed; name a file or pipe text in")
+        yield InputLines(sys.stdin.buffer, "standard input", errors)
+        return
+    try:
+        stream = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise input_error(error, Path(path)) from error
+    except ValueError as error:  # a NUL in the name
+        raise MissingInputError(f"{path}: cannot be the name of a file") from error
+    with stream:
+        yield InputLines(stream, path, errors)
+
+
+@contextmanager
+def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
+    """How to write text: to standard output at once, or to a file that appears when all is done.
+
+    Control characters are made visible on a terminal only.
+
+    Raises:
+        OutputPathError, OutputError: the file cannot be created or written.
+    """
+    if path is None:
+        watched = sys.stdout.isatty()
+        yield lambda text: console.write(safe_text(text) if watched else text)
+    elif path.exists() and not path.is_file():  # a device, a pipe; a folder fails here
+        with writing(path), open(path, "w", 1, encoding="utf-8", newline="") as file:
+            yield file.write
+    else:
+        with replacing(path) as prepared:
+            try:
+                with open(prepared, "x", encoding="utf-8", newline="") as file:
+                    yield file.write
+                    file.flush()
+                    os.fsync(file.fileno())
+            except BaseException:
+                prepared.unlink(missing_ok=True)
+                raise

@@ -1,0 +1,301 @@
+"""From a recipe to data that a training can read: corpus, tokenizer, encoded splits.
+
+All of it is cached by content, so that the second call only opens files.  A cache entry is named
+by a hash of everything that it depends on: the corpus' fingerprint, the recipe's settings, and the
+version of sentencepiece.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from attnkit.data.corpus import Corpus
+from attnkit.data.encoded import FORMAT, Encoded, encode
+from attnkit.data.rows import Counts, Row
+from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, thin
+from attnkit.errors import DataError, RecipeError
+from attnkit.recipe import schema
+from attnkit.storage.cache import cache_dir, complete
+from attnkit.storage.files import owner, read_json, remove, write_synced
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the stage, how much is done, and the total where it is known.
+
+A stage is "tokenizer" or a split (in rows), or the name of a file that is downloaded (in bytes).
+"""
+
+_REPORT_EVERY = 10_000
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """All the data of one recipe."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    train: Encoded
+    valid: Encoded
+    reports: list[str]
+    """What happened to the rows and to the vocabulary, a line each, for people."""
+    digest: str
+    """SHA-256 in hexadecimal of tokenizer, train and valid."""
+    cache: Path
+
+
+def prepare(
+    recipe: schema.Recipe,
+    *,
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+    progress: Progress | None = None,
+) -> PreparedData:
+    """Open the corpus, train or find the tokenizer, encode train and valid or find them encoded.
+
+    Args:
+        recipe: one variant.
+        data_dir: where corpora are looked for; $ATTNKIT_DATA when None.
+        cache: where downloads, tokenizers and encoded splits are kept; `cache_dir()` when None.
+        offline: never download.
+        progress: called now and then.
+
+    Raises:
+        RecipeError: the tokenizer's settings do not fit together or do not fit the text.
+        MissingInputError: the corpus, a split or the tokenizer's model is not there.
+        DataError: a file is malformed, or no row of a split is usable.
+        OutputPathError, OutputError: the cache cannot be written.
+    """
+    spec = recipe.tokenizer
+    if spec.sampling and spec.model is None and spec.type in ("word", "char"):
+        raise RecipeError(
+            f"tokenizer.sampling: a {spec.type} model has one segmentation only; set it to 0 or "
+            "tokenizer.type to unigram or bpe"
+        )
+    root = cache_dir() if cache is None else cache
+    corpus = Corpus.open(
+        recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress
+    )
+    tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
+    splits = []
+    for name in ("train", "valid"):
+        split = encode_split(corpus, tokenizer, recipe, name, cache=root, progress=progress)
+        reports += [f"{name}: {line}" for line in split.counts.lines()]
+        reports += [split.note] if split.note else []
+        splits.append(split)
+    reports += corpus.notes
+    digest = _hash(tokenizer.digest, *(split.digest for split in splits))
+    return PreparedData(corpus, tokenizer, splits[0], splits[1], reports, digest, root)
+
+
+def check_splits(
+    recipe: schema.Recipe,
+    *,
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    offline: bool = False,
+    fetch: bool = True,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Read the splits that a recipe evaluates, so that their faults are told before training.
+
+    Those that training reads anyway are left to it.
+
+    Args:
+        recipe: one variant.
+        data_dir, cache, offline, progress: as `prepare`.
+        fetch: download what is not at hand.
+
+    Returns:
+        The splits that were not checked because that needs a download.
+
+    Raises:
+        MissingInputError: the corpus or a split is not there.
+        DataError: a file is malformed or has no rows.
+    """
+    corpus = Corpus.open(
+        recipe.data,
+        recipe.task,
+        data_dir=data_dir,
+        cache=cache,
+        offline=offline,
+        progress=progress,
+    )
+    left = []
+    for name in dict.fromkeys(("train", "valid", *recipe.eval.splits)):
+        there = name in corpus.splits
+        if there and name in ("train", "valid"):
+            continue
+        if fetch or not there or corpus.at_hand(name):
+            corpus.verify(name)
+        else:
+            left.append(name)
+    return left
+
+
+def encode_split(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    recipe: schema.Recipe,
+    name: str,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Encoded:
+    """One split as ids, from the cache where it is there.
+
+    Training rows follow `data.too_long`; rows of other splits are truncated, never dropped.
+
+    Raises:
+        MissingInputError: the corpus has no such split.
+        DataError: a file is malformed, or no row is usable.
+    """
+    root = cache_dir() if cache is None else cache
+    key = _split_key(corpus, tokenizer, recipe, name)
+    return _encode(corpus, tokenizer, recipe, name, root / "encoded" / key, None, progress)
+
+
+def train_epoch(
+    prepared: PreparedData,
+    recipe: schema.Recipe,
+    epoch: int,
+    *,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> Encoded:
+    """The training split as one epoch sees it: sampled afresh with `tokenizer.sampling`.
+
+    A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
+    in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
+
+    Args:
+        prepared: what `prepare` gave for this recipe.
+        recipe: one variant.
+        epoch: counted from 0.
+        seed: of the training; the recipe's first when None.
+        progress: called now and then.
+    """
+    alpha = recipe.tokenizer.sampling
+    if not alpha:
+        return prepared.train
+    own = recipe.train.seeds[0] if seed is None else seed
+    corpus, tokenizer, folder = prepared.corpus, prepared.tokenizer, prepared.cache / "encoded"
+    series = f"{_split_key(corpus, tokenizer, recipe, 'train')}-{_hash(alpha, own)[:16]}"
+    path = folder / f"{series}-{epoch}"
+    sample = (alpha, int(_hash("sampling", own, epoch)[:8], 16))
+    split = _encode(corpus, tokenizer, recipe, "train", path, sample, progress)
+    for other in folder.glob(f"{series}-*"):
+        if other.is_dir() and other != path and owner(other) is None:
+            # Another run may be removing it too, or still read it: its mapping stays valid.
+            with suppress(OSError):
+                remove(other)
+    return split
+
+
+def _encode(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    recipe: schema.Recipe,
+    name: str,
+    path: Path,
+    sample: tuple[float, int] | None,
+    progress: Progress | None,
+) -> Encoded:
+    """Encode one split into `path`, and refuse one without rows."""
+    counts = Counts()
+    split = encode(
+        corpus.rows(name, counts),
+        tokenizer,
+        path.parent,
+        key=path.name,
+        max_length=recipe.data.max_length,
+        too_long=recipe.data.too_long if name == "train" else "truncate",
+        sample=sample,
+        counts=counts,
+        stream=recipe.task == "language-modeling",
+        report=None if progress is None else lambda done: progress(name, done, None),
+    )
+    if not len(split):
+        raise DataError(
+            f"{corpus.name}: no row of {name} is usable ({'; '.join(counts.lines())}); check the "
+            "files, or raise data.max_length"
+        )
+    return split
+
+
+def _tokenizer(
+    recipe: schema.Recipe, corpus: Corpus, cache: Path, progress: Progress | None
+) -> tuple[Tokenizer, list[str]]:
+    """The tokenizer of a recipe, trained at the first call, and what there is to say about it."""
+    spec = recipe.tokenizer
+    if spec.model is not None:
+        tokenizer = Tokenizer.train(spec, ())
+        return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]
+    section = spec.model_dump(mode="json", exclude={"model", "sampling"})
+    fingerprint = corpus.fingerprint("train")
+    key = _hash("tokenizer", TRAINING_CHARACTERS, sentencepiece.__version__, section, fingerprint)
+
+    def build(draft: Path) -> None:
+        drawn = thin(_watched(corpus.rows("train"), progress))
+        trained = Tokenizer.train(spec, drawn.rows)
+        trained.save(draft)
+        meta = {"digest": trained.digest, "rows": len(drawn.rows), "seen": drawn.seen}
+        write_synced(draft / "meta.json", json.dumps(meta).encode())
+
+    def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
+        meta, found = read_json(path / "meta.json"), Tokenizer.load(path)
+        if found.digest != meta.get("digest"):
+            raise DataError(f"{path}: the model does not match its SHA-256")
+        return found, meta
+
+    (tokenizer, meta), note = complete(cache / "tokenizers" / key, read, build)
+    return tokenizer, _about(spec, tokenizer, meta) + ([note] if note else [])
+
+
+def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, Any]) -> list[str]:
+    """Lines for people on a trained tokenizer."""
+    if tokenizer.shared:
+        sides = [("shared", tokenizer.source)]
+    else:
+        sides = [("source", tokenizer.source), ("target", tokenizer.target)]
+    lines = []
+    for name, vocabulary in sides:
+        line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
+        if len(vocabulary) < spec.size:
+            line += f" of the {spec.size:,} asked for: the text gives no more"
+        lines.append(line)
+    if meta["rows"] < meta["seen"]:
+        lines.append(f"tokenizer: learned from {meta['rows']:,} of {meta['seen']:,} rows")
+    return lines
+
+
+def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:
+    """The rows, with a report now and then."""
+    for number, row in enumerate(rows, start=1):
+        yield row
+        if progress is not None and number % _REPORT_EVERY == 0:
+            progress("tokenizer", number, None)
+
+
+def _split_key(corpus: Corpus, tokenizer: Tokenizer, recipe: schema.Recipe, name: str) -> str:
+    """Name of an encoded split: a hash of everything that its ids depend on."""
+    return _hash(
+        "split",
+        FORMAT,
+        sentencepiece.__version__,
+        corpus.fingerprint(name),
+        tokenizer.digest,
+        recipe.data.max_length,
+        recipe.data.too_long if name == "train" else "truncate",
+        recipe.task == "language-modeling",
+    )
+
+
+def _hash(*parts: Any) -> str:
+    """SHA-256 in hexadecimal of JSON values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

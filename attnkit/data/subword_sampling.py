@@ -1,0 +1,177 @@
+"""Random segmentations of words into the pieces of a vocabulary: unigram sampling, BPE dropout.
+
+sentencepiece can sample too, but its generator is salted anew in every process, so that a resumed
+training would see other data.  Here a segmentation is a pure function of (texts, pieces, alpha,
+seed).  Pieces never cross a space, so that words are segmented one by one.
+"""
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from random import Random
+from typing import NamedTuple
+
+MARK = "\u2581"
+"""What sentencepiece writes for a space, here at the start of every word."""
+
+# Draws of one word in one call; further occurrences take them in turn, so that the most frequent
+# words cost no more, and each occurrence still has the exact distribution.
+_DRAWS = 1000
+
+# What sentencepiece adds to the lowest score for a character without a piece.
+_UNKNOWN_PENALTY = -10.0
+
+
+class Piece(NamedTuple):
+    """Id of a piece, and its score: a log-probability (unigram) or minus its rank (BPE)."""
+
+    id: int
+    score: float
+
+
+class Segmenter(ABC):
+    """Draws segmentations of a stretch of text without special tokens."""
+
+    def __init__(self, pieces: Mapping[str, Piece], unknown: int) -> None:
+        """`pieces` has no special tokens; `unknown` is the id of a character without a piece."""
+        self.pieces = pieces
+        self.unknown = unknown
+
+    @abstractmethod
+    def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
+        """Ids of `number` independent segmentations."""
+
+
+class UnigramSampler(Segmenter):
+    """A segmentation with probability proportional to the product of its pieces' p ** alpha.
+
+    Forward sums over the lattice of pieces, then a draw from the end to the start, as in Kudo
+    2018 (arXiv 1804.10959, section 3.2, with l unlimited).
+    """
+
+    def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
+        super().__init__(pieces, unknown)
+        self._alpha = alpha
+        self._longest = max(map(len, pieces), default=1)
+        lowest = min((piece.score for piece in pieces.values()), default=0.0)
+        self._unknown_score = lowest + _UNKNOWN_PENALTY
+
+    def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
+        """Ids of `number` independent segmentations; O(length x longest piece)."""
+        arcs = self._arcs(text)
+        return [self._draw(arcs, random) for _ in range(number)]
+
+    def _arcs(self, text: str) -> list[list[tuple[float, int, int]]]:
+        """For each end, the pieces that end there: (probability up to and with it, start, id)."""
+        forward = [0.0]
+        arcs: list[list[tuple[float, int, int]]] = [[]]
+        for end in range(1, len(text) + 1):
+            here = []
+            for start in range(max(0, end - self._longest), end):
+                piece = self.pieces.get(text[start:end])
+                if piece is None and start == end - 1:
+                    piece = Piece(self.unknown, self._unknown_score)
+                if piece is not None:
+                    here.append((forward[start] + self._alpha * piece.score, start, piece.id))
+            top = max(here)[0]
+            total = sum(math.exp(log - top) for log, _, _ in here)
+            forward.append(top + math.log(total))
+            running = 0.0
+            arcs.append([])
+            for log, start, id_ in here:
+                running += math.exp(log - top) / total
+                arcs[end].append((running, start, id_))
+            # Rounding may leave the last sum below the point that is drawn.
+            arcs[end][-1] = (math.inf, *here[-1][1:])
+        return arcs
+
+    def _draw(self, arcs: list[list[tuple[float, int, int]]], random: Random) -> list[int]:
+        """One segmentation, drawn from the end to the start."""
+        ids = []
+        end = len(arcs) - 1
+        while end:
+            point = random.random()
+            arc = next(arc for arc in arcs[end] if arc[0] > point)
+            ids.append(arc[2])
+            end = arc[1]
+        return ids[::-1]
+
+
+class BpeDropout(Segmenter):
+    """BPE in which each possible merge of each step is left out with probability alpha.
+
+    Provilkov, Emelianenko and Voita 2020 (arXiv 1910.13267, algorithm 1); alpha 0 is plain BPE.
+    """
+
+    def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
+        super().__init__(pieces, unknown)
+        self._alpha = alpha
+
+    def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
+        """Ids of `number` independent segmentations; O(length ** 2)."""
+        return [self._draw(list(text), random) for _ in range(number)]
+
+    def _draw(self, symbols: list[str], random: Random) -> list[int]:
+        while True:
+            best, place = -math.inf, -1
+            for i in range(len(symbols) - 1):
+                piece = self.pieces.get(symbols[i] + symbols[i + 1])
+                if piece and piece.score > best and random.random() >= self._alpha:
+                    best, place = piece.score, i
+            if place < 0:
+                break
+            symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+        missing = Piece(self.unknown, 0.0)
+        return [self.pieces.get(symbol, missing).id for symbol in symbols]
+
+
+def sample(
+    texts: Sequence[str], segmenter: Segmenter, special: Mapping[str, int], seed: int
+) -> list[list[int]]:
+    """Ids of one random segmentation of each text.
+
+    Args:
+        texts: words with single spaces between them.
+        segmenter: draws for what is not special.
+        special: text that is always one token, and its id.
+        seed: any integer.
+    """
+    random = Random(seed)
+    words = Counter(word for text in texts for word in text.split(" ") if word)
+    draws = {
+        word: cycle(_word(word, segmenter, special, min(number, _DRAWS), random))
+        for word, number in words.items()
+    }
+    return [_join(text, draws) for text in texts]
+
+
+def _join(text: str, draws: Mapping[str, Iterator[list[int]]]) -> list[int]:
+    """The next draw of each word of a text."""
+    return [id_ for word in text.split(" ") if word for id_ in next(draws[word])]
+
+
+def _word(
+    word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random
+) -> list[list[int]]:
+    """`number` segmentations of one word; runs of unknown characters count as one token."""
+    parts = [MARK + word]
+    if special:
+        # Longest first, as sentencepiece matches.
+        names = sorted(special, key=len, reverse=True)
+        parts = re.split("(" + "|".join(map(re.escape, names)) + ")", MARK + word)
+    draws: list[list[int]] = [[] for _ in range(number)]
+    for part in parts:
+        if part in special:
+            more = [[special[part]]] * number
+        else:
+            more = segmenter.draws(part, number, random) if part else [[]] * number
+        draws = [before + after for before, after in zip(draws, more, strict=True)]
+    return [_merged(ids, segmenter.unknown) for ids in draws]
+
+
+def _merged(ids: list[int], unknown: int) -> list[int]:
+    """The ids with each run of `unknown` as one."""
+    return [id_ for i, id_ in enumerate(ids) if id_ != unknown or i == 0 or ids[i - 1] != unknown]

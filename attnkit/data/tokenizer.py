@@ -1,0 +1,361 @@
+"""Subword vocabularies by sentencepiece: train, encode, decode, sample.
+
+Text passes through unchanged but for white space: any run of Unicode white space becomes one
+space, at both ends none.  There is no NFKC (sentencepiece's default): it would rewrite the
+targets (ligatures, full-width forms, superscripts, the ellipsis), and a model trained on
+rewritten text cannot produce the references that sacrebleu compares with as they are.  White
+space alone is no loss: the metrics' own tokenisers split on it.
+
+sentencepiece's own mark of a space, U+2581, reads as a space; a lone surrogate reads as U+FFFD; a
+character without a piece decodes to U+2047.
+"""
+
+import hashlib
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import sentencepiece
+
+from attnkit.data import subword_sampling
+from attnkit.data.rows import Row
+from attnkit.data.subword_sampling import MARK, BpeDropout, Piece, UnigramSampler
+from attnkit.errors import DataError, RecipeError
+from attnkit.recipe import schema
+from attnkit.storage.files import atomic_write, input_error, require_file
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
+
+SOURCE_FILE = "tokenizer.model"
+TARGET_FILE = "tokenizer.target.model"
+
+# Training reads at most this much text, about 0.3 million lines of WMT.  A unigram model takes some
+# 30 bytes of memory a character while it is trained.
+TRAINING_CHARACTERS = 40_000_000
+
+# Words are counted without their neighbours, so that cutting long lines at spaces changes
+# nothing, whereas sentencepiece takes minutes for a line of some 100 kB and fails on such a word.
+_SEGMENT = 1000
+
+_NEEDED = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
+
+_REPAIRABLE = re.compile("[\ud800-\udfff\u2581]")
+
+
+def clean(text: str) -> str:
+    """The text that pieces are made from: white space collapsed, lone surrogates as U+FFFD."""
+    if not text.isascii():
+        text = _REPAIRABLE.sub(lambda found: " " if found[0] == MARK else "\ufffd", text)
+    return " ".join(text.split())
+
+
+class Vocabulary:
+    """The pieces of one sentencepiece model; ids 0 to 3 are PAD, UNK, BOS and EOS."""
+
+    def __init__(self, model: bytes, name: str = "tokenizer") -> None:
+        """Read a serialised sentencepiece model; `name` stands in error messages.
+
+        Raises:
+            DataError: it is no sentencepiece model, or its special ids differ.
+        """
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"{name}: not a sentencepiece model: {_reason(error)}") from error
+        processor = self._processor
+        found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+        if found != (PAD, UNK, BOS, EOS):
+            raise DataError(
+                f"{name}: the ids of pad, unk, bos, eos are {', '.join(map(str, found))}; attnkit "
+                "needs 0, 1, 2, 3: train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
+            )
+
+    def __len__(self) -> int:
+        """Number of pieces, special ones included."""
+        return int(self._processor.get_piece_size())
+
+    def __contains__(self, piece: str) -> bool:
+        """Whether this very string is one piece."""
+        return bool(self._processor.piece_to_id(piece) != UNK)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without BOS and EOS; an empty text gives an empty list."""
+        cleaned = [clean(text) for text in texts]
+        # One thread: turning ids into lists costs more than finding them.
+        ids: list[list[int]] = self._processor.encode(cleaned, out_type=int, num_threads=1)
+        return ids
+
+    def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Ids of one random segmentation of each text, without BOS and EOS.
+
+        A pure function of (texts, alpha, seed), the same in every process.
+
+        Args:
+            texts: any strings.
+            alpha: a unigram model draws a segmentation with probability ~ p ** alpha (towards 0
+                more varied; 1 follows the model); a BPE model leaves out each merge with this
+                probability (towards 1 more varied).
+            seed: any integer.
+
+        Raises:
+            RecipeError: the model has one segmentation only (words, characters), or its pieces
+                reach across spaces.
+        """
+        pieces, special = self._pieces
+        kind = UnigramSampler if self._is_unigram() else BpeDropout
+        segmenter = kind(pieces, UNK, alpha)
+        return subword_sampling.sample([clean(text) for text in texts], segmenter, special, seed)
+
+    @cached_property
+    def _pieces(self) -> tuple[dict[str, Piece], dict[str, int]]:
+        """Pieces made from text with their scores, and user-defined symbols with their ids."""
+        learned, special = {}, {}
+        for id_ in range(len(RESERVED), len(self)):
+            piece, score = self._processor.id_to_piece(id_), self._processor.get_score(id_)
+            # Symbols score +0.0; learned pieces score below, or -0.0 (the first merge of BPE).
+            if math.copysign(1.0, score) > 0:
+                special[piece] = id_
+            else:
+                learned[piece] = Piece(id_, score)
+        return learned, special
+
+    def _is_unigram(self) -> bool:
+        """Whether a model that can sample is a unigram one (then it lists the best) or BPE."""
+        unigram = _available(self._processor.nbest_encode, nbest_size=2)
+        if not unigram and not _available(
+            self._processor.encode, enable_sampling=True, nbest_size=-1, alpha=1.0
+        ):
+            raise RecipeError(
+                "tokenizer.sampling: only unigram and bpe models can sample; set it to 0"
+            )
+        if self.encode(["a a"]) != [self.encode(["a"])[0] * 2]:
+            raise RecipeError(
+                "tokenizer.sampling: the model does not mark the start of every word; set it to 0"
+            )
+        return unigram
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Text of each sequence of ids: one line each, whatever the pieces contain.
+
+        PAD, BOS and EOS vanish, UNK becomes U+2047.
+
+        Raises:
+            IndexError: an id is outside the vocabulary.
+        """
+        rows = [[int(i) for i in row] for row in ids]
+        if not rows:
+            return []
+        return [clean(text) for text in self._processor.decode(rows, num_threads=1)]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id as the model spells it, with U+2581 at the start of a word."""
+        return [str(self._processor.id_to_piece(int(i))) for i in ids]
+
+
+class Tokenizer(NamedTuple):
+    """The vocabularies of both sides; the same object twice when they are shared."""
+
+    source: Vocabulary
+    target: Vocabulary
+
+    @property
+    def shared(self) -> bool:
+        """Whether both sides have one vocabulary."""
+        return self.source is self.target
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 in hexadecimal of what decides every id."""
+        total = hashlib.sha256()
+        for vocabulary in (self.source,) if self.shared else (self.source, self.target):
+            total.update(hashlib.sha256(vocabulary.model).digest())
+        return total.hexdigest()
+
+    @classmethod
+    def train(cls, spec: schema.TokenizerConfig, rows: Iterable[Row]) -> "Tokenizer":
+        """Train on all given rows, or read the existing model that the recipe names.
+
+        The result is a pure function of the recipe's section, the rows and the version of
+        sentencepiece.  With few distinct words it has fewer pieces than asked for.  Without any
+        source text (language modelling) the target's vocabulary serves both sides.
+
+        Raises:
+            RecipeError: the size is below the alphabet, or a special token is not usable.
+            DataError: the rows hold no text, or the existing model does not fit.
+            MissingInputError: the existing model is not there.
+        """
+        if spec.model is not None:
+            return cls._existing(spec)
+        _check_special(spec)
+        sources: list[str] = []
+        targets: list[str] = []
+        for row in rows:
+            sources += _segments(row.source)
+            targets += _segments(row.target)
+        if spec.shared or not sources:
+            vocabulary = _train(spec, sources + targets, "text")
+            return cls(vocabulary, vocabulary)
+        return cls(_train(spec, sources, "source text"), _train(spec, targets, "target text"))
+
+    @classmethod
+    def _existing(cls, spec: schema.TokenizerConfig) -> "Tokenizer":
+        """The model at `spec.model` for both sides."""
+        path = Path(str(spec.model))
+        vocabulary = _read(path)
+        for piece in spec.special:
+            if piece not in vocabulary:
+                raise DataError(
+                    f"{path}: has no piece {piece!r}, which tokenizer.special asks for; take it "
+                    "out of the recipe or train the model with it as a user-defined symbol"
+                )
+        return cls(vocabulary, vocabulary)
+
+    def save(self, folder: Path) -> None:
+        """Write tokenizer.model, and tokenizer.target.model where the target has its own.
+
+        Raises:
+            OutputPathError, OutputError: a file cannot be written.
+        """
+        atomic_write(folder / SOURCE_FILE, self.source.model)
+        if not self.shared:
+            atomic_write(folder / TARGET_FILE, self.target.model)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Tokenizer":
+        """Read what `save` wrote.
+
+        Raises:
+            MissingInputError: there is no tokenizer.model.
+            DataError: a file is damaged.
+        """
+        source = _read(folder / SOURCE_FILE)
+        if not (folder / TARGET_FILE).exists():
+            return cls(source, source)
+        return cls(source, _read(folder / TARGET_FILE))
+
+
+class Thinned(NamedTuple):
+    """Rows spread evenly over a corpus: every `stride`-th of `seen` rows."""
+
+    rows: list[Row]
+    seen: int
+    stride: int
+
+
+def thin(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> Thinned:
+    """Every k-th row, with the smallest power of two k for which the text fits the budget.
+
+    One pass, no random numbers, memory bounded by the budget: whenever the kept text outgrows it,
+    every second kept row goes.
+    """
+    kept: list[Row] = []
+    size, stride, seen = 0, 1, 0
+    for index, row in enumerate(rows):
+        seen += 1
+        if index % stride:
+            continue
+        kept.append(row)
+        size += len(row.source) + len(row.target)
+        while size > characters and len(kept) > 1:
+            del kept[1::2]
+            stride *= 2
+            size = sum(len(r.source) + len(r.target) for r in kept)
+    return Thinned(kept, seen, stride)
+
+
+def _read(path: Path) -> Vocabulary:
+    """The model in a file."""
+    require_file(path)
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise input_error(error, path) from error
+    return Vocabulary(model, str(path))
+
+
+def _segments(text: str) -> list[str]:
+    """The cleaned text in parts of at most _SEGMENT characters, cut at spaces where possible."""
+    rest = clean(text)
+    parts = []
+    while len(rest) > _SEGMENT:
+        cut = rest.rfind(" ", 1, _SEGMENT + 1)
+        if cut < 0:
+            cut = _SEGMENT
+        parts.append(rest[:cut])
+        rest = rest[cut:].lstrip(" ")
+    if rest:
+        parts.append(rest)
+    return parts
+
+
+def _check_special(spec: schema.TokenizerConfig) -> None:
+    """Refuse special tokens that cannot be pieces of their own."""
+    for piece in spec.special:
+        if not piece or clean(piece) != piece or " " in piece:
+            raise RecipeError(f"tokenizer.special: {piece!r} must be text without white space")
+        if piece in RESERVED:
+            raise RecipeError(f"tokenizer.special: {piece!r} is reserved; choose another spelling")
+    if len(set(spec.special)) < len(spec.special):
+        raise RecipeError("tokenizer.special: the same token is listed twice; list it once")
+    least = len(RESERVED) + len(spec.special) + 1
+    if spec.size < least:
+        raise RecipeError(
+            f"tokenizer.size: {spec.size} is too small: the reserved and special tokens and one "
+            f"piece of text make {least}"
+        )
+
+
+def _train(spec: schema.TokenizerConfig, lines: list[str], what: str) -> Vocabulary:
+    """Train one model on cleaned lines."""
+    if not lines:
+        raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=spec.type,
+            vocab_size=spec.size,
+            user_defined_symbols=list(spec.special),
+            character_coverage=spec.coverage,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            normalization_rule_name="identity",
+            hard_vocab_limit=False,
+            # With more threads the sums of expected counts, and so the pieces, can differ.
+            num_threads=1,
+            # In bytes; _segments already bounds the lines.
+            max_sentence_length=1 << 20,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        if needed := _NEEDED.search(str(error)):
+            raise RecipeError(
+                f"tokenizer.size: {spec.size} is smaller than the alphabet of the {what}: at "
+                f"least {needed[1]} is needed, or a lower tokenizer.coverage"
+            ) from error
+        raise DataError(f"the tokenizer cannot be trained: {_reason(error)}") from error
+    return Vocabulary(model.getvalue())
+
+
+def _available(method: Callable[..., Any], **options: Any) -> bool:
+    """Whether a model of this kind answers this call."""
+    try:
+        method(["a"], out_type=int, **options)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """The library's message on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

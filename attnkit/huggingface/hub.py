@@ -1,0 +1,140 @@
+"""Where a Hugging Face model's files are: a local directory, or the hub's, downloaded and cached.
+
+Only settings, vocabularies and safetensors weights are ever asked of the hub: no pickles, no code.
+"""
+
+import errno
+import importlib
+import re
+import socket
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from attnkit.errors import DataError, MissingInputError, OutputError, UnavailableError
+from attnkit.huggingface.quiet import hub, quiet
+from attnkit.storage.download import is_offline
+from attnkit.text import quoted
+
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+"""One file, or an index and its shards."""
+TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.vocab", "*.bpe",
+         "bpe.codes", "*.codes")  # fmt: skip
+"""Settings and vocabularies of all kinds of tokenizers."""
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
+NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
+"""OWNER/MODEL, or one of the hub's oldest models without an owner."""
+
+
+class ModelFolder(NamedTuple):
+    """A directory of a model's files."""
+
+    name: str
+    """As the user wrote it."""
+    path: Path
+    revision: str | None = None
+    """The commit, where it came from the hub."""
+
+
+def find(name: str, *, offline: bool = False, revision: str | None = None) -> ModelFolder:
+    """The directory of that name, or the hub's model, downloaded where the cache lacks it.
+
+    Raises:
+        MissingInputError: no such directory, hub model or revision, or it holds no model.
+        DataError: its weights are pickled.
+        UnavailableError: no network, or it was forbidden, or the hub refuses.
+    """
+    path = Path(name)
+    if name and path.is_dir():
+        return ModelFolder(name, path)
+    if name and path.exists():
+        raise MissingInputError(f"{name}: a file; give the directory of a model")
+    if not NAME.fullmatch(name):
+        raise MissingInputError(
+            f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)"
+        )
+    return _download(name, offline=is_offline(offline), revision=revision)
+
+
+def check(place: ModelFolder) -> None:
+    """Raise where the directory cannot be a model whose weights are safe to read."""
+    path = place.path
+    if not (path / CONFIG).is_file():
+        reason = (
+            "only an adapter: merge it into its base model"
+            if (path / "adapter_config.json").is_file()
+            else f"no {CONFIG}: give the directory of a run, of a Hugging Face model, or a hub name"
+        )
+        raise MissingInputError(f"{place.name}: {reason}")
+    if any((path / weights).is_file() for weights in WEIGHTS[:2]):
+        return
+    pickled = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+    if pickled or place.revision is not None:
+        what = f"only as {pickled[0]}" if pickled else "only in other formats, such as pickles"
+        raise DataError(
+            f"{place.name}: has its weights {what}, which could run code: save it as safetensors "
+            "(save_pretrained of transformers)"
+        )
+    raise MissingInputError(f"{place.name}: no weights: {WEIGHTS[0]} is missing")
+
+
+def _download(name: str, *, offline: bool, revision: str | None) -> ModelFolder:
+    offline = offline or hub().is_offline_mode() or _unreachable()
+    asked: dict[str, Any] = {"revision": revision, "local_files_only": offline}
+    try:
+        with quiet(network=not offline):
+            hub().hf_hub_download(name, CONFIG, **asked)
+            path = hub().snapshot_download(
+                name,
+                allow_patterns=[*TEXTS, *WEIGHTS],
+                # folders hold the same model in other formats
+                ignore_patterns=["*/*", "consolidated*"],
+                **asked,
+            )
+    except Exception as error:
+        raise _refusal(name, revision, error) from error
+    return ModelFolder(name, Path(path), Path(path).name)
+
+
+def _unreachable() -> bool:
+    """Whether the hub's address cannot be found; its library would try for half a minute."""
+    host = urlsplit(hub().constants.ENDPOINT).hostname
+    if getproxies() or not host:
+        return False
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return True
+    return False
+
+
+def _refusal(name: str, revision: str | None, error: Exception) -> Exception:
+    """What went wrong at the hub, in one line; an error that is none of the hub's stays."""
+    errors: Any = importlib.import_module("huggingface_hub.errors")
+    if isinstance(error, errors.GatedRepoError):
+        return UnavailableError(
+            f"{name}: its owner asks for consent: accept the terms on huggingface.co and log in "
+            "(hf auth login)"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return MissingInputError(f"{name}: the hub has no revision {revision}")
+    if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
+        return MissingInputError(
+            f"{name}: neither a directory here nor a public model of the hub: check the spelling"
+        )
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return MissingInputError(f"{name}: the hub's repository has no {CONFIG}: not a model")
+    if isinstance(error, errors.HfHubHTTPError):
+        status = getattr(error.response, "status_code", "?")
+        return UnavailableError(f"{name}: the hub answers with error {status}: try again later")
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        return OutputError(f"{name}: the hub's cache cannot be written: {error.strerror}")
+    if isinstance(error, OSError | errors.LocalEntryNotFoundError):
+        return UnavailableError(
+            f"{name}: no such directory, not in the local cache of the hub, and the hub cannot be "
+            "reached (no network, or --offline or HF_HUB_OFFLINE): give a local directory"
+        )
+    return UnavailableError(f"{name}: the hub's answer cannot be used ({type(error).__name__})")

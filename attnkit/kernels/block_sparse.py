@@ -1,0 +1,340 @@
+"""Self-attention over some distances only, in blocks: no T x T square is ever formed.
+
+Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
+between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
+hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
+
+- `near`: |i - j| <= window.  Blocks of queries against overlapping windows of keys.
+- `strided`: |i - j| mod rate = 0.  As many dense attentions over sub-sequences as the rate.
+- `joint`: both, for rate = window.  One softmax over two sets that share no pair.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.sliding_window import Band
+from attnkit.kernels.strided import Strides
+
+Heads: TypeAlias = Float[Tensor, "B H T D"]
+Real: TypeAlias = Bool[Tensor, "b T"]
+
+DEVICE = "cpu"
+"""Where torch's fused kernels answer a query without keys with zeros, and say their sums."""
+
+GROUP = 2**19
+"""Numbers in the windows of the keys that are treated at a time."""
+
+_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+class _Windows(torch.autograd.Function):
+    """`Band.windows` with its adjoint as gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, band: Band) -> Tensor:
+        ctx.band, ctx.rows, ctx.length = band, x.shape[0], x.shape[2]
+        return band.windows(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.band.gather(grads[0], ctx.rows, ctx.length), None
+
+
+def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: bool) -> Heads:
+    """Softmax over the keys at most `window` away; cost T * window."""
+    rows, _, length, _ = q.shape
+    band = Band.of(window, length, causal=causal)
+    away = band.distances(q.device)
+    pattern = (away >= 0 if causal else away >= -window) & (away <= window)
+    allowed = band.allowed(pattern, valid, rows, length)
+    if q.device.type == DEVICE:
+        y: Tensor = _Near.apply(q, k, v, band, allowed)  # type: ignore[no-untyped-call]
+        return y
+    part = _in_bands(band, allowed, length)
+    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+
+
+def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
+    """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
+    products = Strides(rate, causal)
+    if valid is None and products.suits(q):
+        y: Tensor = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
+        return y
+    part = _in_strides(q, valid, rate, causal)
+    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+
+
+def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
+    """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
+    products = Strides(rate, causal, near=True)
+    y: Tensor
+    if valid is None and products.suits(q):
+        y = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
+        return y
+    rows, _, length, _ = q.shape
+    band = Band.of(rate - 1, length, causal=causal)
+    away = band.distances(q.device)
+    pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
+    far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
+    if q.device.type == DEVICE:
+        y = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
+        return y
+    parts = (far, _in_bands(band, allowed, length))
+    return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
+
+
+class _SparsePart(NamedTuple):
+    """Many small attentions that together are one set of pairs of queries and keys."""
+
+    queries: Callable[[Tensor], Tensor]
+    """[B, H, T, D] -> [N, h, t, D]"""
+    keys: Callable[[Tensor], Tensor]
+    """[B, H, T, D] -> [N, h, s, D]"""
+    answers: Callable[[Tensor], Tensor]
+    """The inverse of `queries`."""
+    allowed: Bool[Tensor, "N h t s"] | None
+    """None where all keys may be seen; sizes may be 1."""
+    causal: bool = False
+    """Hide the later keys of each small attention as well."""
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        """See `_bias`."""
+        return None if self.allowed is None else _bias(self.allowed, dtype)
+
+    def blind(self) -> Bool[Tensor, "N h t 1"] | None:
+        """Queries that see no key here; None where there is none."""
+        return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
+
+
+def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """What makes a softmax see the allowed keys only: 0 and -inf."""
+    zeros = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return zeros.masked_fill_(~allowed, -torch.inf)
+
+
+def _in_bands(band: Band, allowed: Tensor, length: int) -> _SparsePart:
+    return _SparsePart(
+        band.cut,
+        lambda x: _Windows.apply(x, band),  # type: ignore[no-untyped-call]
+        lambda x: band.join(x, length),
+        allowed,
+    )
+
+
+def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _SparsePart:
+    """Every `rate`-th token is one of rate x H attentions of a row."""
+    rows, heads, length, _ = q.shape
+    # whichever needs no copy: heads that follow one another in memory, or tokens that do
+    heads_first = rows == 1 or q.stride(0) == heads * q.stride(1)
+
+    def split(x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, -length % rate)) if length % rate else x
+        x = torch.unflatten(x, 2, (-1, rate))
+        if heads_first:
+            return x.flatten(0, 1).transpose(1, 2)
+        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)
+
+    def merge(x: Tensor) -> Tensor:
+        if heads_first:
+            return torch.unflatten(x.transpose(1, 2).flatten(1, 2)[:, :length], 0, (rows, heads))
+        x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)
+        return x.flatten(2, 3)[:, :, :length]
+
+    allowed = None
+    if not causal and (valid is not None or length % rate):
+        if valid is None:
+            valid = torch.ones(1, length, dtype=torch.bool, device=q.device)
+        allowed = split(valid[:, None, :, None].expand(rows, heads, -1, -1)).transpose(2, 3)
+    return _SparsePart(split, split, merge, allowed, causal)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
+    """All small attentions of one part by torch's fused kernel."""
+    bias, causal = part.bias(q.dtype), part.causal
+    if bias is None or q.device.type == DEVICE:
+        return F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
+    # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
+    blind = part.blind()
+    assert blind is not None
+    y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
+    return y.masked_fill(blind, 0)
+
+
+def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] of one part, and the logarithms of its softmax sums [B, H, T, 1]."""
+    queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
+    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    bias, blind = part.bias(q.dtype), part.blind()
+    if bias is not None and blind is not None:
+        scores = scores + bias.masked_fill(blind, 0)
+    if part.causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    scores = scores.to(torch.promote_types(q.dtype, torch.float32))
+    logs = scores.logsumexp(-1, keepdim=True)
+    y = (scores - logs).exp().to(q.dtype) @ values
+    logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(logs)
+
+
+def _combine(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Answers and logarithms of two parts as those of one softmax over both."""
+    (one, log_one), (two, log_two) = found
+    logs = torch.logaddexp(log_one, log_two)
+    logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
+    return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
+
+
+class _Near(torch.autograd.Function):
+    """Attention in bands by torch's fused kernel for the CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> Tensor:
+        y, logs = _banded(q, k, v, band, allowed)
+        ctx.band = band
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *kept, allowed = ctx.saved_tensors
+        return (*_banded_back(grad, kept, ctx.band, allowed), None, None)
+
+
+def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] and logarithms of the softmax sums [B, H, T, 1], some blocks at a time.
+
+    What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
+    """
+    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+    y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+    logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+    for group in _groups(keys):
+        y[group], logs[group, ..., 0] = _forward(
+            queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
+        )
+    return band.join(y, q.shape[2]), band.join(logs, q.shape[2])
+
+
+def _banded_back(
+    grad: Tensor, kept: list[Tensor], band: Band, allowed: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, from what was kept: q, k, v, and what `_banded` made of them."""
+    q, k, v, y, logs = kept
+    rows, _, length, _ = q.shape
+    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+    grads, answers, sums = (band.cut(x) for x in (grad, y, logs))
+    q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+    k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+    for group in _groups(keys):
+        q_grad[group], k_part, v_part = _backward(
+            grads[group],
+            queries[group],
+            keys[group],
+            values[group],
+            answers[group],
+            sums[group, ..., 0],
+            0.0,
+            False,
+            attn_mask=_bias(allowed[group], q.dtype),
+        )
+        band.add(k_grad, group.start, k_part)
+        band.add(v_grad, group.start, v_part)
+    k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
+    return band.join(q_grad, length), k_grad, v_grad
+
+
+def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
+    """Runs of blocks whose windows fill a part of the cache."""
+    size = max(1, GROUP // keys[0].numel())
+    for first in range(0, len(keys), size):
+        yield slice(first, first + size)
+
+
+class _Strided(torch.autograd.Function):
+    """Long sequences by large products."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, strides: Strides) -> Tensor:
+        y, logs = strides.forward(q, k, v)
+        ctx.strides = strides
+        ctx.save_for_backward(y, logs, q, k, v)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (*ctx.strides.back(grad, *ctx.saved_tensors), None)
+
+
+class _Joint(torch.autograd.Function):
+    """One softmax over strides and a band by torch's fused kernel for the CPU.
+
+    The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
+    ones, each part yields its share of the joint gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        far: _SparsePart,
+        band: Band,
+        allowed: Tensor,
+    ) -> Tensor:
+        close, logs = _banded(q, k, v, band, allowed)
+        alone = band.join(
+            (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1), q.shape[2]
+        )
+        found = [_far(far, q, k, v), (close, logs.masked_fill(alone, -torch.inf))]
+        y, logs = _combine(found)
+        y = y.to(q.dtype)
+        ctx.far, ctx.band = far, band
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        far = ctx.far
+        *kept, allowed = ctx.saved_tensors
+        q, k, v, y, logs = kept
+        grads = _banded_back(grad, kept, ctx.band, allowed)
+        found = _backward(
+            far.queries(grad),
+            far.queries(q),
+            far.keys(k),
+            far.keys(v),
+            far.queries(y),
+            far.queries(logs).squeeze(-1),
+            0.0,
+            far.causal,
+            attn_mask=far.bias(q.dtype),
+        )
+        total = [one.add_(far.answers(other)) for one, other in zip(grads, found, strict=True)]
+        return (*total, None, None, None)
+
+
+def _far(far: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] over the strides, and logarithms of the softmax sums [B, H, T, 1]."""
+    y, sums = _forward(
+        far.queries(q),
+        far.keys(k),
+        far.keys(v),
+        is_causal=far.causal,
+        attn_mask=far.bias(q.dtype),
+    )
+    blind, sums = far.blind(), sums.unsqueeze(-1)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    return far.answers(y), far.answers(sums)

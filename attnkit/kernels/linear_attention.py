@@ -1,0 +1,177 @@
+"""Sums of kernel attention: y = phi(q) (sum phi(k) v^T) / phi(q) (sum phi(k)), in linear time.
+
+Letters as in attention.py.  A value gets one more column of ones, so that numerator and denominator
+are one product: u = phi(q) S with S [B, H, M, E + 1], and y = u[..., :E] / u[..., E].
+
+These are the plain forms, ordinary differentiable code for every device; blocked.py has the same
+sums for a CPU.
+
+Exponentials of large logarithms: a product phi(q)_m phi(k)_m is e^(q_m + k_m), and neither factor
+need be near 1 where their product is the largest.  So every feature m of the keys has a shift of
+its own, its peak, which is added to the queries again before they get theirs, the largest of the
+row.  What matters to a query then neither overflows nor vanishes.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Sums: TypeAlias = tuple[Tensor, Tensor | None]
+"""S [B, H, M, E + 1]; where features are exponentials, those of feature m in units of e^peak_m,
+and the peaks [B, H, M]: the largest logarithms that the keys had."""
+
+
+class FeatureMaps(NamedTuple):
+    """Feature maps of queries and keys, each position by itself."""
+
+    q: Callable[[Tensor], Tensor]
+    k: Callable[[Tensor, Tensor], Tensor]
+    exponent: bool
+    """Whether both answer the logarithms of the features."""
+    parameters: tuple[Tensor, ...] = ()
+    """What the maps learn."""
+
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """Sums are kept in float32 at least."""
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def shifted_exp(x: Tensor) -> Tensor:
+    """e^x up to a factor a row [..., M], the largest 1."""
+    return (x - x.detach().amax(-1, keepdim=True)).exp()
+
+
+def quotient(u: Tensor) -> Tensor:
+    """[..., E + 1] -> [..., E]: a quotient where 0/0, a query that sees no key, is 0."""
+    below = u[..., -1:]
+    return u[..., :-1] / below.masked_fill(below == 0, 1)
+
+
+def answer(maps: FeatureMaps, q: Tensor, sums: Sums) -> Tensor:
+    """Answer queries [B, H, T, D] from sums: [B, H, T, E]."""
+    features = maps.q(q.to(widest(q.dtype)))
+    if sums[1] is not None:
+        # the unit of the sums goes to the queries: no feature that matters to one is lost
+        features = shifted_exp(features + finite(sums[1]).unsqueeze(2))
+    return quotient(features @ sums[0])
+
+
+def finite(peak: Tensor) -> Tensor:
+    """A shift that can be subtracted: 0 where no key has been seen, and the peak is -inf."""
+    return peak.masked_fill(peak == -torch.inf, 0)
+
+
+def prepare(maps: FeatureMaps, k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Features of keys [B, H, S, M] (0, or -inf for logarithms, on pads) and values with ones."""
+    k, v = k.to(widest(k.dtype)), v.to(widest(v.dtype))
+    if real is None:
+        seen = torch.ones((), dtype=torch.bool, device=k.device).expand(k.shape[0], k.shape[2])
+        return maps.k(k, seen), F.pad(v, (0, 1), value=1.0)
+    # where, not a product: garbage in pads may be infinite, and infinity times zero is NaN
+    pads = ~real[:, None, :, None]
+    phi = maps.k(k.masked_fill(pads, 0), real)
+    phi = phi.masked_fill(pads, -torch.inf if maps.exponent else 0)
+    return phi, F.pad(v.masked_fill(pads, 0), (0, 1), value=1.0)
+
+
+def add(phi: Tensor, values: Tensor, exponent: bool) -> Sums:
+    """Sums over all keys, perhaps none, of what `prepare` made."""
+    if not exponent:
+        return phi.transpose(-1, -2) @ values, None
+    if phi.shape[2] == 0:
+        peak = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
+    else:
+        peak = phi.detach().amax(2)
+    return (phi - finite(peak).unsqueeze(2)).exp().transpose(-1, -2) @ values, peak
+
+
+def merge(old: Sums | None, new: Sums) -> Sums:
+    """Sums over the keys of both, in units of the higher peaks."""
+    if old is None:
+        return new
+    if old[1] is None or new[1] is None:
+        return old[0] + new[0], None
+    peak = torch.maximum(old[1], new[1])
+    first, second = ((part - finite(peak)).exp().unsqueeze(-1) for part in (old[1], new[1]))
+    return old[0] * first + new[0] * second, peak
+
+
+def plain_causal(
+    features: Tensor, phi: Tensor, values: Tensor, old: Sums | None, exponent: bool, chunk: int
+) -> tuple[Tensor, Sums]:
+    """Causal sums in chunks, all at once: squares in each, running sums between them.
+
+    features, phi [B, H, T, M], logarithms where `exponent` (-inf for the keys of pads); values
+    [B, H, T, E + 1].
+    """
+    length, size = features.shape[2], 1 << (chunk - 1).bit_length()
+    while size >= 2 * length:
+        size //= 2
+    spare = -length % size
+    if spare:
+        features, values = (F.pad(x, (0, 0, 0, spare)) for x in (features, values))
+        phi = F.pad(phi, (0, 0, 0, spare), value=-torch.inf if exponent else 0.0)
+    features, phi, values = (torch.unflatten(x, 2, (-1, size)) for x in (features, phi, values))
+    if exponent:
+        y, sums = _causal_exponents(features, phi, values, old)
+        return y.flatten(2, 3)[:, :, :length], sums
+    outer = phi.transpose(-1, -2) @ values  # [B, H, chunks, M, E + 1]
+    after = outer.cumsum(2) if old is None else outer.cumsum(2) + old[0].unsqueeze(2)
+    before = after - outer
+    square = (features @ phi.transpose(-1, -2)).tril()
+    y = quotient(square @ values + features @ before)
+    return y.flatten(2, 3)[:, :, :length], (after[:, :, -1], None)
+
+
+def _causal_exponents(
+    q: Tensor, k: Tensor, values: Tensor, old: Sums | None
+) -> tuple[Tensor, Sums]:
+    """Chunks [B, H, chunks, C, *] of logarithms, where a peak must not come from a later key.
+
+    So each part of what a query sees is summed in a unit of its own: the chunks before, the query's
+    own key, and, where the chunk is cut in halves again and again, the first half seen from the
+    second.
+    """
+    batch, heads, _, size, width = k.shape
+    peaks = k.detach().amax(3)
+    outer = (k - finite(peaks).unsqueeze(3)).exp().transpose(-1, -2) @ values
+    none = k.new_full((batch, heads, width), -torch.inf)
+    sums: Sums = old or (torch.zeros_like(outer[:, :, 0]), none)
+    before = list[Sums]()
+    for own, peak in zip(outer.unbind(2), peaks.unbind(2), strict=True):
+        before.append(sums)
+        sums = merge(sums, (own, peak))
+    entry = torch.stack([peak for _, peak in before if peak is not None], 2)
+    features, unit = _in_units(q + entry.unsqueeze(3))
+    parts = [(features @ torch.stack([part for part, _ in before], 2), unit)]
+    features, unit = _in_units(q + k)
+    parts.append((features.sum(-1, keepdim=True) * values, unit))
+    half = 1
+    while half < size:
+        parts.append(_second_halves(q, k, values, half))
+        half *= 2
+    top = torch.stack([unit for _, unit in parts]).amax(0)
+    u = torch.stack([part * (unit - finite(top)).exp() for part, unit in parts]).sum(0)
+    return quotient(u), sums
+
+
+def _in_units(logarithms: Tensor) -> tuple[Tensor, Tensor]:
+    """Exponentials [..., M] in units of e^unit, and the unit [..., 1]: their largest logarithm."""
+    unit = logarithms.detach().amax(-1, keepdim=True)
+    return (logarithms - finite(unit)).exp(), unit
+
+
+def _second_halves(q: Tensor, k: Tensor, values: Tensor, half: int) -> tuple[Tensor, Tensor]:
+    """What the second `half` positions of each run of 2 `half` see of the first, and the units."""
+    q, k, values = (torch.unflatten(x, 3, (-1, 2, half)) for x in (q, k, values))
+    q, k, values = q[..., 1, :, :], k[..., 0, :, :], values[..., 0, :, :]
+    peak = k.detach().amax(-2, keepdim=True)
+    features, unit = _in_units(q + peak)
+    u = features @ (k - finite(peak)).exp().transpose(-1, -2) @ values
+    u = torch.stack((torch.zeros_like(u), u), -3)
+    unit = torch.stack((torch.full_like(unit, -torch.inf), unit), -3)
+    return u.flatten(3, 5), unit.flatten(3, 5)

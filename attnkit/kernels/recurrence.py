@@ -1,0 +1,57 @@
+"""A recurrence over positions, block by block, whose inside is computed again when going back."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from attnkit.kernels.autograd import once_differentiable
+
+Rule: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
+"""(*sequences [B, H, L, ...], state) -> (answers [B, H, L, E], the state after them)."""
+
+
+def scan(rule: Rule, block: int, state: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
+    """What `rule` answers for whole sequences [B, H, T, ...], in blocks that stay in the cache.
+
+    Between the passes only the state at the start of each block is kept.  The rule must learn
+    nothing: what it depends on comes in the sequences and the state.
+    """
+    if sequences[0].shape[2] <= block or torch.compiler.is_compiling():
+        return rule(*sequences, state)
+    found = _Scan.apply(rule, block, state, *sequences)  # type: ignore[no-untyped-call]
+    return found[0], found[1]
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rule: Rule, block: int, state: Tensor, *sequences: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        length = sequences[0].shape[2]
+        ctx.rule = rule
+        ctx.spans = [slice(at, min(at + block, length)) for at in range(0, length, block)]
+        answers, states = [], []
+        for span in ctx.spans:
+            states.append(state)
+            answer, state = rule(*(x[:, :, span] for x in sequences), state)
+            answers.append(answer)
+        ctx.save_for_backward(*sequences, *states)
+        return torch.cat(answers, 2), state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, slope: Tensor) -> tuple[Any, ...]:
+        count = len(ctx.spans)
+        sequences, states = ctx.saved_tensors[:-count], ctx.saved_tensors[-count:]
+        slopes = [torch.empty_like(x) for x in sequences]
+        for span, state in zip(reversed(ctx.spans), reversed(states), strict=True):
+            leaves = [x[:, :, span].detach().requires_grad_() for x in (*sequences,)]
+            start = state.detach().requires_grad_()
+            with torch.enable_grad():
+                outputs = ctx.rule(*leaves, start)
+            *parts, slope = torch.autograd.grad(outputs, (*leaves, start), (dy[:, :, span], slope))
+            for whole, part in zip(slopes, parts, strict=True):
+                whole[:, :, span] = part
+        return None, None, slope, *slopes

@@ -1,0 +1,278 @@
+"""Attention to every `rate`-th token of long float32 sequences on a CPU, alone or beside near keys.
+
+One head at a time: what belongs to it stays in the cache.  One residue of it is a dense attention
+over length / rate tokens by oneDNN's products: torch's fused kernel leaves its own to MKL, which
+keeps to narrow vectors on many processors; where pieces are large oneDNN's are up to twice as fast.
+The near keys are few for each query: small blocks of queries against overlapping windows, in
+batches by MKL.  Nothing is kept for the backward pass but answers and logarithms of sums, from
+which the softmax is made anew.  Scores are in units of log 2, as 2^x is far faster than e^x here.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.kernels.onednn import ONEDNN
+from attnkit.kernels.sliding_window import Band
+
+Heads: TypeAlias = Float[Tensor, "B H T D"]
+Head: TypeAlias = Float[Tensor, "T D"]
+Sums: TypeAlias = Float[Tensor, "T 1"]
+Grid: TypeAlias = Float[Tensor, "t rate n"]
+
+SHORTEST, SHORTEST_FULL = 256, 512
+"""Tokens of a residue; the latter if it is neither causal nor beside near keys.  For fewer, calls
+cost more than their products gain.
+"""
+
+ROWS = 512
+"""Queries that are treated at a time."""
+
+CAUSAL_ROWS = 256
+"""The same if causal: shorter runs see fewer keys in vain."""
+
+BLOCK = 16
+"""Queries of a block beside their near keys, at least."""
+
+BATCHED, BATCHED_ROWS = 1024, 64
+"""If causal, shorter residues go eight together, by MKL, in runs of so many queries."""
+
+LOG2E = math.log2(math.e)
+
+
+class Near(NamedTuple):
+    """The keys less than `rate` away, other than the query's own."""
+
+    band: Band
+    bias: Float[Tensor, "blocks step width"]
+    """0 where a key is seen, else -inf."""
+
+    @classmethod
+    def of(cls, q: Heads, length: int, rate: int, *, causal: bool) -> "Near":
+        """For queries and keys like these, of which `length` are real."""
+        step = min(max(BLOCK, rate), length)
+        band = Band(step, rate, 0 if causal else rate)
+        away = band.distances(q.device)
+        pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
+        real = torch.arange(q.shape[2], device=q.device)[None] < length
+        allowed = band.allowed(pattern, real, 1, q.shape[2]).squeeze(1)
+        return cls(band, q.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf))
+
+    def forward(self, q: Head, k: Head, v: Head) -> tuple[Head, Sums, Sums]:
+        """See `Strides._far`; a query that sees no key here has a sum of 0."""
+        scores = self._scores(self._cut(q), self._windows(k))
+        top = scores.amax(2, keepdim=True).clamp_min_(torch.finfo(q.dtype).min)
+        weights = scores.sub_(top).exp2_()
+        y = torch.bmm(weights, self._windows(v))
+        total = weights.sum(2, keepdim=True)
+        return self._join(y, len(q)), self._join(top, len(q)), self._join(total, len(q))
+
+    def back(
+        self, grad: Head, shift: Sums, logs: Sums, q: Head, k: Head, v: Head
+    ) -> tuple[Head, Head, Head]:
+        """See `Strides._far_back`."""
+        queries, keys, slopes = self._cut(q), self._windows(k), self._cut(grad)
+        weights = self._scores(queries, keys).sub_(self._cut(logs)).exp2_()
+        v_grad = self._gather(torch.bmm(weights.mT, slopes), len(q))
+        slope = torch.bmm(slopes, self._windows(v).mT).sub_(self._cut(shift)).mul_(weights)
+        q_grad = self._join(torch.bmm(slope, keys), len(q))
+        k_grad = self._gather(torch.bmm(slope.mul_(_unit(q)).mT, queries), len(q))
+        return q_grad, k_grad, v_grad
+
+    def _scores(
+        self, q: Float[Tensor, "blocks step D"], k: Float[Tensor, "blocks width D"]
+    ) -> Float[Tensor, "blocks step width"]:
+        return torch.baddbmm(self.bias, q, k.mT, alpha=_unit(q))
+
+    def _cut(self, x: Float[Tensor, "T n"]) -> Float[Tensor, "blocks step n"]:
+        return self.band.cut(x[None, None]).squeeze(1)
+
+    def _join(self, x: Float[Tensor, "blocks step n"], length: int) -> Float[Tensor, "T n"]:
+        return x.flatten(0, 1)[:length]
+
+    def _windows(self, x: Head) -> Float[Tensor, "blocks width D"]:
+        return self.band.windows(x[None, None]).squeeze(1)
+
+    def _gather(self, x: Float[Tensor, "blocks width D"], length: int) -> Head:
+        return self.band.gather(x.unsqueeze(1), 1, length)[0, 0]
+
+
+class Strides(NamedTuple):
+    """Which keys are seen: those at multiples of `rate`, with `near` all less than it away as well;
+    none that is later if causal.
+    """
+
+    rate: int
+    causal: bool
+    near: bool = False
+
+    def suits(self, q: Heads) -> bool:
+        """Whether these queries, and keys like them, are answered here."""
+        shortest = SHORTEST if self.causal or self.near else SHORTEST_FULL
+        return (
+            ONEDNN is not None
+            and q.dtype == torch.float32
+            and q.device.type == "cpu"
+            and q.shape[2] >= self.rate * shortest
+            and bool(torch.backends.mkldnn.enabled)
+        )
+
+    def forward(self, q: Heads, k: Heads, v: Heads) -> tuple[Heads, Float[Tensor, "B H T 1"]]:
+        """Answers, and logarithms of the softmax sums to base 2."""
+        length = q.shape[2]
+        q, k, v = (self._padded(x) for x in (q, k, v))
+        y, logs = torch.empty_like(q), q.new_empty((*q.shape[:3], 1))
+        near = Near.of(q, length, self.rate, causal=self.causal) if self.near else None
+        for place in product(*map(range, q.shape[:2])):
+            given = q[place], k[place], v[place]
+            found, top, total = self._far(*given, length)
+            if near is not None:
+                beside, high, rest = (self._grid(x) for x in near.forward(*given))
+                most = torch.maximum(top, high)
+                low, high = top.sub_(most).exp2_(), high.sub(most).exp2_()
+                found = found.mul_(low).addcmul_(beside, high)
+                top, total = most, total.mul_(low).addcmul_(rest, high)
+            torch.div(found, total, out=self._grid(y[place]))
+            torch.add(top, total.log2_(), out=self._grid(logs[place]))
+        return y[:, :, :length], logs[:, :, :length]
+
+    def back(
+        self, grad: Heads, y: Heads, logs: Float[Tensor, "B H T 1"], q: Heads, k: Heads, v: Heads
+    ) -> tuple[Tensor, ...]:
+        """Gradients of q, k, v, from that of the answers y."""
+        length = q.shape[2]
+        grad, y, logs, q, k, v = (self._padded(x) for x in (grad, y, logs, q, k, v))
+        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        near = Near.of(q, length, self.rate, causal=self.causal) if self.near else None
+        for place in product(*map(range, q.shape[:2])):
+            slope = grad[place].contiguous()
+            shift = (slope * y[place]).sum(1, keepdim=True)
+            given = slope, shift, logs[place], q[place], k[place], v[place]
+            parts = self._far_back(*given, length)
+            if near is not None:
+                for own, other in zip(parts, near.back(*given), strict=True):
+                    own += self._grid(other)
+            for whole, part, unit in zip(
+                grads, parts, (q.shape[3] ** -0.5, 1 / LOG2E, 1), strict=True
+            ):
+                torch.mul(part, unit, out=self._grid(whole[place]))
+        return tuple(x[:, :, :length] for x in grads)
+
+    def _far(self, q: Head, k: Head, v: Head, length: int) -> tuple[Grid, Grid, Grid]:
+        """Values weighed by 2^(score - top), the highest score, and the sum of these weights."""
+        queries, keys, values = (self._split(x) for x in (q, k, v))
+        queries *= _unit(q)
+        y, (top, total) = torch.empty_like(queries), queries.new_empty(2, *queries.shape[:2], 1)
+        later = self._later(q)
+        for some, rows, end, _ in self._runs(length):
+            scores = _times(queries[some, rows], keys[some, :end])
+            if later is not None:
+                scores[:, :, rows] += later[0, : scores.shape[1], : scores.shape[1]]
+            high = scores.amax(2, keepdim=True)
+            scores.sub_(high).exp2_()
+            top[some, rows], total[some, rows] = high, scores.sum(2, keepdim=True)
+            y[some, rows] = _times(scores, values[some, :end].mT)
+        return y.transpose(0, 1), top.transpose(0, 1), total.transpose(0, 1)
+
+    def _far_back(
+        self, grad: Head, shift: Sums, logs: Sums, q: Head, k: Head, v: Head, length: int
+    ) -> list[Grid]:
+        """Gradients of q (by the scores), k and v.
+
+        `shift` is the gradient of the answers times them, summed; with `logs` over more keys than
+        these, this is their share of the joint gradient.
+        """
+        queries, keys, values, slopes = (self._split(x) for x in (q, k, v, grad))
+        queries *= _unit(q)
+        shifts, sums = (self._split(-x).squeeze(2) for x in (shift, logs))
+        q_grad, k_grad, v_grad = (torch.empty_like(x) for x in (queries, keys, values))
+        later = self._later(q)
+        for some, rows, end, new in self._runs(length):
+            query, slope, key = queries[some, rows], slopes[some, rows], keys[some, :end]
+            # [keys, queries], as what is added to each column costs nothing then
+            weights = _times(key, query, sums[some, rows])
+            if later is not None:
+                weights[:, rows] += later[1, : query.shape[1], : query.shape[1]]
+            weights.exp2_()
+            write = Tensor.copy_ if new else Tensor.add_
+            write(v_grad[some, :end], _times(weights, slope.mT))
+            slope = _times_by(values[some, :end], slope, shifts[some, rows], weights)
+            write(k_grad[some, :end], _times(slope, query.mT))
+            q_grad[some, rows] = _turned(slope, key)
+        return [x.transpose(0, 1) for x in (q_grad, k_grad, v_grad)]
+
+    def _later(self, q: Head) -> Float[Tensor, "2 t t"] | None:
+        """What hides the later keys among those of some queries, 0 and -inf; and its transpose."""
+        if not self.causal:
+            return None
+        later = q.new_full((CAUSAL_ROWS,) * 2, -torch.inf)
+        return torch.stack((later.triu(1), later.tril(-1)))
+
+    def _padded(self, x: Float[Tensor, "B H T n"]) -> Float[Tensor, "B H t n"]:
+        """Up to a multiple of the rate."""
+        spare = -x.shape[2] % self.rate
+        return F.pad(x, (0, 0, 0, spare)) if spare else x
+
+    def _grid(self, x: Float[Tensor, "t n"]) -> Grid:
+        """The tokens of each residue as a column."""
+        return torch.unflatten(x, 0, (-1, self.rate))
+
+    def _split(self, x: Float[Tensor, "t n"]) -> Float[Tensor, "rate t n"]:
+        """The tokens of each residue, without gaps: with gaps oneDNN has nothing fast."""
+        return self._grid(x).transpose(0, 1).contiguous()
+
+    def _runs(self, length: int) -> Iterator[tuple[slice, slice, int, bool]]:
+        """Which residues, which of their queries, where their keys end, and whether these are the
+        first to reach so far.
+        """
+        together, most = 1, CAUSAL_ROWS if self.causal else ROWS
+        if self.causal and length < self.rate * BATCHED:
+            together, most = 8, BATCHED_ROWS
+        for first in range(0, self.rate, together):
+            tokens = -(-(length - first) // self.rate)
+            for start in reversed(range(0, tokens, most)):
+                some, rows = slice(first, first + together), slice(start, min(tokens, start + most))
+                yield some, rows, rows.stop if self.causal else tokens, rows.stop == tokens
+
+
+def _times(
+    x: Float[Tensor, "n t d"], w: Float[Tensor, "n s d"], bias: Float[Tensor, "n s"] | None = None
+) -> Float[Tensor, "n t s"]:
+    """x w^T + bias."""
+    if len(x) > 1:
+        return x @ w.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, w.mT)
+    bias = None if bias is None else bias[0]
+    y: Tensor = ONEDNN.default(x, w[0], bias, "none", [], "")  # type: ignore[union-attr]
+    return y
+
+
+def _times_by(
+    x: Float[Tensor, "n t d"],
+    w: Float[Tensor, "n s d"],
+    bias: Float[Tensor, "n s"],
+    other: Float[Tensor, "n t s"],
+) -> Float[Tensor, "n t s"]:
+    """(x w^T + bias) other."""
+    if len(x) > 1:
+        return _times(x, w, bias).mul_(other)
+    y: Tensor = ONEDNN.binary(x, other, w[0], bias[0], "mul")  # type: ignore[union-attr]
+    return y
+
+
+def _turned(x: Float[Tensor, "n s t"], w: Float[Tensor, "n s d"]) -> Float[Tensor, "n t d"]:
+    """x^T w."""
+    if len(x) > 1:
+        return x.mT @ w
+    # of two dimensions: torch turns no others in blocks
+    return _times(w[0].t().contiguous()[None], x.mT)[0].t().contiguous()[None]
+
+
+def _unit(q: Float[Tensor, "*n D"]) -> float:
+    """What makes q k a score in units of log 2."""
+    return LOG2E / math.sqrt(q.shape[-1])

@@ -1,0 +1,82 @@
+"""A Transformer block: self-attention, cross attention and feed-forward with residual paths."""
+
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit.attention import Mask, Out, State
+from attnkit.layers.dropout import Dropout
+from attnkit.layers.feed_forward import FeedForward
+from attnkit.layers.multi_head import MultiHead
+
+
+class Memory(NamedTuple):
+    """What cross attention looks at."""
+
+    mask: Mask
+    rows: Float[Tensor, "B S W"] | None
+    """Encoder states; None once the state has their keys and values."""
+    state: State = None
+
+
+class Carried(NamedTuple):
+    """Running sums of scores on their way from layer to layer, where mechanisms carry them."""
+
+    own: Float[Tensor, "R H T S"] | None = None
+    cross: Float[Tensor, "R H T S"] | None = None
+
+
+class Block(nn.Module):
+    """Self-attention, cross attention where given, and feed-forward, each with a residual path."""
+
+    def __init__(
+        self,
+        width: int,
+        attention: MultiHead,
+        cross: MultiHead | None,
+        feed_forward: FeedForward,
+        norm: str,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.attention, self.cross, self.feed_forward = attention, cross, feed_forward
+        self.norm_attention = nn.LayerNorm(width)
+        self.norm_cross = nn.LayerNorm(width) if cross is not None else None
+        self.norm_feed_forward = nn.LayerNorm(width)
+        self.dropout = Dropout(dropout)
+        self.before = norm == "pre"
+
+    def forward(
+        self,
+        x: Float[Tensor, "R T W"],
+        mask: Mask,
+        state: State = None,
+        seen: Memory | None = None,
+        carried: Carried = Carried(),  # noqa: B008 (immutable)
+        bias: Float[Tensor, "b H T S"] | None = None,
+    ) -> tuple[Float[Tensor, "R T W"], State, State, Carried]:
+        """The new x, the states of self-attention and of cross attention, and the scores to carry.
+
+        `seen` is what cross attention looks at; `bias` is added to the scores of self-attention.
+        """
+        inner, skip = self._enter(self.norm_attention, x)
+        out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias)
+        x = self._leave(self.norm_attention, skip, out.y)
+        across = Out(x, None)
+        if self.cross is not None and self.norm_cross is not None and seen is not None:
+            inner, skip = self._enter(self.norm_cross, x)
+            across = self.cross(
+                inner, seen.mask, memory=seen.rows, state=seen.state, prior=carried.cross
+            )
+            x = self._leave(self.norm_cross, skip, across.y)
+        inner, skip = self._enter(self.norm_feed_forward, x)
+        x = self._leave(self.norm_feed_forward, skip, self.feed_forward(inner))
+        return x, out.state, across.state, Carried(out.scores, across.scores)
+
+    def _enter(self, norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (norm(x) if self.before else x), x
+
+    def _leave(self, norm: nn.LayerNorm, skip: Tensor, y: Tensor) -> Tensor:
+        total: Tensor = skip + self.dropout(y)
+        return total if self.before else norm(total)

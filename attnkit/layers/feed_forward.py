@@ -1,0 +1,43 @@
+"""The feed-forward part of a block."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.kernels.onednn import Linear
+from attnkit.layers.dropout import Dropout
+
+
+class FeedForward(nn.Module):
+    """Two matrices around a non-linearity, or three when it is gated (swiglu, geglu)."""
+
+    functions: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "relu": F.relu,
+        "gelu": F.gelu,
+        "silu": F.silu,
+        "swiglu": F.silu,
+        "geglu": F.gelu,
+    }
+
+    def __init__(self, width: int, inner: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        gated = activation.endswith("glu")
+        self.up = Linear(width, inner)
+        self.gate = Linear(width, inner) if gated else None
+        self.down = Linear(inner, width)
+        self.function = self.functions[activation]
+        self.dropout = Dropout(dropout)
+        for layer in (self.up, self.gate, self.down):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
+        """down(dropout(f(up x))), or down(dropout(f(gate x) * up x))."""
+        inner = self.up(x)
+        inner = self.function(inner) if self.gate is None else self.function(self.gate(x)) * inner
+        y: Tensor = self.down(self.dropout(inner))
+        return y

@@ -1,0 +1,203 @@
+"""Multi-head attention around a mechanism: project, mix in every head, merge, project back."""
+
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit import mechanisms
+from attnkit.attention import Attention, Mask, Out, Scored, Shape, State
+from attnkit.errors import UsageError
+from attnkit.kernels.onednn import Linear
+from attnkit.layers.positions import Rotary
+from attnkit.recipe.score_options import ScoreOptions, score_options
+from attnkit.text import nearest
+
+
+class MultiHead(nn.Module):
+    """Project, mix by a mechanism in every head, merge the heads, project back.
+
+    Only the projections that the mechanism uses exist; the others are None.
+    """
+
+    q: nn.Linear | None
+    k: nn.Linear | None
+    v: nn.Linear | None
+    g: nn.Linear | None
+
+    def __init__(
+        self, width: int, mechanism: Attention, rotary: Rotary | None = None, bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
+        self.key_heads = mechanism.key_heads
+        values = width // self.heads * self.key_heads
+        sizes = {"q": width * mechanism.query_sets, "k": values * mechanism.key_sets, "v": values,
+                 "g": self.heads * mechanism.gates}  # fmt: skip
+        for name, size in sizes.items():
+            used = name in mechanism.uses
+            setattr(self, name, Linear(width, size, bias) if used else None)
+        self.o = Linear(width, width, bias)
+        self.mechanism = mechanism
+        self.rotary = rotary
+        for layer in (self.q, self.k, self.v, self.g, self.o):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                if bias:
+                    nn.init.zeros_(layer.bias)
+
+    @classmethod
+    def build(
+        cls,
+        word: str,
+        width: int,
+        heads: int,
+        max_length: int,
+        cross: bool = False,
+        depth: int = 0,
+        causal: bool | None = None,
+        *,
+        rotary: Rotary | None = None,
+        bias: bool = True,
+        **options: Any,
+    ) -> Self:
+        """A layer with the mechanism that a recipe calls `word`.
+
+        `causal=True` says that it will hide the future, and refuses a mechanism that cannot.
+        Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
+        """
+        facts = mechanisms.facts(word)
+        if heads < 1 or width < 1 or width % heads:
+            raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
+        for name in options:
+            if name not in facts.options:
+                close = nearest(name, facts.options)
+                hint = f"; did you mean {close!r}?" if close else ""
+                raise UsageError(f"{word} has no option {name!r}{hint}")
+        able = mechanisms.capable(word, options)
+        for role, wanted, fits in (
+            ("causal", causal, able.causal),
+            ("cross attention", cross, able.cross),
+        ):
+            if wanted and not fits:
+                raise UsageError(f"{word} cannot be {role}: {able.why}")
+        turns = mechanisms.in_turn(word, options)
+        word, chosen = turns[depth % len(turns)]
+        options = dict(chosen)
+        shared = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
+        shape = Shape(heads, width // heads, max_length, cross, causal, depth)
+        mechanism = mechanisms.create(word, shape, options)
+        if isinstance(mechanism, Scored):
+            mechanism.modify(score_options(shared, mechanism.uses))
+        return cls(width, mechanism, rotary, bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "R T W"],
+        mask: Mask,
+        memory: Float[Tensor, "B S W"] | None = None,
+        state: State = None,
+        prior: Float[Tensor, "R H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+    ) -> Out:
+        """Attend; Out.y is [R, T, W].
+
+        In cross attention `memory` may be omitted once a state exists, and x may have K rows for
+        each row of memory or state (beams): queries are folded, keys are never copied.
+        """
+        self._check(x, mask, memory, fresh=state is None)
+        q, k, v = self._project(x, mask, memory)
+        if not self.cross:
+            gates = self._split(self.g, x, self.heads)
+            out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
+            return Out(self._merge(out.y), out.state, out.scores)
+        beams = x.shape[0] // max(1, mask.valid.shape[0])
+        if not torch.is_grad_enabled():
+            # later steps read them again and again: better whole than strided
+            k, v = (part if part is None else part.contiguous() for part in (k, v))
+        if beams > 1:
+            q, prior = self._fold(q, beams), self._fold(prior, beams)
+            mask = Mask.cross(mask.valid, beams * x.shape[1])
+        out = self.mechanism(q, k, v, mask, state, prior, bias)
+        if beams == 1:
+            return Out(self._merge(out.y), out.state, out.scores)
+        y, scores = (self._unfold(part, beams) for part in (out.y, out.scores))
+        assert y is not None
+        return Out(self._merge(y), out.state, scores)
+
+    def weights(
+        self,
+        x: Float[Tensor, "B T W"],
+        mask: Mask,
+        memory: Float[Tensor, "B S W"] | None = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+    ) -> Float[Tensor, "B H T S"]:
+        """The matrix that multiplies the values in every head, as in evaluation."""
+        self._check(x, mask, memory, fresh=True)
+        q, k, v = self._project(x, mask, memory)
+        if v is None:
+            raise UsageError("weights of cross attention need the memory")
+        gates = self._split(self.g, x, self.heads)
+        return self.mechanism.weights(q, k, v, mask, prior, bias, gates)
+
+    def _project(
+        self, x: Tensor, mask: Mask, memory: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Queries of x; keys and values of x or of the memory (None: only the state has them).
+
+        Slices of x, where the mechanism reads them, are the last heads of the queries.
+        """
+        source, mechanism = memory if self.cross else x, self.mechanism
+        q = self._split(self.q, x, self.heads * mechanism.query_sets)
+        k = self._split(self.k, source, self.key_heads * mechanism.key_sets)
+        v = self._split(self.v, source, self.key_heads)
+        if self.rotary is not None and q is not None and k is not None:
+            q = self.rotary(q, mask.q_pos)
+            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :])
+        if "x" in mechanism.uses:
+            slices = torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
+            q = slices if q is None else torch.cat((q, slices), 1)
+        return q, k, v
+
+    @staticmethod
+    def _split(layer: nn.Linear | None, x: Tensor | None, heads: int) -> Tensor | None:
+        if layer is None or x is None:
+            return None
+        return torch.unflatten(layer(x), -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]
+
+    def _merge(self, y: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T W"]:
+        merged: Tensor = self.o(y.transpose(1, 2).flatten(2))
+        return merged
+
+    def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, *, fresh: bool) -> None:
+        """Refuse a mask of other tokens: some mechanisms would read a part of it."""
+        if mask.causal and not self.mechanism.causal and not self.cross:
+            kind = type(self.mechanism).__name__
+            raise UsageError(f"{kind} cannot be causal: {self.mechanism.why}")
+        if memory is not None and not self.cross:
+            raise ValueError("memory is for layers of cross attention: build with cross=True")
+        (rows, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
+        if queries != x.shape[1]:
+            raise ValueError(f"the mask is for {queries} queries, but x has {x.shape[1]} tokens")
+        source = memory if self.cross else x if fresh else None
+        if source is not None and keys != source.shape[1]:
+            raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]}")
+        fits = x.shape[0] % max(1, rows) == 0 if self.cross else rows in (1, x.shape[0])
+        if not fits:
+            raise ValueError(f"the mask is for {rows} rows, but x has {x.shape[0]}")
+
+    @staticmethod
+    def _fold(x: Tensor | None, beams: int) -> Tensor | None:
+        """[B K, H, T, D] -> [B, H, K T, D]."""
+        if x is None:
+            return None
+        return torch.unflatten(x, 0, (-1, beams)).transpose(1, 2).flatten(2, 3)
+
+    @staticmethod
+    def _unfold(x: Tensor | None, beams: int) -> Tensor | None:
+        """[B, H, K T, D] -> [B K, H, T, D]."""
+        if x is None:
+            return None
+        return torch.unflatten(x, 2, (beams, -1)).transpose(1, 2).flatten(0, 1)

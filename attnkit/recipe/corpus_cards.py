@@ -1,0 +1,149 @@
+"""Corpus cards: what a corpus is, where its files lie, their sizes and hashes.
+
+A card is a YAML file in `cards/`, named after its corpus.  A hash stands in it only where it was
+computed from the file or quoted from a source that a comment names; otherwise it is null.
+"""
+
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from attnkit.errors import RecipeError
+from attnkit.recipe.schema import Task
+from attnkit.text import nearest, quoted
+
+
+def _inside(path: str) -> str:
+    """A relative path that stays below its folder."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path or "\\" in path:
+        raise ValueError("must be a relative path below the folder of the corpus")
+    return path
+
+
+def _secure(url: str) -> str:
+    """An https address."""
+    if urlsplit(url).scheme != "https" or not urlsplit(url).hostname:
+        raise ValueError("must be an https address")
+    return url
+
+
+def _several(value: object) -> object:
+    """One file, or a list of files that are read one after the other."""
+    return value if isinstance(value, list) else [value]
+
+
+class _CardPart(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Bytes = Annotated[int, Field(ge=0)]
+Url = Annotated[str, AfterValidator(_secure)]
+
+
+class Archive(_CardPart):
+    """A tar archive, compressed or not, of which some members are wanted."""
+
+    url: Url
+    size: Bytes | None = None
+    sha256: Sha256 | None = None
+
+
+class File(_CardPart):
+    """One file of a corpus."""
+
+    path: Annotated[str, AfterValidator(_inside)]
+    """Below the folder of the corpus."""
+    size: Bytes | None = None
+    """Bytes; null where it is not known."""
+    sha256: Sha256 | None = None
+    """Null where nobody computed it; the first download is then recorded."""
+    url: Url | None = None
+    """Where it is downloaded from; null with an archive, or where it must be put by hand."""
+    archive: str | None = None
+    """The archive that holds it."""
+    member: str | None = None
+    """Its name in that archive."""
+
+
+Files = Annotated[tuple[File, ...], BeforeValidator(_several), Field(min_length=1)]
+
+
+class Card(_CardPart):
+    """A corpus as its YAML file describes it."""
+
+    name: str
+    """The corpus word of recipes: the name of the card's file."""
+    title: str
+    task: Task
+    format: Literal["lines", "jsonl", "plain", "parlai", "generated"]
+    """lines: aligned files, one for each language; the others have one file a split."""
+    languages: Annotated[tuple[str, ...], Field(min_length=1)]
+    columns: dict[str, str] = {}
+    """JSONL only: the field of each language, or of `source` and `target`."""
+    licence: str
+    citation: str
+    homepage: str | None
+    obtain: str | None = None
+    """How to come by the files where they are not downloaded."""
+    note: str | None = None
+    archives: dict[str, Archive] = {}
+    splits: dict[str, dict[str, Files]]
+    """Split -> language -> files; the only key is `rows` where a file holds both sides."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        keys = {"lines": set(self.languages), "generated": set()}.get(self.format, {"rows"})
+        for split, sides in self.splits.items():
+            if sides.keys() != keys:
+                raise ValueError(f"split {split} must have files for {sorted(keys)}")
+            if len({len(parts) for parts in sides.values()}) > 1:
+                raise ValueError(f"split {split}: as many files for every language")
+        for file in self.files():
+            if file.archive is not None and file.archive not in self.archives:
+                raise ValueError(f"{file.path}: no archive {file.archive}")
+            if (file.archive is None) != (file.member is None) or (file.archive and file.url):
+                raise ValueError(f"{file.path}: needs a url, or archive and member, or neither")
+        return self
+
+    def files(self) -> list[File]:
+        """Every file, in the order of the card."""
+        return [
+            file for sides in self.splits.values() for parts in sides.values() for file in parts
+        ]
+
+    @property
+    def downloads(self) -> bool:
+        """Whether every file can be downloaded."""
+        return all(file.url or file.archive for file in self.files())
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The corpus words that recipes may use, sorted; those that start with toy- are generated."""
+    folder = files("attnkit.data") / "cards"
+    return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml")))
+
+
+@cache
+def load(name: str) -> Card:
+    """The card of a corpus.
+
+    Raises:
+        RecipeError: there is no such card; the nearest name is given.
+    """
+    if name not in names():
+        near = nearest(name, names())
+        hint = f"did you mean {near}? " if near else ""
+        raise RecipeError(
+            f"data.corpus: unknown corpus {quoted(name)}; {hint}`attnkit recipe list --corpora` "
+            "lists them; files of your own go by data.train, data.valid and data.test"
+        )
+    text = (files("attnkit.data") / "cards" / f"{name}.yaml").read_text("utf-8")
+    return Card.model_validate({"name": name, **yaml.safe_load(text)})

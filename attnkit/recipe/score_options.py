@@ -1,0 +1,77 @@
+"""Options that every scored mechanism shares; `attention.Scored` acts on them."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from attnkit.errors import UsageError
+
+
+class EntropyScale(NamedTuple):
+    """How scores grow with the number n of allowed keys: by log n / log base.
+
+    Keeps the entropy of the weights near that of `base` keys.  Source: Su 2021, "Entropy invariance
+    of the scale of attention" (spaces.ac.cn/archives/8823), and Chiang and Cholak 2022.
+    """
+
+    base: float = 512.0
+    """Keys at which nothing changes."""
+    floor: int = 1
+    """Fewer keys count as this many."""
+    test_only: bool = False
+    """Only for models trained without it: in evaluation, max(1, log n / log base)."""
+
+
+class ScoreOptions(NamedTuple):
+    """Options that every scored mechanism takes."""
+
+    attention_dropout: float = 0.0
+    """Probability of dropping a weight while training."""
+    residual_scores: bool | Literal["mean"] = False
+    """Add the scores of the layer before (RealFormer): their running sum, or its mean."""
+    entropy_scale: bool | EntropyScale = False
+    """Multiply scores by log n / log 512, n the number of allowed keys."""
+    score_noise: float = 0.0
+    """Standard deviation of Gaussian noise on the scores while training."""
+    key_norm: bool = False
+    """Keys of one length, so that only their direction counts (KeyNorm)."""
+
+
+def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
+    """Shared options from a recipe, `entropy_scale` made whole.
+
+    Raises UsageError for a value out of range, and for `key_norm` where there are no keys.
+    """
+    given = ScoreOptions(**options)
+    scale: Any = given.entropy_scale
+    if isinstance(scale, Mapping):
+        scale = _record(scale)
+    elif scale is True:
+        scale = EntropyScale()
+    if not isinstance(scale, bool | EntropyScale):
+        raise UsageError(f"entropy_scale must be true, false or its options, got {scale!r}")
+    if given.residual_scores not in (False, True, "mean"):
+        raise UsageError(
+            f"residual_scores must be true, false or mean, got {given.residual_scores!r}"
+        )
+    if isinstance(scale, EntropyScale) and not (scale.base > 1 and scale.floor >= 0):
+        raise UsageError(
+            "entropy_scale needs a base above 1 and a floor of 0 or more,"
+            f" got base {scale.base} and floor {scale.floor}"
+        )
+    if not 0 <= given.attention_dropout < 1:
+        raise UsageError(
+            f"attention_dropout must be at least 0 and below 1, got {given.attention_dropout}"
+        )
+    if not 0 <= given.score_noise < float("inf"):
+        raise UsageError(f"score_noise must be 0 or more, got {given.score_noise}")
+    if given.key_norm and "k" not in uses:
+        raise UsageError("key_norm needs keys, and this mechanism has none")
+    return given._replace(entropy_scale=scale)
+
+
+def _record(options: Mapping[str, Any]) -> EntropyScale:
+    unknown = next((name for name in options if name not in EntropyScale._fields), None)
+    if unknown is not None:
+        known = ", ".join(EntropyScale._fields)
+        raise UsageError(f"entropy_scale has no key {unknown!r}; it has {known}")
+    return EntropyScale(**options)

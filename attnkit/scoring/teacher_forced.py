@@ -1,0 +1,157 @@
+"""Scores of a model's probabilities while it reads the references: perplexity and accuracy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from attnkit import __version__
+from attnkit.data.batch import collate
+from attnkit.data.batch_plan import plan
+from attnkit.data.encoded import Blocks, Encoded, Ragged
+from attnkit.data.rows import Counts, Row
+from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.errors import NotFiniteError
+from attnkit.models.base import Model
+from attnkit.scoring.metrics import FORCED, Score
+
+BATCH_TOKENS = 8192
+"""Rows x longest side of a batch, padding included."""
+CHUNK = 2**22
+"""Logits held at a time: 16 MB in float32."""
+
+
+@torch.inference_mode()
+def forced(
+    model: Model, encoded: Encoded, *, device: str = "cpu", batch_tokens: int = BATCH_TOKENS
+) -> NDArray[np.float64]:
+    """How well a model predicts given targets: [rows, 3] = nll in nats, correct, tokens.
+
+    Every token of the target and its end token count once.  The cross-entropy is plain, whatever
+    the training loss was; a token is correct when none is likelier.
+
+    Args:
+        model: on `device`; answers as in evaluation, whatever its mode.
+        encoded: rows, or the blocks of a stream.
+        device: where the model is.
+        batch_tokens: rows x longest side of a batch.
+
+    Raises:
+        NotFiniteError: the model answers NaN or infinity.
+    """
+    out = np.zeros((len(encoded), 3))
+    lengths = None if encoded.source is None else encoded.source.lengths
+    batches = plan(
+        lengths, encoded.target.lengths, batch_tokens=batch_tokens, seed=0, epoch=0, shuffle=False
+    )
+    training = model.training
+    model.eval()
+    for rows in batches:
+        batch = collate(encoded, rows)
+        source = None if batch.source is None else batch.source.to(device)
+        real = batch.output != PAD
+        hidden = model.hidden(source, batch.input.to(device))[real.to(device)]
+        nll, correct = _predictions(model.output, hidden, batch.output[real].to(device))
+        place = rows[real.nonzero()[:, 0].numpy()]
+        for column, values in enumerate((nll, correct, np.ones(len(place)))):
+            out[:, column] += np.bincount(place, values, minlength=len(out))
+    model.train(training)
+    if not np.isfinite(out).all():
+        raise NotFiniteError(
+            "the model answers NaN or infinity: its weights are damaged; train again"
+        )
+    return out
+
+
+def forced_scores(
+    metrics: Sequence[str],
+    model: Model,
+    tokenizer: Tokenizer,
+    rows: Sequence[Row],
+    *,
+    max_length: int,
+    stream: bool,
+    device: str = "cpu",
+) -> dict[str, Score]:
+    """The metrics of `FORCED` among the given ones; the statistics are per row, or per block.
+
+    Perplexity and accuracy are per token, so they compare models of one vocabulary, which is
+    therefore part of the signature.  Word perplexity spreads the same nll over the words between
+    spaces and one end of line a row: it compares any vocabularies.
+    """
+    names = [name for name in metrics if name in FORCED]
+    if not names:
+        return {}
+    encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
+    nll, correct, tokens = forced(model, encoded, device=device).T
+    words = _words(rows, encoded, tokenizer, max_length)
+    cut = f"cut:{encoded.counts.truncated}"
+    if stream or encoded.counts.truncated:
+        cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
+    vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
+    tables = {
+        "accuracy": (correct, tokens, f"unit:token|{vocabulary}"),
+        "perplexity": (nll, tokens, f"unit:token|{vocabulary}"),
+        "word-perplexity": (nll, tokens * (words / max(tokens.sum(), 1)), "unit:word"),
+    }
+    out = {}
+    for name in names:
+        above, below, unit = tables[name]
+        signature = f"nrefs:1|{unit}|{cut}|version:attnkit-{__version__}"
+        out[name] = Score.of(name, np.stack([above, below], 1), signature)
+    return out
+
+
+def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_length: int) -> int:
+    """Words of what the model predicts, and an end of line a row; of a cut row what is left."""
+    if encoded.source is None:
+        return sum(len(row.target.split()) + 1 for row in rows if row.target.strip())
+    texts = [row.target for row in rows]
+    cut = (encoded.target.lengths == max_length - 1).nonzero()[0].tolist()
+    kept = tokenizer.target.decode([encoded.target[row].tolist() for row in cut])
+    for row, text in zip(cut, kept, strict=True):
+        texts[row] = text
+    return sum(len(text.split()) + 1 for text in texts)
+
+
+def encode_rows(
+    rows: Sequence[Row], tokenizer: Tokenizer, max_length: int, *, stream: bool
+) -> Encoded:
+    """Rows as ids in memory, none of them dropped; longer ones are cut and counted.
+
+    As in training, source rows end with EOS and a stream is cut in blocks of `max_length` tokens.
+    """
+    counts = Counts(rows=len(rows), kept=len(rows))
+    target = tokenizer.target.encode([row.target for row in rows])
+    if stream:
+        flat = [i for ids in target if ids for i in (*ids, EOS)]
+        blocks = Blocks(np.array(flat, dtype=np.uint32), max_length)
+        return Encoded(None, blocks, counts, "", Path())
+    source = tokenizer.source.encode([row.source for row in rows])
+    room = max_length - 1
+    counts.truncated = sum(max(len(s), len(t)) > room for s, t in zip(source, target, strict=True))
+    ends = _ragged([[*ids[:room], EOS] for ids in source])
+    return Encoded(ends, _ragged([ids[:room] for ids in target]), counts, "", Path())
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Ragged(np.array([i for row in rows for i in row], dtype=np.uint32), offsets)
+
+
+def _predictions(
+    output: nn.Linear, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """nll and correctness of each token, a chunk of the [tokens, vocabulary] matrix at a time."""
+    nll, correct = [], []
+    size = max(1, CHUNK // output.out_features)
+    for h, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
+        logits = output(h).float()
+        chosen = logits.gather(1, y[:, None])[:, 0]
+        nll.append(logits.logsumexp(-1).double() - chosen.double())
+        correct.append((chosen >= logits.amax(-1)).double())
+    return torch.cat(nll).cpu().numpy(), torch.cat(correct).cpu().numpy()

@@ -1,0 +1,122 @@
+"""What a model loses without each head, layer by head: on a terminal, and as a picture."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from rich.color import Color
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment, Segments
+from rich.style import Style
+
+from attnkit.analysis.maps import Kind
+from attnkit.show import colour
+from attnkit.show.colour_scale import limits, scaled
+from attnkit.show.figure import Picture, plain, rendered, require
+from attnkit.show.heatmap import text
+from attnkit.show.map_figure import Panel, PanelBlock, Sheet
+from attnkit.show.map_view import NAMES
+from attnkit.show.terminal_paint import Paint
+from attnkit.text import safe_text
+
+Matrix = Float[NDArray[np.float64], "L H"]
+
+
+@dataclass(frozen=True)
+class HeadGrid:
+    """Losses of one kind of attention."""
+
+    kind: Kind
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    losses: Matrix
+    """Above 0 the model is worse without the head."""
+
+
+def number(loss: float) -> str:
+    """A loss with its sign and two digits; none has no sign."""
+    shown = f"{loss:+.2f}"
+    return "0.00" if float(shown) == 0 else shown
+
+
+class HeadGrids:
+    """A rich renderable: each loss as a number on its colour; never wider than the screen."""
+
+    def __init__(self, grids: Sequence[HeadGrid], what: str) -> None:
+        """`what` names the loss, such as `loss of BLEU`."""
+        self.grids, self.what = grids, what
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Segment | Segments | object]:
+        paint = Paint.of(console, options, "difference")
+        bounds = limits([grid.losses for grid in self.grids], signed=True)
+        for grid in self.grids:
+            yield text(f"{NAMES[grid.kind]}: {self.what}", "bold", options.ascii_only)
+            yield Segments(_lines(grid, bounds, paint, options.max_width))
+
+
+def _lines(
+    grid: HeadGrid, bounds: tuple[float, float], paint: Paint, width: int
+) -> Iterator[Segment]:
+    """Layers down and heads across, in blocks of heads where the screen is too narrow."""
+    shown = [[number(loss) for loss in row] for row in grid.losses.tolist()]
+    shares = scaled(grid.losses.astype(np.float32), signed=True, bounds=bounds).values
+    margin = max(len(f"layer {layer}") for layer in grid.layers)
+    heads = [f"head {head}" for head in grid.heads]
+    cell = max(len(word) for word in (*heads, *(word for row in shown for word in row))) + 1
+    fit = max(1, (width - margin) // cell)
+    for first in range(0, len(heads), fit):
+        block = slice(first, first + fit)
+        yield Segment(" " * margin + "".join(f"{head:>{cell}}" for head in heads[block]))
+        yield Segment.line()
+        for layer, words, values in zip(grid.layers, shown, shares, strict=True):
+            yield Segment(f"{f'layer {layer}':>{margin}}")
+            for word, value in zip(words[block], values[block].tolist(), strict=True):
+                yield Segment(f"{word:>{cell}}", _style(value, paint))
+            yield Segment.line()
+
+
+def _style(value: float, paint: Paint) -> Style | None:
+    """The colour behind a share, and black or white on it; None without colours."""
+    if paint.depth == "none":
+        return None
+    step = int(colour.steps(np.array(value)))
+    rgb = colour.table("difference")[step]
+    if paint.depth == "256":
+        code = int(colour.xterm_table("difference")[step])
+        rgb = colour.xterm_colours()[code - 16]
+        back = Color.from_ansi(code)
+    else:
+        back = Color.from_rgb(*map(int, rgb))
+    light = float(colour.lab(rgb)[0]) > 55
+    return Style(color=Color.from_rgb(*((0, 0, 0) if light else (255, 255, 255))), bgcolor=back)
+
+
+def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format: str) -> Picture:
+    """The grids side by side with their numbers, as PNG, SVG or PDF.
+
+    Raises:
+        UsageError, UnavailableError: as `attnkit.show.figure.require`.
+    """
+    require(format)
+    title = " ".join(safe_text(title).split())
+    blocks = [
+        PanelBlock(
+            f"{title}\n{NAMES[grid.kind]}" if place == 0 else f"\n{NAMES[grid.kind]}",
+            [[Panel(grid.losses.astype(np.float32))]],
+            [str(layer) for layer in grid.layers],
+            [str(head) for head in grid.heads],
+            ("layer", "head"),
+            signed=True,
+            meaning=what,
+            numbers=True,
+        )
+        for place, grid in enumerate(grids)
+    ]
+    with plain(words for block in blocks for words in block.texts()) as missing:
+        sheet = Sheet(blocks, "linear")
+        data = rendered(sheet.figure(), format, f"{title}: {what}")
+    return Picture(data, (*missing, *sheet.warnings))

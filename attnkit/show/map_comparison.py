@@ -1,0 +1,147 @@
+"""Maps of one text through several models side by side, and how they differ."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnkit.analysis.maps import Capture, Kind
+from attnkit.errors import UsageError
+from attnkit.show.colour import Palette
+from attnkit.show.colour_scale import Scale, limits
+from attnkit.show.heatmap import Heatmap, Wide, layout, text
+from attnkit.show.map_view import NAMES, View, difference, different, view
+from attnkit.show.token_labels import labels_of
+
+_GAP = 3
+_NARROWEST = 36  # cells in which a title and a colour bar still read well
+
+
+class MapComparison:
+    """A rich renderable of the same kind, layer and head of several captures.
+
+    Each with its model and output, weights with one colour scale; then the difference of every
+    other one to the first where their tokens are the same, or else a sentence why there is none.
+    They stand side by side where all of them fit as squares, else below each other.
+    """
+
+    def __init__(
+        self,
+        captures: Sequence[Capture],
+        kind: Kind,
+        layer: int | None = None,
+        head: int | None = None,
+        *,
+        scale: Scale = "linear",
+        palette: Palette = "cividis",
+        wide: Wide = "auto",
+        plain: bool = False,
+    ) -> None:
+        """
+        Args:
+            captures: of one text; the first is what the others are compared with.
+            kind: which of their maps.
+            layer: its number; None: the mean over all that the maps have.
+            head: its number; None: the mean over all that the maps have.
+            scale, palette, wide, plain: as in `Heatmap`.
+
+        Raises:
+            UsageError: a capture has no maps of this kind, layer or head.
+        """
+        for capture in captures:
+            if kind not in capture.maps:
+                there = ", ".join(capture.maps) or "none"
+                raise UsageError(
+                    f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}"
+                )
+        self.captures = captures
+        self.views = [view(capture.maps[kind], layer, head) for capture in captures]
+        self.scale: Scale = scale
+        self.palette: Palette = palette
+        self.wide: Wide = wide
+        self.plain = plain
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        ascii_only = options.ascii_only
+        bounds = limits([one.matrix for one in self.views])
+        parts = [
+            _ComparedMap(tuple(self._heading(capture, one, ascii_only)), self._heatmap(one, bounds))
+            for capture, one in zip(self.captures, self.views, strict=True)
+        ]
+        apart = list(self._differences(ascii_only))
+        parts += sorted(apart, key=lambda part: part.body is None)
+        drawn = sum(part.body is not None for part in parts)
+        for columns in dict.fromkeys((drawn, len(self.captures))):
+            share = (options.max_width - _GAP * (columns - 1)) // columns
+            if (
+                columns > 1
+                and not self.plain
+                and all(_fits(one, share, ascii_only) for one in self.views)
+            ):
+                yield _beside(parts[:columns], share)
+                parts = parts[columns:]
+                break
+        for part in parts:
+            yield Group(*part.head, *([part.body] if part.body else []))
+
+    def _heatmap(self, shown: View, bounds: tuple[float, float] | None) -> Heatmap:
+        """A map whose title stands elsewhere."""
+        return Heatmap(
+            replace(shown, title=""), scale=self.scale, palette=self.palette, wide=self.wide,
+            bounds=bounds, plain=self.plain,
+        )  # fmt: skip
+
+    def _heading(self, capture: Capture, shown: View, ascii_only: bool) -> Iterator[Text]:
+        """The model, what it wrote, and what is shown."""
+        yield self._bold(capture.model, ascii_only)
+        if capture.output:
+            yield text(f"output ({capture.how}): {capture.output}", "", ascii_only)
+        yield self._bold(shown.title, ascii_only)
+
+    def _differences(self, ascii_only: bool) -> Iterator["_ComparedMap"]:
+        """Each other one minus the first, or why there is none."""
+        name = self.captures[0].model
+        for capture, shown in zip(self.captures[1:], self.views[1:], strict=True):
+            if reason := different(self.views[0], shown):
+                said = f"no difference of {capture.model} and {name}: {reason}"
+                yield _ComparedMap((text(said, "", ascii_only),))
+            else:
+                apart = difference(self.views[0], shown)
+                title = self._bold(f"{capture.model} minus {name}", ascii_only)
+                yield _ComparedMap((title,), self._heatmap(apart, None))
+
+    def _bold(self, content: str, ascii_only: bool) -> Text:
+        return text(content, "" if self.plain else "bold", ascii_only)
+
+
+class _ComparedMap(NamedTuple):
+    """A heading with its map, if any."""
+
+    head: tuple[Text, ...]
+    body: Heatmap | None = None
+
+
+def _beside(parts: Sequence[_ComparedMap], width: int) -> Table:
+    """Maps in columns of this width, their headings above them."""
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    for _ in parts:
+        grid.add_column(width=width)
+    grid.add_row(*(Group(*part.head) for part in parts))
+    grid.add_row(*(part.body or "" for part in parts))
+    return grid
+
+
+def _fits(shown: View, width: int, ascii_only: bool) -> bool:
+    """Whether the map is drawn as squares in so many cells."""
+    sizes = shown.matrix.shape
+    if width < _NARROWEST or 0 in sizes:
+        return False
+    label = max(map(cell_len, labels_of(shown.queries, ascii_only)))
+    found = layout((sizes[0], sizes[1]), label, width, True, "auto")
+    return found.cell == 2 and found.block == sizes[1]

@@ -1,0 +1,225 @@
+"""Attention maps as one HTML file that needs nothing else: no network, no other file."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from attnkit.analysis.map_statistics import statistics
+from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
+from attnkit.errors import UsageError
+from attnkit.show.colour import Palette, table
+from attnkit.show.colour_scale import FLOOR, Scale
+from attnkit.show.html_document import document
+from attnkit.show.map_page.budget import fitted
+from attnkit.show.map_view import AXES, NAMES, STATIC
+from attnkit.show.token_labels import visible
+from attnkit.text import safe_text
+
+View = Literal["grid", "matrix", "lines", "numbers"]
+VIEWS: tuple[View, ...] = get_args(View)
+BUDGET = 1_500_000
+"""Bytes of a page unless another size is asked for."""
+
+NUMBERS = (
+    ("entropy", "of the rows, in bits"),
+    ("spread", "entropy as a share of the largest possible"),
+    ("distance", "mean distance of what is looked at: in tokens, in cross attention from 0 to 1"),
+    ("first", "weight on the first token"),
+    ("last", "weight on the last token of the text, in a decoder on the token itself"),
+    ("end", "weight on the closing special token"),
+    ("special", "weight on all special tokens"),
+)
+"""Fields of `attnkit.analysis.map_statistics.HeadStatistics`, and what they say to a reader."""
+
+_SCRIPTS = ("maps.js", "draw.js", "page.js")
+
+
+def page(
+    captures: Sequence[Capture],
+    *,
+    command: str = "attnkit visualize-attn RUN TEXT",
+    budget: int = BUDGET,
+    view: View | None = None,
+    kind: Kind | None = None,
+    scale: Scale = "linear",
+    words: bool = False,
+    special: bool = True,
+    colours: Palette = "cividis",
+) -> bytes:
+    """The page of one text through one model, or through several to compare.
+
+    Weights are 8-bit values (see `encode`).  Where all maps in full would make the page larger
+    than `budget`, it holds thumbnails of all heads, means over heads as fine as fits, and single
+    heads in full as far as they fit; it says what it left out and the `command` that shows it, to
+    which `--layer L --head H` is added.  The same captures give the same bytes.
+
+    Args:
+        captures: at least one; the first is the one that others are compared with.  The reference
+            of a capture follows it as one more.
+        command: how this page was asked for, without layer and head.
+        budget: bytes; thumbnails are shown even where they alone take more.
+        view: what opens first; None: the grid, or the matrix where there is one map only.
+        kind: which attention opens first; None: cross, else the first there is.
+        scale: "linear", "log" or "row", to open with.
+        words: whether pieces are merged to words at first.
+        special: whether special tokens are shown at first.
+        colours: of weights; differences have a map of their own.
+
+    Raises:
+        UsageError: no capture has a map with a token on each axis.
+    """
+    kept = _drawable(captures)
+    every = [maps for _, some in kept for maps in some]
+    if not every:
+        raise UsageError("no attention maps to show: choose a text with at least one token")
+    axes = _Axes()
+    records = [_record(capture, some, axes) for capture, some in kept]
+    start = {
+        "view": view or ("matrix" if all(_single(maps) for maps in every) else "grid"),
+        "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
+        "other": 1 if len(kept) > 1 else -1,
+    }  # fmt: skip
+    data = {
+        "captures": records, "axes": axes.found, "command": safe_text(command),
+        "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
+        "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
+        "texts": _texts([capture for capture, _ in kept]), "omitted": "",
+    }  # fmt: skip
+    title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
+    room = budget - len(_document(title, data)) - 300 * len(every)
+    described = [maps for record in records for maps in record["maps"]]
+    for maps, coded in zip(described, fitted([_finite(maps) for maps in every], room), strict=True):
+        maps |= coded
+    data["omitted"] = _omitted(described, safe_text(command))
+    return _document(title, data)
+
+
+def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
+    """How many heads the page holds in full, where not all of them; up to 200 letters for each."""
+    said = []
+    for maps in described:
+        down, across = maps["overview"]["pool"]
+        if down * across > 1:
+            whole = sum(not name.endswith("mean") for name in maps["full"])
+            every = len(maps["layers"]) * len(maps["heads"])
+            said.append(
+                f"{NAMES[maps['kind']]}: {whole} of {every} heads are here in full resolution, the "
+                f"others as the largest of each {down} \u00d7 {across} weights"
+            )
+    if not said:
+        return ""
+    return f"To keep this file small: {'; '.join(said)}. In full: {command} --layer L --head H"
+
+
+def _document(title: str, data: dict[str, Any]) -> bytes:
+    return document(Path(__file__).parent, title, data, _SCRIPTS)
+
+
+class _Axes:
+    """Axes of tokens, each written once; equal numbers are equal tokens."""
+
+    def __init__(self) -> None:
+        self.found: list[dict[str, list[Any]]] = []
+        self.numbers: dict[tuple[Token, ...], int] = {}
+
+    def number(self, tokens: tuple[Token, ...]) -> int:
+        if tokens not in self.numbers:
+            self.numbers[tokens] = len(self.found)
+            self.found.append({
+                "text": [visible(token.text) for token in tokens],
+                "word": [token.word for token in tokens],
+                "special": [int(token.special) for token in tokens],
+            })  # fmt: skip
+        return self.numbers[tokens]
+
+
+def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
+    """Captures and their references with the maps that have a cell."""
+    every = [one for some in captures for one in (some, some.reference) if one is not None]
+    found = [
+        (
+            one,
+            [one.maps[kind] for kind in KINDS if kind in one.maps and one.maps[kind].weights.size],
+        )
+        for one in every
+    ]
+    return [(one, maps) for one, maps in found if maps]
+
+
+def _finite(maps: AttentionMaps) -> AttentionMaps:
+    finite = np.isfinite(maps.weights)
+    if finite.all():
+        return maps
+    return replace(maps, weights=np.where(finite, maps.weights, np.float32(0)))
+
+
+def _single(maps: AttentionMaps) -> bool:
+    return maps.weights.shape[:2] == (1, 1)
+
+
+def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
+    """What was read and written, each text once, and notes."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for one in captures:
+        if one.source:
+            found["read", one.source] = "read", one.source
+        if one.output:
+            name = "given" if one.how == "given" else "wrote"
+            how = f" ({one.how})" if one.how not in ("", "given") else ""
+            found["wrote", one.output] = name, one.output + how
+        if note := one.facts.get("note"):
+            found["note", note] = "note", f"{one.model}: {note}"
+    return [(name, safe_text(text)) for name, text in found.values()]
+
+
+def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _Axes) -> dict[str, Any]:
+    return {
+        "model": safe_text(capture.model),
+        "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
+        "maps": [_describe(maps, axes) for maps in every],
+    }  # fmt: skip
+
+
+def _describe(maps: AttentionMaps, axes: _Axes) -> dict[str, Any]:
+    return {
+        "kind": maps.kind,
+        "layers": [
+            {
+                "number": layer.number, "mechanism": safe_text(layer.mechanism),
+                "exact": layer.exact, "static": layer.static, "said": _said(layer),
+                "distance": layer.distance and _rounded(layer.distance),
+            }
+            for layer in maps.layers
+        ],
+        "heads": list(maps.heads),
+        "queries": axes.number(maps.queries),
+        "keys": axes.number(maps.keys),
+        "lost": int(maps.weights.size - np.isfinite(maps.weights).sum()),
+        "numbers": [[_rounded(head) for head in layer] for layer in statistics(maps)],
+    }  # fmt: skip
+
+
+def _said(layer: MapLayer) -> str:
+    said = [safe_text(layer.mechanism)]
+    if layer.static:
+        said.append(STATIC)
+    if not layer.exact:
+        said.append("effective map: what the mechanism amounts to, not a matrix that it forms")
+    return " \u00b7 ".join(said)
+
+
+def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
+    """To four decimals; what is no number is null, which JSON has."""
+    return [
+        round(float(number), 4) if number is not None and math.isfinite(number) else None
+        for number in numbers
+    ]
+
+
+def _hex(palette: Palette) -> str:
+    """256 colours of six hexadecimal digits."""
+    return table(palette).tobytes().hex()

@@ -1,0 +1,232 @@
+"""The tables of `attnkit recipe`, as pure values."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table as Grid
+from rich.text import Text
+
+from attnkit.mechanisms import Facts, capable
+from attnkit.mechanisms import parts as parts_of
+from attnkit.recipe import Recipe, RecipeFile, flat, places
+from attnkit.recipe.settings import all_keys
+from attnkit.show.table import Cell, Column, Table
+from attnkit.show.training_board import duration
+from attnkit.text import safe_text
+
+if TYPE_CHECKING:
+    from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
+    from attnkit.recipe.corpus_cards import Card
+
+NONE = "-"
+NARROWEST = 6
+"""Names in the first column are whole where every other column still has this many characters."""
+
+
+def sheet(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: str = ""
+) -> Group:
+    """A table of texts that folds long cells, so that it fits any width and hides nothing."""
+    grid = _Sheet(heads, [*rows])
+    parts: list[RenderableType] = [Text(title, "bold")] if title else []
+    return Group(*parts, grid, *([Text(notes, "dim")] if notes else []), "")
+
+
+class _Sheet:
+    """The grid of a sheet, which needs to know how wide the screen is."""
+
+    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.heads, self.rows = heads, rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        first = max((len(row[0]) for row in self.rows), default=0)
+        rest = (NARROWEST + 1) * (len(self.heads) - 1)
+        whole = first + rest <= options.max_width
+        grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        for number, head in enumerate(self.heads):
+            grid.add_column(Text(head, "bold"), overflow="fold", no_wrap=whole and not number)
+        for row in self.rows:
+            grid.add_row(*(Text(safe_text(cell).replace("\n", " ")) for cell in row))
+        yield grid
+
+
+def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Group:
+    """The shipped recipes, each with the time that it takes."""
+    rows = []
+    for file, time in files:
+        first = next(iter(file.variants.values()))
+        corpus = first.data.corpus or "files"
+        rows.append((file.name, first.task, corpus, ", ".join(file.variants), time))
+    return sheet("", ("recipe", "task", "corpus", "variants", "time"), rows)
+
+
+def corpora(cards: Iterable["Card"]) -> Group:
+    """The corpus cards."""
+    rows = []
+    for card in cards:
+        size = sum(file.size or 0 for file in card.files())
+        by_hand = "downloads" if card.downloads else "by hand"
+        origin = "generated" if card.format == "generated" else by_hand
+        known = amount(size) if size else NONE
+        rows.append((card.name, card.task, " ".join(card.languages), known, origin, card.title))
+    heads = ("corpus", "task", "languages", "size", "origin", "title")
+    return sheet("", heads, rows, "by hand: what is missing is named, with where to get it")
+
+
+def values(file: RecipeFile, variants: Sequence[str]) -> Group:
+    """Every value with its origin, one row where the variants agree."""
+    known = {name: flat(file.variants[name]) for name in variants}
+    order = {".".join(key): number for number, key in enumerate(all_keys())}
+    keys = {key for values in known.values() for key in values}
+    rows = []
+    for key in sorted(keys, key=lambda k: (order[".".join(k.split(".")[:3])], k)):
+        groups: dict[tuple[str, str], list[str]] = {}
+        for name in variants:
+            if key in known[name]:
+                origin = _short(file.origins[name][key])
+                groups.setdefault((known[name][key], origin), []).append(name)
+        for (value, origin), names in groups.items():
+            who = "" if len(names) == len(variants) else ", ".join(names)
+            rows.append((key, value, origin, who))
+    size = 4 if len(variants) > 1 else 3
+    heads = ("key", "value", "from", "variants")[:size]
+    return sheet("values", heads, [row[:size] for row in rows])
+
+
+def _short(origin: str) -> str:
+    """An origin with the file's name instead of its path."""
+    path, colon, position = origin.partition(":")
+    return f"{Path(path).name}{colon}{position}" if colon else origin
+
+
+def _label(known: Facts, options: Mapping[str, Any]) -> str:
+    """The word of a mechanism, and the words of its parts where it is made of others."""
+    if not known.composite:
+        return known.word
+    words = ", ".join(part.word for part in parts_of(known, options[known.composite]))
+    return f"{known.word} of {words}"
+
+
+def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
+    """What the attention mechanisms of the variants cost and can do."""
+    uses: dict[str, list[str]] = {}
+    able: dict[str, Facts] = {}
+    for name in variants:
+        model = file.variants[name].model
+        inside: dict[str, list[str]] = {}
+        for place in places(file.variants[name]):
+            chosen = getattr(model.attention, place)
+            known = capable(chosen.name, chosen.options())
+            label = _label(known, chosen.options())
+            able[label] = known
+            inside.setdefault(label, []).append(place)
+        for label, found in inside.items():
+            told = ", ".join(found)
+            uses.setdefault(label, []).append(f"{name}: {told}" if len(variants) > 1 else told)
+    rows = []
+    for word, where in uses.items():
+        known = able[word]
+        limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
+        positions = ", ".join(known.positions) or "none"
+        state = known.state if known.causal else NONE
+        roles = ("yes" if known.causal else "no", "yes" if known.cross else "no", state)
+        rows.append((word, known.cost, *roles, limit, positions, known.map, "; ".join(where)))
+    heads = (
+        "mechanism",
+        "time",
+        "causal",
+        "cross",
+        "decoding",
+        "limit",
+        "positions",
+        "map",
+        "used in",
+    )
+    notes = (
+        "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
+        "grows with the text, or has a constant size; map: exact = the matrix is formed, "
+        "effective = what the mechanism amounts to"
+    )
+    return sheet("attention", heads, rows, notes)
+
+
+class Cost:
+    """What is known of one variant's cost; None where it could not be measured."""
+
+    def __init__(
+        self,
+        parameters: "Parameters",
+        memory: "MemoryEstimate",
+        padding: "Padding | None" = None,
+        pace: "Pace | None" = None,
+    ) -> None:
+        self.parameters, self.memory, self.padding, self.pace = parameters, memory, padding, pace
+
+
+def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
+    """Parameters, memory, padding and time, a row for each variant."""
+    rows = {name: _cost(cost) for name, cost in measured.items()}
+    heads = [head for head in _LAST if any(row[head] != NONE for row in rows.values())]
+    heads.sort(key=list(next(iter(rows.values()))).index)
+    columns = [Column(head, priority=_LAST[head]) for head in heads]
+    notes = [
+        "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
+        "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
+    ]
+    trainings = {name: len(recipes[name].train.seeds) for name in measured}
+    if not all(cost.padding for cost in measured.values()):
+        notes.append("without the data: vocabularies of the size asked for, rows of 32 tokens")
+    paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
+    if len(paces) == len(measured):
+        whole = duration(sum(pace.training * seeds for pace, seeds in paces))
+        count = sum(trainings.values())
+        apart = "validation and decoding apart"
+        notes.append(f"training: {count} in all, about {whole} on this machine, {apart}")
+    return Table(
+        "cost",
+        (Column("variant", "left"), *columns),
+        tuple((Cell(name), *(Cell(row[head]) for head in heads)) for name, row in rows.items()),
+        tuple(notes),
+    )
+
+
+_LAST = {
+    "parameters": 0, "embeddings": 6, "attention": 6, "memory": 0, "updates/epoch": 5, "epochs": 4,
+    "padding source": 1, "padding target": 1, "precision": 2, "tokens/s": 3, "update": 2,
+    "training": 0,
+}  # fmt: skip
+"""The columns that a narrow screen loses have the highest numbers."""
+
+
+def _cost(cost: Cost) -> dict[str, str]:
+    parameters, padding, pace = cost.parameters, cost.padding, cost.pace
+    return {
+        "parameters": f"{parameters.total:,}",
+        "embeddings": f"{parameters.embeddings:,}",
+        "attention": f"{parameters.attention:,}",
+        "memory": amount(cost.memory.total),
+        "updates/epoch": f"{padding.updates:,.0f}" if padding else NONE,
+        "epochs": f"{padding.epochs:,.1f}" if padding else NONE,
+        "padding source": _share(padding.source if padding else None),
+        "padding target": _share(padding.target if padding else None),
+        "precision": pace.precision if pace else NONE,
+        "tokens/s": f"{pace.tokens_per_second:,.0f}" if pace else NONE,
+        "update": f"{pace.seconds:.3g} s" if pace else NONE,
+        "training": duration(pace.training) if pace else NONE,
+    }
+
+
+def _share(share: float | None) -> str:
+    return NONE if share is None else f"{100 * share:.1f} %"
+
+
+def amount(size: float) -> str:
+    """Bytes for people, in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"

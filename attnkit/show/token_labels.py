@@ -1,0 +1,109 @@
+"""Tokens as labels: harmless, visible, and as wide as a terminal draws them."""
+
+from collections.abc import Sequence
+from unicodedata import category
+
+from rich.cells import cell_len
+
+from attnkit.analysis.maps import Token
+from attnkit.text import safe_text
+
+SPACE = "▁"
+"""U+2581: how vocabularies spell the space before a piece."""
+MORE, MORE_ASCII = "…", "~"
+_CARRIER = "◌"
+_JOINER, _REGIONAL = "\u200d", range(0x1F1E6, 0x1F200)
+_SKIN = range(0x1F3FB, 0x1F400)
+
+
+def visible(text: str, ascii_only: bool = False) -> str:
+    r"""One line of text that commands no terminal and hides nothing: tab as \t, space as U+2423.
+
+    With `ascii_only` U+2581 is `_` and all else beyond ASCII its code, as Python spells it.  An
+    empty text is shown as two quotes; a mark without a letter gets a dotted circle to sit on.
+    """
+    line = safe_text(text).replace("\n", r"\n").replace("\t", r"\t") or '""'
+    if ascii_only:
+        line = line.replace(SPACE, "_").replace(" ", "_")
+        return line.encode("ascii", "backslashreplace").decode("ascii")
+    line = line.replace(" ", "␣")
+    return _CARRIER + line if category(line[0])[0] == "M" or cell_len(line[0]) == 0 else line
+
+
+def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
+    """The tokens as `visible` text.
+
+    Where all of them are whole words, the mark of the space before a word says nothing and is
+    left out.
+    """
+    pieces = [token.text for token in tokens if not token.special]
+    words = [token.word for token in tokens if not token.special]
+    whole = len(set(words)) == len(words) and all(
+        piece.startswith(SPACE) and piece != SPACE for piece in pieces
+    )
+    return [
+        visible(token.text.removeprefix(SPACE) if whole and not token.special else token.text,
+                ascii_only)
+        for token in tokens
+    ]  # fmt: skip
+
+
+def clusters(text: str) -> list[str]:
+    """Characters as readers count them: marks, joined emoji and flags stay in one piece."""
+    found: list[str] = []
+    for character in text:
+        if found and _continues(found[-1], character):
+            found[-1] += character
+        else:
+            found.append(character)
+    return found
+
+
+def cut(text: str, width: int, ascii_only: bool = False) -> str:
+    """Text of at most `width` cells, an ellipsis at the end where something is missing."""
+    if cell_len(text) <= width:
+        return text
+    kept = ""
+    for cluster in clusters(text):
+        if cell_len(kept + cluster) > width - 1:
+            break
+        kept += cluster
+    return (kept + (MORE_ASCII if ascii_only else MORE)) if width > 0 else ""
+
+
+def aligned(text: str, width: int, ascii_only: bool = False, left: bool = False) -> str:
+    """Text of exactly `width` cells, cut where it must be, at the right side or the left."""
+    shown = cut(text, width, ascii_only)
+    space = " " * (width - cell_len(shown))
+    return shown + space if left else space + shown
+
+
+def upright(labels: Sequence[str], cell: int, highest: int) -> list[str] | None:
+    """Labels written from top to bottom in columns of `cell` cells, ending at the bottom.
+
+    Returns:
+        The lines, each `cell * len(labels)` cells wide; None where a label has more than `highest`
+        characters or a character is wider than a column.
+    """
+    stacks = [clusters(label) for label in labels]
+    height = max(map(len, stacks), default=0)
+    widest = max((cell_len(cluster) for stack in stacks for cluster in stack), default=0)
+    if height > highest or widest > cell:
+        return None
+    lines = []
+    for line in range(height):
+        places = [line - height + len(stack) for stack in stacks]
+        shown = [stack[at] if at >= 0 else "" for stack, at in zip(stacks, places, strict=True)]
+        lines.append("".join(aligned(cluster, cell, left=True) for cluster in shown))
+    return lines
+
+
+def _continues(before: str, character: str) -> bool:
+    """Whether a character belongs to the cluster before it."""
+    code = ord(character)
+    if code in _REGIONAL:
+        return len(before) == 1 and ord(before) in _REGIONAL
+    if code in _SKIN and cell_len(before) == 2:
+        return True
+    joins = character == _JOINER or before[-1] == _JOINER
+    return joins or category(character)[0] == "M" or cell_len(character) == 0

@@ -1,0 +1,77 @@
+"""Traces as one HTML file: choose a token to see the passage that it came from."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnkit.errors import UsageError
+from attnkit.show.colour import VOICES
+from attnkit.show.html_document import document
+from attnkit.show.trace_screen import headline, notes, voices
+from attnkit.text import safe_text
+
+if TYPE_CHECKING:
+    from attnkit.nbce.trace import Spoken, Trace
+
+SUREST = 5
+"""Contexts of a token that the page knows the entropies of; JSON has all."""
+
+
+def page(traces: "Sequence[Trace]") -> bytes:
+    """The page of some traces; the same ones give the same bytes.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not traces:
+        raise UsageError("no trace to show: an answer of merged contexts is needed")
+    models = ", ".join(dict.fromkeys(trace.model for trace in traces))
+    return document(
+        Path(__file__).parent,
+        f"Answer and sources: {models}",
+        {"traces": [_record(trace) for trace in traces]},
+    )
+
+
+def _record(trace: "Trace") -> dict[str, Any]:
+    shares = trace.shares()
+    mean = trace.entropies() if trace.tokens else [0.0] * len(trace.contexts)
+    spoke = voices(trace)
+    silent = [at for at in range(len(trace.contexts)) if at not in spoke]
+    silent.sort(key=lambda at: (-shares[at], mean[at]))
+    return {
+        "model": safe_text(trace.model),
+        "prompt": safe_text(trace.prompt),
+        "how": headline(trace),
+        "notes": list(notes(trace, everything=True)),
+        "voiced": trace.voiced,
+        "weighted": any(shares),
+        "marks": {
+            context: {"letter": voice.letter, "colour": VOICES[number % len(VOICES)]}
+            for number, (context, voice) in enumerate(spoke.items())
+        },
+        "listed": [*spoke, *silent],
+        "contexts": [
+            {
+                "name": safe_text(passage.name), "text": safe_text(passage.text),
+                "share": round(share, 4), "entropy": round(entropy, 4),
+            }
+            for passage, share, entropy in zip(trace.contexts, shares, mean, strict=True)
+        ],
+        "tokens": [_token(trace, token) for token in trace.tokens],
+    }  # fmt: skip
+
+
+def _token(trace: "Trace", token: "Spoken") -> dict[str, Any]:
+    order = sorted(range(len(token.entropies)), key=token.entropies.__getitem__)[:SUREST]
+    order = [token.speaker, *(at for at in order if at != token.speaker)][:SUREST]
+    weights = trace.weights(token)
+    heavy = sorted(range(len(weights)), key=lambda at: -weights[at])[:SUREST] if weights else []
+    return {
+        "text": safe_text(token.text),
+        "context": token.chosen,
+        "apart": token.apart,
+        "end": token.end,
+        "surest": [[at, round(token.entropies[at], 4)] for at in order],
+        "weights": [[at, round(weights[at], 4)] for at in heavy] if weights else None,
+    }

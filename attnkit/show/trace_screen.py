@@ -1,0 +1,269 @@
+"""An answer on the terminal with the context that spoke at each token, of any width."""
+
+from collections.abc import Iterator, Sequence
+from string import ascii_lowercase, ascii_uppercase
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from rich.cells import cell_len
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.text import Text
+
+from attnkit.show.colour import VOICES, nearest_xterm
+from attnkit.show.token_labels import clusters, cut, visible
+from attnkit.show.trace_chart import chart
+from attnkit.text import safe_text
+
+if TYPE_CHECKING:
+    from attnkit.nbce.trace import Spoken, Trace
+
+LETTERS = ascii_uppercase + ascii_lowercase
+OTHERS = "*"
+"""Marks contexts for which no letter is left."""
+WIDE = 60
+"""Cells from which a passage's name and its first words share a line."""
+LISTED = 8
+"""Contexts in the legend where no context speaks alone."""
+
+Cells = list[tuple[str, int]]
+"""Characters as drawn, each with the number of its token."""
+
+
+class Voice(NamedTuple):
+    """How a context that spoke is marked."""
+
+    letter: str
+    style: Style
+
+
+class TraceScreen:
+    """A rich renderable: the answer marked by speaker, who they are, and how sure they were.
+
+    Where a screen has 256 colours or more, the text has the colour of its context as background;
+    the line below it names contexts by letters, so nothing depends on colours.  With `plain` there
+    is a line a token instead, for screen readers and for grep.
+    """
+
+    def __init__(self, trace: "Trace", plain: bool = False) -> None:
+        self.trace, self.plain = trace, plain
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        trace, width, plain_ascii = self.trace, options.max_width, options.ascii_only
+        marks = voices(trace, _depth(console))
+        yield Text(safe_text(headline(trace)), style="bold", overflow="fold")
+        if self.plain:
+            yield from (Text(line, overflow="fold") for line in _listed(trace, plain_ascii))
+            return
+        if trace.spoken:
+            yield Segments(_answer(trace, marks, width, plain_ascii))
+            yield Segments(_legend(trace, marks, width, plain_ascii))
+            order = [OTHERS if at not in marks else marks[at].letter for at in _speakers(trace)]
+            styles = [marks[at].style if at in marks else Style() for at in _speakers(trace)]
+            yield from chart(
+                [token.entropies[token.speaker] for token in trace.spoken],
+                [_next(token) for token in trace.spoken],
+                list(zip(order, styles, strict=True)) if trace.voiced else None,
+                width,
+                plain_ascii,
+            )
+        yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
+
+
+def headline(trace: "Trace") -> str:
+    """What was merged, and how."""
+    rule, many = trace.rule, len(trace.contexts)
+    parts = [f"beta {rule.beta:g}"]
+    parts += [f"eta {rule.eta:g}"] if trace.voiced else []
+    parts += [f"top-p {rule.top_p:g}"] if rule.top_p < 1 else []
+    parts += [f"top-k {rule.top_k}"] if rule.top_k else []
+    noun = "context" if many == 1 else "contexts"
+    return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
+
+
+def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
+    """What a reader must know besides; with `everything` all contexts are listed."""
+    if not trace.spoken:
+        yield "the answer is empty: its first token was the end"
+    if trace.voiced:
+        silent = len(trace.contexts) - len(trace.voices())
+        if silent and trace.spoken:
+            yield f"{silent:,} of {len(trace.contexts):,} contexts never spoke"
+    elif len(trace.contexts) > LISTED and not everything:
+        yield f"{len(trace.contexts) - LISTED:,} contexts more"
+    if trace.apart:
+        sign = "" if everything else "^ "
+        yield (
+            f"{sign}{trace.apart:,} of {len(trace.tokens):,} tokens: no token was kept by all "
+            "contexts, so the union of what they kept was merged"
+        )
+
+
+def voices(trace: "Trace", depth: str = "none") -> dict[int, Voice]:
+    """A mark for each context that spoke; `depth` is "truecolor", "256" or "none"."""
+    found = {}
+    for number, context in enumerate(trace.voices()):
+        letter = LETTERS[number] if number < len(LETTERS) else OTHERS
+        found[context] = Voice(letter, _style(number, depth))
+    return found
+
+
+def _style(number: int, depth: str) -> Style:
+    """Black on the number's colour; plain where there are too few colours."""
+    if depth == "none":
+        return Style()
+    rgb = bytes.fromhex(VOICES[number % len(VOICES)])
+    if depth == "256":
+        back = Color.from_ansi(int(nearest_xterm(np.array(list(rgb), np.uint8))))
+        return Style(color=Color.from_ansi(16), bgcolor=back)
+    return Style(color=Color.from_rgb(0, 0, 0), bgcolor=Color.from_rgb(*rgb))
+
+
+def _depth(console: Console) -> str:
+    known = console.color_system in ("truecolor", "256") and not console.no_color
+    return str(console.color_system) if known else "none"
+
+
+def _speakers(trace: "Trace") -> list[int]:
+    return [token.speaker for token in trace.spoken]
+
+
+def _next(token: "Spoken") -> float | None:
+    """Entropy of the runner-up."""
+    return None if token.runner_up is None else token.entropies[token.runner_up]
+
+
+def _cells(trace: "Trace", ascii_only: bool) -> Cells:
+    """The answer's characters; those of several tokens belong to the first of them.
+
+    A space goes with the word before it, so that marks begin where words do.
+    """
+    texts, owners = [], []
+    for number, token in enumerate(trace.spoken):
+        text = safe_text(token.text).replace("\t", " ")
+        if ascii_only:
+            text = text.encode("ascii", "backslashreplace").decode("ascii")
+        texts.append(text)
+        owners += [number] * len(text)
+    found: Cells = []
+    place = 0
+    for cluster in clusters("".join(texts)):
+        owner = found[-1][1] if cluster == " " and found else owners[place]
+        found.append((cluster, owner))
+        place += len(cluster)
+    return found
+
+
+def wrapped(cells: Cells, width: int) -> Iterator[Cells]:
+    """Lines of at most `width` cells, broken at spaces where there are some."""
+    line: Cells = []
+    used = 0
+    for cluster, owner in cells:
+        wide = cell_len(cluster)
+        if cluster == "\n" or used + wide > width:
+            after = max((at + 1 for at, (text, _) in enumerate(line) if text == " "), default=0)
+            if cluster in ("\n", " ") or not after:
+                after = len(line)
+            yield line[:after]
+            line = line[after:]
+            used = sum(cell_len(text) for text, _ in line)
+            if cluster in ("\n", " "):
+                continue
+        line.append((cluster, owner))
+        used += wide
+    yield line
+
+
+def _answer(
+    trace: "Trace", marks: dict[int, Voice], width: int, ascii_only: bool
+) -> Iterator[Segment]:
+    """Each line of the answer, and below it who spoke."""
+    spoken = trace.spoken
+    for line in wrapped(_cells(trace, ascii_only), width):
+        below = ""
+        for owner, text in _runs(line, spoken if trace.voiced else None):
+            mark = marks.get(spoken[owner].speaker)
+            yield Segment(text, mark.style if mark else None)
+            wide = cell_len(text)
+            if mark:
+                below += (mark.letter + ("-" if ascii_only else "\u2500") * (wide - 1))[:wide]
+            else:
+                below += ("^" if spoken[owner].apart else " ") * wide
+        yield Segment.line()
+        if below.strip():
+            yield Segment(below.rstrip(), Style(dim=True))
+            yield Segment.line()
+
+
+def _runs(line: Cells, spoken: "Sequence[Spoken] | None") -> Iterator[tuple[int, str]]:
+    """(a token, text) of neighbours with one speaker, or of one token where nobody speaks."""
+    text, first = "", -1
+    for cluster, owner in line:
+        same = first == owner or (
+            spoken is not None and first >= 0 and spoken[first].speaker == spoken[owner].speaker
+        )
+        if not same and text:
+            yield first, text
+            text = ""
+        first = owner if not text else first
+        text += cluster
+    if text:
+        yield first, text
+
+
+def _legend(
+    trace: "Trace", marks: dict[int, Voice], width: int, ascii_only: bool
+) -> Iterator[Segment]:
+    """The contexts that spoke, or the heaviest of a mixture, with their first words."""
+    shares, mean = trace.shares(), trace.entropies() if trace.tokens else []
+    order = list(marks) if trace.voiced else sorted(
+        range(len(mean)), key=lambda at: (-shares[at], mean[at])
+    )[:LISTED]  # fmt: skip
+    weighted = any(shares)
+    name_room = max(len(str(len(trace.contexts))) + 9, width // 3)
+    yield Segment.line()
+    for at in order:
+        passage, mark = trace.contexts[at], marks.get(at)
+        if mark:
+            yield Segment(mark.letter, mark.style)
+            fact = f" {shares[at]:4.0%} "
+        else:
+            fact = f"{shares[at]:5.1%} " if weighted else f"{mean[at]:.2f} nats "
+        name = cut(_line(f"{at} {passage.name}", ascii_only), name_room, ascii_only)
+        text = f"{fact}{name}"
+        start = len(fact) + (1 if mark else 0)
+        yield Segment(cut(text, max(1, width - (1 if mark else 0)), ascii_only))
+        if width >= WIDE:
+            room = width - start - name_room - 2
+            yield Segment(" " * (name_room - cell_len(name) + 2))
+            yield Segment(cut(_line(passage.text, ascii_only), room, ascii_only), Style(dim=True))
+        elif width > start + 4:
+            yield Segment.line()
+            words = cut(_line(passage.text, ascii_only), width - start, ascii_only)
+            yield Segment(" " * start + words, Style(dim=True))
+        yield Segment.line()
+
+
+def _line(text: str, ascii_only: bool) -> str:
+    """Text on one line, harmless."""
+    line = " ".join(safe_text(text[:2000]).split())
+    return line.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else line
+
+
+def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
+    """A line a token: what it is, who spoke, who was next, and their entropies in nats."""
+    names = [_line(passage.name, ascii_only) for passage in trace.contexts]
+    what = "spoken by" if trace.voiced else "surest"
+    yield f"token: {what} context, entropy in nats; next surest, entropy"
+    for number, token in enumerate(trace.tokens, 1):
+        text = "end" if token.end else visible(token.text, ascii_only)
+        at, other = token.speaker, token.runner_up
+        line = f"{number} {text}: {at} {names[at]} {token.entropies[at]:.3f}"
+        if other is not None:
+            line += f"; {other} {names[other]} {token.entropies[other]:.3f}"
+        yield line + ("; apart" if token.apart else "")
+    yield from notes(trace)

@@ -1,0 +1,112 @@
+"""Folders of a cache: built once by one process, complete or absent, rebuilt when damaged."""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from attnkit.errors import DataError, MissingInputError, OutputPathError
+from attnkit.storage.files import DISK, make_folder, remove, remove_leftovers, temporary, writing
+
+Value = TypeVar("Value")
+
+
+def cache_dir() -> Path:
+    """The folder for downloads and encoded corpora, which may not exist yet.
+
+    $ATTNKIT_CACHE, else $XDG_CACHE_HOME/attnkit, else ~/.cache/attnkit.
+
+    Raises:
+        OutputPathError: none of them is set and there is no home folder.
+    """
+    if chosen := os.environ.get("ATTNKIT_CACHE"):
+        return Path(chosen)
+    if (base := os.environ.get("XDG_CACHE_HOME")) and Path(base).is_absolute():
+        return Path(base, "attnkit")
+    try:
+        return Path.home() / ".cache" / "attnkit"
+    except RuntimeError as error:
+        raise OutputPathError("no home folder for the cache: set ATTNKIT_CACHE") from error
+
+
+def complete(
+    path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]
+) -> tuple[Value, str | None]:
+    """Read a finished folder; where it is absent or damaged, build it first.
+
+    Args:
+        path: the folder, whose name is a key of all that its content depends on.
+        read: opens a finished folder and raises DataError where it is damaged.
+        build: fills a new, empty folder with files that are forced to the disk.
+
+    The folder gets its name by a rename after `build`, under a lock, so that of two processes
+    one builds and the other waits and reads.  Returns what `read` gave, and one line about the
+    damage that was repaired or None.
+
+    Raises:
+        OutputPathError: the cache folder cannot be created.
+        OutputError: the disk is full or broken.
+    """
+    value, _ = _try(path, read)
+    if value is not None:
+        return value, None
+    make_folder(path.parent)
+    with _locked(path):
+        value, damage = _try(path, read)
+        if value is not None:
+            return value, None
+        _build(path, build)
+    note = f"the damaged cache {path} was rebuilt ({damage})" if damage else None
+    return read(path), note
+
+
+def _try(path: Path, read: Callable[[Path], Value]) -> tuple[Value | None, str | None]:
+    """What is in the folder, or None and the reason (None where there is no folder)."""
+    if not path.exists():
+        return None, None
+    try:
+        return read(path), None
+    except (DataError, MissingInputError) as error:
+        return None, str(error)
+
+
+def _build(path: Path, build: Callable[[Path], None]) -> None:
+    """Fill a folder beside `path` and give it the name; nothing is left after a fault."""
+    remove_leftovers(path.parent)
+    draft = temporary(path)
+    with writing(path):
+        draft.mkdir()
+        try:
+            build(draft)
+            DISK.fsync_folder(draft)
+            if path.exists():
+                remove(path)
+            DISK.rename(draft, path)
+        except BaseException:
+            with suppress(OSError):
+                remove(draft)
+            raise
+        DISK.fsync_folder(path.parent)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a key, waiting for its holder.
+
+    The lock saves double work only; the rename alone keeps readers safe, so a file system
+    without locks will do.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    with writing(lock):
+        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+        # Only after success: whoever waits finds the folder finished and builds nothing.
+        with suppress(OSError):
+            os.unlink(lock)
+    finally:
+        os.close(descriptor)

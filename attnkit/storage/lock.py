@@ -1,0 +1,57 @@
+"""Locks between processes on one machine; the system drops them when the process ends."""
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from attnkit.errors import OutputPathError
+from attnkit.storage import files
+
+
+@contextmanager
+def held(place: Path, what: str) -> Iterator[str | None]:
+    """Hold a lock file, or refuse at once; the file stays and names its last holder.
+
+    Gives None, or a warning where the file system knows no locks.
+
+    Raises:
+        OutputPathError: another process holds it (the message begins with `what` and says which),
+            or the file cannot be made.
+    """
+    warning = None
+    with files.writing(place):
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(place, flags, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
+            raise OutputPathError(
+                f"{what}: is being trained by {holder or 'another process'}; wait for it to end, "
+                "or choose another --out"
+            ) from error
+        except OSError as error:
+            warning = f"{place}: no locks here ({error.strerror}): train this run only once"
+        with files.writing(place):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield warning
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Wait for a folder and hold it; nothing where the file system knows no locks."""
+    with files.writing(folder):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,176 @@
+"""Files of named tensors in the safetensors format, written as a stream and read with suspicion.
+
+Writing goes through a `Filesystem`, one tensor at a time, hashing on the way: no second copy of
+the tensors in memory, no second pass over the file.  Reading uses the safetensors library, after
+bounds that it does not set itself, and turns every fault into a DataError that names the file.
+Format: https://github.com/huggingface/safetensors (8 bytes of header length, a JSON header, data).
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from attnkit.errors import DataError
+from attnkit.storage.files import DISK, Filesystem, require_file
+
+_WORDS = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+_HEADER_LIMIT = 4 << 20
+
+
+def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without second names of the same memory (tied weights): the first name stays."""
+    seen = set()
+    kept = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.numel() == 0 or tensor.is_meta or place not in seen:
+            kept[name] = tensor
+            seen.add(place)
+    return kept
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The first tensor that holds NaN or an infinity, or None."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            return name
+    return None
+
+
+def write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    fs: Filesystem = DISK,
+) -> tuple[int, str]:
+    """Write tensors (any device, any strides, sharing memory or not) in place and sync the file.
+
+    The bytes depend on names and values alone, not on the order of the mapping.
+
+    Returns:
+        The size in bytes and the SHA-256 in hexadecimal.
+
+    Raises:
+        TypeError: a tensor's type has no place in the format (complex, quantised, sparse).
+        OSError: writing failed; the caller says what that means.
+    """
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header = _header(tensors, names, metadata or {})
+    digest = hashlib.sha256(header)
+    size = len(header)
+    with fs.open(path) as file:
+        fs.write(file, header)
+        for name in names:
+            data = _bytes(tensors[name])
+            fs.write(file, data)
+            digest.update(data)
+            size += len(data)
+        fs.fsync(file)
+    return size, digest.hexdigest()
+
+
+def _header(
+    tensors: Mapping[str, Tensor], names: Iterable[str], metadata: Mapping[str, str]
+) -> bytes:
+    """Length and JSON of the header, padded to a multiple of eight bytes."""
+    entries: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        if tensor.dtype not in _WORDS or tensor.layout != torch.strided or name == "__metadata__":
+            raise TypeError(f"{name}: {tensor.dtype} {tensor.layout} cannot be saved")
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _WORDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The values as bytes; no copy where the tensor is already contiguous in main memory."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return flat.numpy().data
+
+
+def read(
+    path: Path, *, like: Mapping[str, Tensor] | None = None, prefix: str = ""
+) -> dict[str, Tensor]:
+    """Read the tensors whose names begin with `prefix`, into main memory.
+
+    With `like` (tensors of which only type and shape count) exactly its names must be there.
+    The hash of the file is the caller's affair and comes first.
+
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: the file is damaged or hostile, a tensor is missing, not expected, of the wrong
+            type or shape, or holds NaN or an infinity.
+    """
+    require_file(path)
+    try:
+        _check_header_length(path)
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
+            if like is not None:
+                _check_names(path, names, like)
+            # The library maps the file: without a copy, a later change of it would change them.
+            tensors = {name: file.get_tensor(name).clone() for name in names}
+    except (
+        SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError
+    ) as error:  # fmt: skip
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path}: not a valid safetensors file: {reason}") from error
+    if like is not None:
+        check(path, tensors, like)
+    if (bad := not_finite(tensors)) is not None:
+        raise DataError(f"{path}: tensor {bad} holds NaN or infinity")
+    return tensors
+
+
+def _check_header_length(path: Path) -> None:
+    """Bound the work of parsing a hostile header (the library allows 100 MB)."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > _HEADER_LIMIT:
+        raise DataError(f"{path}: header of {length} bytes, at most {_HEADER_LIMIT} are read")
+
+
+def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
+    """Compare names, types and shapes of the tensors of a file with those of `like`.
+
+    Raises:
+        DataError: they differ; names the first tensor that does.
+    """
+    _check_names(path, tensors, like)
+    for name, tensor in tensors.items():
+        if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
+            raise DataError(
+                f"{path}: tensor {name} must be {_form(like[name])}, is {_form(tensor)}; "
+                "it belongs to another model"
+            )
+
+
+def _check_names(path: Path, names: Collection[str], like: Mapping[str, Tensor]) -> None:
+    """Exactly the expected names, or a DataError."""
+    if missing := sorted(like.keys() - set(names)):
+        raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
+    if extra := sorted(set(names) - like.keys()):
+        raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
+
+
+def _form(tensor: Tensor) -> str:
+    """Type and shape in words: float32 [2, 3]."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

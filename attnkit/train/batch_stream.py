@@ -1,0 +1,58 @@
+"""The order of batches over a whole training, as a position that can be saved and restored."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnkit.data.batch import Batch, collate
+from attnkit.data.batch_plan import Rows, plan
+from attnkit.data.encoded import Encoded
+from attnkit.mechanisms import facts
+from attnkit.recipe import Recipe, places
+
+
+def score_budget(recipe: Recipe) -> int | None:
+    """`train.batch_scores` where a mechanism of the recipe takes T x S time, else None."""
+    quadratic = any("T*S" in facts(word).cost for word in places(recipe).values())
+    return recipe.train.batch_scores or None if quadratic else None
+
+
+@dataclass
+class BatchStream:
+    """Batches of epoch after epoch; (epoch, position) is all there is to remember.
+
+    `encoded(epoch)` gives the rows of an epoch (they differ under subword sampling).
+    """
+
+    encoded: Callable[[int], Encoded]
+    batch_tokens: int
+    seed: int
+    attention_budget: int | None = None
+    epoch: int = 0
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        self._open()
+
+    def _open(self) -> None:
+        """Read the rows and the plan of the current epoch."""
+        self.rows = self.encoded(self.epoch)
+        source = None if self.rows.source is None else self.rows.source.lengths
+        self.batches: list[Rows] = plan(
+            source,
+            self.rows.target.lengths,
+            batch_tokens=self.batch_tokens,
+            seed=self.seed,
+            epoch=self.epoch,
+            attention_budget=self.attention_budget,
+        )
+
+    def take(self, count: int) -> list[Batch]:
+        """The next `count` batches; windows go on across the ends of epochs."""
+        taken = []
+        for _ in range(count):
+            if self.position >= len(self.batches):
+                self.epoch, self.position = self.epoch + 1, 0
+                self._open()
+            taken.append(collate(self.rows, self.batches[self.position]))
+            self.position += 1
+        return taken

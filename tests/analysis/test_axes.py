@@ -1,0 +1,42 @@
+"""Tokens of an axis and their words."""
+
+from typing import Any
+
+from attnkit.analysis.axes import axis
+
+
+class Spelled:
+    """A vocabulary of given pieces."""
+
+    def __init__(self, *pieces: str) -> None:
+        self.all = ("<pad>", "<unk>", "<s>", "</s>", *pieces)
+
+    def pieces(self, ids: Any) -> list[str]:
+        return [self.all[i] for i in ids]
+
+
+def words(ids: list[int], *pieces: str, special: tuple[str, ...] = ()) -> list[int | None]:
+    vocabulary: Any = Spelled(*pieces)
+    return [token.word for token in axis([(vocabulary, ids)], special)]
+
+
+def test_a_mark_begins_a_word() -> None:
+    assert words([4, 5, 4, 4, 5, 5], "\u2581a", "b") == [0, 0, 1, 2, 2, 2]
+
+
+def test_a_piece_behind_a_special_token_begins_a_word_without_a_mark() -> None:
+    assert words([2, 5, 4, 3, 5, 5], "\u2581a", "b") == [None, 0, 1, None, 2, 2]
+    assert words([4, 6, 5, 4], "\u2581a", "b", "<sep>", special=("<sep>",)) == [0, None, 1, 2]
+
+
+def test_words_are_counted_on_from_part_to_part() -> None:
+    first: Any = Spelled("\u2581a")
+    second: Any = Spelled("b", "\u2581c")
+    tokens = axis([(first, [4, 4, 3]), (second, [2, 4, 5])], ())
+    assert [(t.text, t.word) for t in tokens] == [
+        ("\u2581a", 0), ("\u2581a", 1), ("</s>", None), ("<s>", None), ("b", 2), ("\u2581c", 3),
+    ]  # fmt: skip
+
+
+def test_unknown_characters_belong_to_their_word_and_padding_to_none() -> None:
+    assert words([4, 1, 0, 1], "\u2581") == [0, 0, None, 1]

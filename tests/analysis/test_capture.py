@@ -1,0 +1,308 @@
+"""Capture of a run: the tokens that it reads, wherever the output comes from."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.recorded import LENGTH, cases, run_of, sections
+from helpers.trained import ROWS, tokenizer
+
+from attnkit.analysis import capture as capture_run
+from attnkit.analysis.capture import Captor, capture, captures
+from attnkit.analysis.inputs import InputReader
+from attnkit.analysis.maps import Capture
+from attnkit.data.tokenizer import BOS, EOS, UNK
+from attnkit.errors import AttnkitError, DataError, NotFiniteError, UsageError
+from attnkit.recipe.schema import SearchConfig
+from attnkit.runs import Run
+from attnkit.search import translate
+
+TEXT = "two red dogs and a cat"
+SEARCHES = {
+    "greedy": SearchConfig(method="greedy", max_length=8),
+    "beam 3": SearchConfig(method="beam", beam=3, max_length=8),
+    "sampled, seed 4": SearchConfig(method="sample", seed=4, max_length=8),
+}
+SHAPES = ("pair", "causal", "joint")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """An encoder-decoder, a language model, and a decoder that reads a source before its target."""
+    folder = tmp_path_factory.mktemp("runs")
+    causal = sections(role="decoder", positions="rope")
+    return {
+        "pair": run_of(folder / "pair", sections()),
+        "causal": run_of(folder / "causal", causal, task="language-modeling"),
+        "joint": run_of(folder / "joint", causal),
+        "encoder": run_of(folder / "encoder", sections(role="encoder")),
+    }
+
+
+def ids(text: str) -> list[int]:
+    return tokenizer().target.encode([text])[0]
+
+
+def same(one: Capture, other: Capture, atol: float = 0) -> None:
+    assert list(one.maps) == list(other.maps)
+    for kind, maps in one.maps.items():
+        others = other.maps[kind]
+        np.testing.assert_allclose(maps.weights, others.weights, rtol=0, atol=atol)
+        assert (maps.queries, maps.keys, maps.heads) == (others.queries, others.keys, others.heads)
+        for layer, its in zip(maps.layers, others.layers, strict=True):
+            assert layer._replace(distance=None) == its._replace(distance=None)
+            assert (layer.distance is None) == (its.distance is None)
+            np.testing.assert_allclose(layer.distance or 0, its.distance or 0, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("how", SEARCHES)
+def test_what_is_written_is_what_generate_writes(
+    runs: dict[str, Run], shape: str, how: str
+) -> None:
+    run, spec = runs[shape], SEARCHES[how]
+    texts = [row.source for row in ROWS]
+
+    def generated() -> list[str]:
+        answers = translate(
+            run.model(), tokenizer(), texts, spec, max_source=LENGTH, prompts=shape == "causal"
+        )
+        return [best[0][0] for best in answers]
+
+    before = generated()
+    state = torch.get_rng_state()
+    found = list(captures(run, [(text, None) for text in texts], search=spec, device="cpu"))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [one.output for one in found] == before
+    assert {one.how for one in found} == {how}
+    assert generated() == before
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("how", SEARCHES)
+def test_maps_of_an_output_equal_those_of_its_ids_as_target(
+    runs: dict[str, Run], shape: str, how: str
+) -> None:
+    captor = Captor(runs[shape], device="cpu")
+    (written,) = captor.read([(TEXT, None)], SEARCHES[how])
+    queries = [token.id for token in written.maps["decoder"].queries]
+    before = {"pair": 1, "causal": 1 + len(ids(TEXT)), "joint": len(ids(TEXT)) + 2}[shape]
+    (forced,) = captor.read([(TEXT, queries[before:])])
+    assert (written.how, forced.how, forced.output) == (how, "given", written.output)
+    same(written, forced)
+
+
+def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Run]) -> None:
+    found = capture(runs["pair"], TEXT, target="ein hund", device="cpu")
+    source, target = [*ids(TEXT), EOS], [BOS, *ids("ein hund")]
+    axes = {kind: (maps.queries, maps.keys) for kind, maps in found.maps.items()}
+    told = {kind: [[t.id for t in axis] for axis in both] for kind, both in axes.items()}
+    assert told == {
+        "encoder": [source, source], "decoder": [target, target], "cross": [target, source],
+    }  # fmt: skip
+    assert found.maps["cross"].weights.shape == (2, 4, len(target), len(source))
+    assert found.maps["cross"].weights.dtype == np.float32
+    assert (found.source, found.output) == (TEXT, "ein hund")
+    assert (found.model, found.facts["tokenizer"]) == ("toy/base/seed-1", tokenizer().digest)
+
+
+def test_axes_of_decoders_are_all_tokens_in_one_row(runs: dict[str, Run]) -> None:
+    (text, target) = ("two cats", "ein hund")
+    causal = capture(runs["causal"], text, target=target, device="cpu").maps["decoder"]
+    assert [t.id for t in causal.queries] == [BOS, *ids(text), *ids(target)]
+    joint = capture(runs["joint"], text, target=target, device="cpu").maps["decoder"]
+    assert [t.id for t in joint.queries] == [*ids(text), EOS, BOS, *ids(target)]
+    for maps in (causal, joint):
+        assert maps.queries == maps.keys
+        np.testing.assert_allclose(maps.weights.sum(-1), 1, atol=1e-5)
+        assert not np.triu(maps.weights, 1).any()
+
+
+def test_an_encoder_reads_its_text_alone(runs: dict[str, Run]) -> None:
+    found = capture(runs["encoder"], TEXT, device="cpu")
+    assert list(found.maps) == ["encoder"]
+    assert (found.output, found.how) == ("", "")
+    assert [t.id for t in found.maps["encoder"].keys] == [*ids(TEXT), EOS]
+
+
+def test_pieces_make_words_and_special_tokens_none(runs: dict[str, Run]) -> None:
+    keys = capture(runs["pair"], "two \u6f22 katzen", target="a", device="cpu").maps["cross"].keys
+    assert keys[-1] == ("</s>", EOS, None, True)
+    text = [token for token in keys if not token.special]
+    assert UNK in [token.id for token in text]
+    assert [token.text for token in text if token.id == UNK] == ["<unk>"]
+    assert text[0].word == 0
+    for before, token in zip(text, text[1:], strict=False):
+        assert token.word is not None
+        assert before.word is not None
+        assert token.word - before.word == token.text.startswith("\u2581")
+    words = capture(runs["pair"], "two \u6f22 katzen", target="a", device="cpu").maps["cross"]
+    assert [t.word for t in words.by_word().keys] == [0, 1, 2, None]
+    np.testing.assert_allclose(words.by_word().weights.sum(-1), 1, atol=1e-5)
+
+
+def test_separators_of_the_recipe_are_special(tmp_path: Path) -> None:
+    """A piece that the recipe calls special stands between words."""
+    piece = tokenizer().source.pieces(ids("and"))[0]
+    run = run_of(tmp_path, sections(), special=(piece,))
+    keys = capture(run, "cat and cat", target="a", device="cpu").maps["cross"].keys
+    there = [token for token in keys if token.text == piece]
+    assert there
+    assert all(token.special and token.word is None for token in there)
+
+
+def test_letters_and_digits_that_are_kept_whole_are_text(tmp_path: Path) -> None:
+    pieces = tokenizer().source.pieces(ids("cat and two cats"))
+    run = run_of(tmp_path, sections(), special=tuple({p for p in pieces if p.isalnum()}))
+    keys = capture(run, "cat and two cats", target="a", device="cpu").maps["cross"].keys
+    assert any(token.text.isalnum() for token in keys)
+    assert [token.special for token in keys] == [False] * (len(keys) - 1) + [True]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "encoder"])
+def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
+    runs: dict[str, Run], shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts: list[tuple[str, Any]] = [(row.source, row.target) for row in ROWS]
+    if shape == "encoder":
+        texts = [(source, None) for source, _ in texts]
+    alone = [capture(runs[shape], text, target=target, device="cpu") for text, target in texts]
+    for kept in (1, 2**26):
+        monkeypatch.setattr("attnkit.analysis.inputs.KEPT", kept)
+        for block in (2, 256):
+            monkeypatch.setattr(capture_run, "BLOCK", block)
+            together = list(captures(runs[shape], iter(texts), device="cpu"))
+            for one, other in zip(alone, together, strict=True):
+                assert (one.source, one.output) == (other.source, other.output)
+                same(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("word", "role"), [case for case in cases() if case[0] not in ("scaled-dot", "dot")]
+)
+def test_every_mechanism_is_captured_in_batches(word: str, role: str, tmp_path: Path) -> None:
+    """Also where it has pads beside it, with its distance and reference."""
+    section = sections(word, role, shape="encoder-decoder")
+    captor = Captor(run_of(tmp_path, section), reference=True, device="cpu")
+    texts = [(row.source, row.target) for row in ROWS]
+    together = list(captor.read(texts))
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = captor.read([text])
+        same(alone, found, atol=2e-5)
+        assert alone.reference is not None
+        assert found.reference is not None
+        same(alone.reference, found.reference, atol=2e-5)
+
+
+def test_numbers_of_sampled_lines_are_those_of_the_input(runs: dict[str, Run]) -> None:
+    """The third text draws what it draws as the third line of an input."""
+    spec = SEARCHES["sampled, seed 4"]
+    texts = [(row.source, None) for row in ROWS]
+    whole = list(captures(runs["pair"], texts, search=spec, device="cpu"))
+    captor = Captor(runs["pair"], device="cpu")
+    (third,) = captor.read(texts[2:3], spec, first=2)
+    (first,) = captor.read(texts[2:3], spec)
+    assert third.output == whole[2].output != first.output
+
+
+@pytest.mark.parametrize(
+    ("shape", "text", "target", "error", "words"),
+    [
+        ("pair", " ", None, UsageError, "the text is empty: give at least one word"),
+        ("pair", "cat", "", UsageError, "the target of the text is empty"),
+        ("pair", "cat", [99999], UsageError, "id 99999 is not below"),
+        ("encoder", "cat", "a", UsageError, "a model of shape encoder writes nothing"),
+    ],
+)
+def test_texts_that_cannot_be_read_are_refused(
+    runs: dict[str, Run], shape: str, text: str, target: Any, error: type, words: str
+) -> None:
+    with pytest.raises(error, match=words) as found:
+        capture(runs[shape], text, target=target, device="cpu")
+    assert "\n" not in str(found.value)
+
+
+def test_errors_name_the_text_among_several(runs: dict[str, Run]) -> None:
+    with pytest.raises(UsageError, match="text 2 is empty"):
+        list(captures(runs["pair"], [("cat", "a"), ("", "a")], device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("section", "text", "target", "words"),
+    [
+        (sections(positions="learned"), "cat " * 40, "a", "reads at most 25"),
+        (sections("linformer", "encoder", shape="encoder-decoder"), "cat " * 40, "a", "most 25"),
+        (sections("synthesizer-random", "decoder", shape="encoder-decoder"), "a", "cat " * 40,
+         "the text with its target: 41 tokens, special ones included, but the model reads at most"),
+        (sections(role="decoder", positions="learned"), "cat " * 60, None, "reads at most 50"),
+    ],
+)  # fmt: skip
+def test_texts_beyond_the_limit_are_refused_with_both_lengths(
+    tmp_path: Path, section: Any, text: str, target: str | None, words: str
+) -> None:
+    run = run_of(tmp_path, section, task="language-modeling" if target is None else "translation")
+    with pytest.raises(DataError, match=words) as error:
+        capture(run, text, target=target, device="cpu")
+    assert "shorten it, or train with a longer data.max_length" in str(error.value)
+
+
+def test_an_output_at_the_limit_is_shown_as_far_as_it_was_read(tmp_path: Path) -> None:
+    """The model has room for 25 tokens, begin token included, and wrote 25 after it."""
+    run = run_of(tmp_path, sections("synthesizer-random", "decoder", shape="encoder-decoder"))
+    spec = SearchConfig(method="greedy", max_length=99, min_length=98)
+    found = capture(run, "cat", search=spec, device="cpu")
+    assert len(found.maps["decoder"].queries) == 25
+    assert found.facts["note"].endswith("the output was cut at 25 tokens")
+
+
+def test_longer_texts_than_in_training_are_read_with_a_note(runs: dict[str, Run]) -> None:
+    found = capture(runs["pair"], "cat " * 40, target="a", device="cpu")
+    length = len(found.maps["encoder"].keys)
+    assert length > LENGTH
+    assert found.facts["note"] == (
+        f"a side has {length} tokens, and training had at most {LENGTH} (data.max_length)"
+    )
+    assert "note" not in capture(runs["pair"], "cat", target="a", device="cpu").facts
+
+
+def test_maps_that_fill_the_memory_are_refused_before_decoding(
+    runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(InputReader, "answered", None)
+    with pytest.raises(DataError, match=r"the text: its maps would take 6\.4 GB, and at most 4\.3"):
+        capture(runs["pair"], "cat " * 19_999, kinds=["encoder"], layers=[0], heads=[1])
+    with pytest.raises(DataError, match="shorten it, or choose some by --kind, --layer and --head"):
+        capture(runs["causal"], "cat " * 19_999, device="cpu")
+
+
+def test_a_damaged_model_is_told(tmp_path: Path) -> None:
+    captor = Captor(run_of(tmp_path, sections()), device="cpu")
+    with torch.no_grad():
+        captor.model.output.weight[5:].fill_(float("nan"))
+    with pytest.raises(NotFiniteError, match="the model answers NaN or infinity"):
+        list(captor.read([("cat", "a cat")]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"kinds": ["cross"]}, "--kind cross: this model has"), ({"layers": [7]}, "--layer 7: "),
+     ({"heads": [9]}, "--head 9: ")],
+)  # fmt: skip
+def test_maps_that_are_not_there_are_refused_before_decoding(
+    runs: dict[str, Run], asked: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(AttnkitError, match=words):
+        Captor(runs["causal"], device="cpu", **asked)
+
+
+def test_chosen_layers_and_heads_are_those_of_the_whole(runs: dict[str, Run]) -> None:
+    whole = capture(runs["pair"], TEXT, target="ein hund", device="cpu")
+    part = capture(
+        runs["pair"], TEXT, target="ein hund", kinds=["cross"], layers=[1], heads=[2], device="cpu"
+    )
+    assert list(part.maps) == ["cross"]
+    chosen = whole.maps["cross"].choose([1], [2])
+    assert np.array_equal(part.maps["cross"].weights, chosen.weights)
+    assert (part.maps["cross"].layers, part.maps["cross"].heads) == (chosen.layers, (2,))

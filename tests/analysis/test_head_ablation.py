@@ -1,0 +1,159 @@
+"""Heads taken away, and what is lost without them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.recorded import build, cases, sections
+from helpers.trained import LENGTH, ROWS, make_run, tokenizer
+
+from attnkit.analysis.head_ablation import HeadPlace, probe_heads, probed, silenced
+from attnkit.analysis.recorder import stacks
+from attnkit.data.tokenizer import BOS, EOS
+from attnkit.errors import MissingInputError, UsageError
+from attnkit.layers import MultiHead
+from attnkit.models import Model
+from attnkit.recipe.schema import SearchConfig
+from attnkit.runs import Run
+from attnkit.scoring.teacher_forced import forced_scores
+from attnkit.search import translate
+
+SOURCE = torch.tensor([[7, 9, 11, EOS], [8, 12, 6, EOS]])
+IDS = torch.tensor([[BOS, 8, 9, 10, 11], [BOS, 11, 6, 7, 9]])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return make_run(tmp_path_factory.mktemp("probe"))
+
+
+def cut(layer: MultiHead, head: int) -> None:
+    """The plain way: the output projection no longer reads the head."""
+    width = layer.o.weight.shape[1] // layer.heads
+    with torch.no_grad():
+        layer.o.weight[:, head * width : (head + 1) * width] = 0
+
+
+def answer(model: Model, role: str) -> torch.Tensor:
+    with torch.inference_mode():
+        if role == "encoder":
+            return model.hidden(SOURCE, None)
+        return model.hidden(SOURCE if role == "cross" else None, IDS)
+
+
+@pytest.mark.parametrize(("word", "role"), list(cases()))
+def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, role: str) -> None:
+    """Of every mechanism, in every role; afterwards the model is whole again."""
+    model = build(sections(word, role))
+    whole = answer(model, role)
+    place = HeadPlace(role, 1, 2)  # type: ignore[arg-type]
+    with silenced(model, place):
+        without = answer(model, role)
+    assert torch.equal(answer(model, role), whole)
+    cut(stacks(model)[place.kind][1], 2)
+    torch.testing.assert_close(without, answer(model, role), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(without, whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("method", ["greedy", "beam"])
+def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -> None:
+    texts = [row.source for row in ROWS]
+    spec = SearchConfig(method=method, beam=3, max_length=8)
+
+    def decode(model: Model) -> list[list[tuple[str, float]]]:
+        return list(translate(model, tokenizer(), texts, spec, max_source=LENGTH))
+
+    model = build(sections())
+    place = HeadPlace(kind, 0, 1)  # type: ignore[arg-type]
+    with silenced(model, place):
+        without = decode(model)
+    cut(stacks(model)[place.kind][0], 1)
+    expected = decode(model)
+    assert [[text for text, _ in one] for one in without] == [[t for t, _ in e] for e in expected]
+    for one, other in zip(without, expected, strict=True):
+        assert [s for _, s in one] == pytest.approx([s for _, s in other], abs=1e-4)
+
+
+def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
+    found = probe_heads(run, ROWS, metrics=["perplexity", "accuracy"], resamples=100)
+    assert list(found.effects) == [
+        HeadPlace(kind, 0, head) for kind in ("encoder", "decoder", "cross") for head in (0, 1)
+    ]
+    for place, effects in found.effects.items():
+        model = run.model()
+        cut(stacks(model)[place.kind][0], place.head)
+        scores = forced_scores(
+            ["perplexity", "accuracy"],
+            model,
+            run.tokenizer(),
+            ROWS,
+            max_length=LENGTH,
+            stream=False,
+        )
+        for name, sign in (("perplexity", 1), ("accuracy", -1)):
+            effect = effects[name]
+            assert effect.score == pytest.approx(scores[name].value, rel=1e-5)
+            assert effect.loss == pytest.approx(sign * (effect.score - found.whole[name].value))
+            assert effect.p is not None
+            assert effect.p_corrected is not None
+            assert 0 < effect.p <= effect.p_corrected <= 1
+
+
+def test_the_run_is_not_changed_and_the_answer_is_repeatable(run: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    options = {"metrics": ["bleu", "perplexity"], "kinds": ["cross"], "resamples": 50}
+    first, second = (probe_heads(run, ROWS, **options) for _ in range(2))  # type: ignore[arg-type]
+    assert first == second
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+
+
+def test_without_resamples_there_is_no_p(run: Run) -> None:
+    found = probe_heads(run, ROWS, kinds=["cross"], heads=[1], resamples=0)
+    ((place, effects),) = found.effects.items()
+    assert place == HeadPlace("cross", 0, 1)
+    assert (effects["perplexity"].p, effects["perplexity"].p_corrected) == (None, None)
+
+
+def test_progress_is_told_after_each_head(run: Run) -> None:
+    told: list[tuple[int, int]] = []
+    probe_heads(run, ROWS[:1], kinds=["cross"], resamples=0, progress=lambda *n: told.append(n))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_the_heads_of_a_model_can_be_chosen(run: Run) -> None:
+    model = build(sections())
+    assert len(probed(model)) == 3 * 2 * 4
+    assert probed(model, ["cross"], [1], [2, 0]) == [
+        HeadPlace("cross", 1, 0),
+        HeadPlace("cross", 1, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": [3]}, "--layer 3: encoder attention has layers 0"),
+        ({"heads": [5]}, "--head 5: encoder attention has heads 0, 1"),
+        ({"metrics": ["bleuu"]}, "unknown metric 'bleuu': did you mean bleu"),
+    ],
+)
+def test_what_is_not_there_is_refused(
+    run: Run, options: dict[str, list[int]], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        probe_heads(run, ROWS, **options)  # type: ignore[arg-type]
+
+
+def test_a_language_model_has_no_text_to_score_and_no_cross_attention(tmp_path: Path) -> None:
+    model = make_run(tmp_path, task="language-modeling")
+    with pytest.raises(UsageError, match="--metrics bleu scores output text"):
+        probe_heads(model, ROWS, metrics=["bleu"])
+    with pytest.raises(UsageError, match="--kind cross: this model has decoder attention only"):
+        probe_heads(model, ROWS, kinds=["cross"])
+    assert len(probe_heads(model, ROWS, resamples=0).effects) == 2
+
+
+def test_no_rows_are_nothing_to_score(run: Run) -> None:
+    with pytest.raises(MissingInputError, match="no rows to score"):
+        probe_heads(run, [])

@@ -1,0 +1,213 @@
+"""Files of maps: what was saved comes back, the same bytes each time, and damage is told."""
+
+import csv
+import json
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attnkit.analysis.map_files import check_suffix, load, save
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
+from attnkit.errors import DataError, MissingInputError, OutputPathError, UsageError
+
+HOSTILE = (
+    "</script>", "\"onmouseover='x'", "\u2028", "\u202eabc", "\ud800", "\x00", "\x1b[31m", "a\nb",
+    "=1+1", "+1", "-1", "@x", "\uff1d1", "\u2581,", "'", "", "\u2581\u6f22", "\\",
+    "\U0001f468\u200d",
+)  # fmt: skip
+DRAWN = np.random.default_rng(0)
+
+
+def maps(kind: Kind = "cross", texts: tuple[str, ...] = ("a", "b")) -> AttentionMaps:
+    queries = (Token("<s>", 2, None, True), *(Token(t, i, i // 2) for i, t in enumerate(texts)))
+    keys = (*queries[1:], Token("</s>", 3, None, True))
+    weights = DRAWN.normal(size=(2, 3, len(queries), len(keys))).astype(np.float32)
+    layers = (MapLayer(0, "scaled-dot"), MapLayer(4, "my-own", False, True, (0.25, 0.1, 1 / 3)))
+    return AttentionMaps(kind, weights, layers, (0, 2, 5), queries, keys)
+
+
+def capture(texts: tuple[str, ...] = ("a", "b"), **more: Any) -> Capture:
+    source = "".join(texts)
+    given = {"encoder": maps("encoder", texts), "cross": maps("cross", texts)}
+    facts = {"weights": "00ff", "note": source}
+    return Capture(source, "out", "beam 5", "recipe/base/seed-1", given, facts, **more)
+
+
+def same(one: Capture | None, other: Capture | None) -> bool:
+    """Equal in all that they hold."""
+    if one is None or other is None:
+        return one is other
+    bare = [replace(c, maps={}, reference=None) for c in (one, other)]
+    return (
+        bare[0] == bare[1]
+        and list(one.maps) == list(other.maps)
+        and all(_same_maps(maps, other.maps[kind]) for kind, maps in one.maps.items())
+        and same(one.reference, other.reference)
+    )
+
+
+def _same_maps(one: AttentionMaps, other: AttentionMaps) -> bool:
+    empty = np.zeros((0, 0, 0, 0), np.float32)
+    bare = [
+        replace(m, weights=empty, layers=(), heads=(), queries=(), keys=()) for m in (one, other)
+    ]
+    return (
+        bare[0].kind == bare[1].kind
+        and np.array_equal(one.weights, other.weights)
+        and (one.layers, one.heads, one.queries, one.keys)
+        == (other.layers, other.heads, other.queries, other.keys)
+    )
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_what_was_saved_comes_back(tmp_path: Path, suffix: str) -> None:
+    saved = capture(HOSTILE, reference=capture(HOSTILE[:3]))
+    path = tmp_path / f"maps{suffix}"
+    save(path, saved)
+    assert same(load(path), saved)
+    assert not same(load(path), capture(HOSTILE))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.text(st.characters(), max_size=5), min_size=1, max_size=4).map(tuple))
+def test_any_token_survives(tmp_path: Path, suffix: str, texts: tuple[str, ...]) -> None:
+    path = tmp_path / f"maps{suffix}"
+    saved = capture(texts)
+    save(path, saved)
+    assert same(load(path), saved)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".csv"])
+def test_the_same_maps_give_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+    saved = capture(HOSTILE)
+    paths = [tmp_path / f"{name}{suffix}" for name in ("one", "other")]
+    for path in paths:
+        save(path, saved)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_other_programs_read_arrays_and_json(tmp_path: Path) -> None:
+    saved = capture()
+    save(tmp_path / "maps.npz", saved)
+    with np.load(tmp_path / "maps.npz") as archive:
+        assert np.array_equal(archive["cross"], saved.maps["cross"].weights)
+        described = json.loads(archive["capture"].tobytes())
+    assert (described["format"], described["version"]) == ("attnkit-maps", 1)
+    assert described["maps"]["cross"]["keys"][-1] == ["</s>", 3, None, True]
+
+
+def test_a_table_has_a_row_for_each_weight(tmp_path: Path) -> None:
+    saved = capture(reference=capture())
+    save(tmp_path / "maps.CSV", saved)
+    with open(tmp_path / "maps.CSV", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * sum(maps.weights.size for maps in saved.maps.values())
+    row = next(r for r in rows if r["kind"] == "cross" and r["layer"] == "4" and r["head"] == "2")
+    assert (row["query"], row["key"], row["query_token"], row["key_token"]) == (
+        "0", "0", "<s>", "a",
+    )  # fmt: skip
+    assert np.float32(row["weight"]) == saved.maps["cross"].weights[1, 1, 0, 0]
+    assert {r["kind"] for r in rows} == {
+        "encoder", "cross", "encoder-reference", "cross-reference",
+    }  # fmt: skip
+
+
+def test_a_table_is_safe_to_open(tmp_path: Path) -> None:
+    """No cell is a formula, a control or a new row; the tokens can still be told apart."""
+    save(tmp_path / "maps.csv", capture((*HOSTILE, " =1")))
+    text = (tmp_path / "maps.csv").read_text(encoding="utf-8")
+    assert not any(sign in text for sign in ("\x00", "\x1b", "\u2028", "\u202e"))
+    rows = list(csv.reader(text.splitlines()))
+    assert {len(row) for row in rows} == {8}
+    cells = [row[6] for row in rows[1 : len(HOSTILE) + 2]]
+    assert not any(cell.strip().startswith(("=", "+", "-", "@", "\uff1d")) for cell in cells)
+    assert "'=1+1" in cells
+    assert "a\\nb" in cells
+    assert len(set(cells)) == len(cells)
+
+
+@pytest.mark.parametrize("name", ["maps.txt", "maps", "maps.npz.gz"])
+def test_other_suffixes_are_refused_with_those_that_work(name: str) -> None:
+    with pytest.raises(UsageError, match=r"is not known; use \.npz, \.safetensors or \.csv"):
+        check_suffix(Path(name))
+
+
+def test_a_table_cannot_be_read_back(tmp_path: Path) -> None:
+    save(tmp_path / "maps.csv", capture())
+    with pytest.raises(UsageError, match=r"suffix '\.csv' is not known; use \.npz or"):
+        load(tmp_path / "maps.csv")
+
+
+def test_a_file_that_is_not_there_or_cannot_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no such file"):
+        load(tmp_path / "maps.npz")
+    for suffix in (".npz", ".safetensors", ".csv"):
+        with pytest.raises(OutputPathError, match="cannot be created"):
+            save(tmp_path / "none" / f"maps{suffix}", capture())
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_damaged_file_is_told_in_one_line(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"maps{suffix}"
+    save(path, capture())
+    whole = path.read_bytes()
+    for cut in (0, 3, 50, len(whole) // 2, len(whole) - 40):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DataError, match="not a valid file of attention maps") as error:
+            load(path)
+        assert "\n" not in str(error.value)
+
+
+def rewritten(path: Path, change: Any) -> None:
+    """The file with another description."""
+    with np.load(path) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    plain = json.loads(arrays.pop("capture").tobytes())
+    change(plain, arrays)
+    text = json.dumps(plain).encode()
+    np.savez(path, capture=np.frombuffer(text, np.uint8), **arrays)
+
+
+CHANGES = {
+    "version": lambda plain, arrays: plain.update(version=2),
+    "format": lambda plain, arrays: plain.pop("format"),
+    "no text": lambda plain, arrays: plain.update(source=3),
+    "kind": lambda plain, arrays: plain["maps"].update(other={}),
+    "token": lambda plain, arrays: plain["maps"]["cross"]["keys"].pop(),
+    "id": lambda plain, arrays: plain["maps"]["cross"]["keys"][0].__setitem__(1, "1"),
+    "distance": lambda plain, arrays: plain["maps"]["cross"]["layers"][1].update(distance=[1.0]),
+    "weights": lambda plain, arrays: arrays.pop("cross"),
+    "type": lambda plain, arrays: arrays.update(cross=arrays["cross"].astype(np.float64)),
+    "not finite": lambda plain, arrays: arrays["cross"].fill(np.nan),
+    "object": lambda plain, arrays: plain.update(facts=[1]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_description_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "maps.npz"
+    save(path, capture())
+    rewritten(path, lambda plain, arrays: None)
+    assert load(path).how == "beam 5"
+    rewritten(path, CHANGES[change])
+    with pytest.raises(DataError, match="not a valid file of attention maps"):
+        load(path)
+
+
+def test_code_and_bombs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "maps.npz"
+    np.savez(path, capture=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(DataError, match="allow_pickle"):
+        load(path)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("capture.npy", b"\0" * 1000)
+    with pytest.raises(DataError, match="compressed"):
+        load(path)

@@ -1,0 +1,108 @@
+"""Numbers of heads against numbers made by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.analysis.map_statistics import HeadStatistics, statistics
+from attnkit.analysis.maps import AttentionMaps, Kind, MapLayer, Token
+
+A, B, BEGIN, END = (
+    Token("a", 5, 0), Token("b", 6, 1), Token("<s>", 2, None, True), Token("</s>", 3, None, True),
+)  # fmt: skip
+
+
+def maps(
+    kind: Kind, rows: list[list[float]], queries: list[Token], keys: list[Token]
+) -> AttentionMaps:
+    weights = np.array([[rows]], np.float32)
+    return AttentionMaps(kind, weights, (MapLayer(0, "dot"),), (0,), tuple(queries), tuple(keys))
+
+
+def numbers(
+    kind: Kind, rows: list[list[float]], queries: list[Token], keys: list[Token]
+) -> HeadStatistics:
+    return statistics(maps(kind, rows, queries, keys))[0][0]
+
+
+def test_an_encoder_head_by_hand() -> None:
+    rows = [[0.5, 0.5, 0, 0], [0, 0, 0, 1], [0.25, 0.25, 0.25, 0.25], [1, 0, 0, 0]]
+    found = numbers("encoder", rows, [A, B, B, END], [A, B, B, END])
+    assert found == pytest.approx(
+        HeadStatistics(
+            entropy=(1 + 0 + 2 + 0) / 4,
+            spread=(0.5 + 0 + 1 + 0) / 4,
+            distance=(0.5 + 2 + (2 + 1 + 0 + 1) / 4 + 3) / 4,
+            first=(0.5 + 0 + 0.25 + 1) / 4,
+            last=(0 + 0 + 0.25 + 0) / 4,
+            end=(0 + 1 + 0.25 + 0) / 4,
+            special=(0 + 1 + 0.25 + 0) / 4,
+        )
+    )
+
+
+def test_a_decoder_head_sees_its_own_past() -> None:
+    rows = [[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.25, 0.25]]
+    found = numbers("decoder", rows, [BEGIN, A, B], [BEGIN, A, B])
+    assert found == pytest.approx(
+        HeadStatistics(
+            entropy=(0 + 1 + 1.5) / 3,
+            spread=(1 + 1.5 / np.log2(3)) / 2,
+            distance=(0 + 0.5 + 1.25) / 3,
+            first=2 / 3,
+            last=(1 + 0.5 + 0.25) / 3,
+            end=None,
+            special=2 / 3,
+        )
+    )
+
+
+def test_distances_across_are_of_relative_positions() -> None:
+    found = numbers("cross", [[1, 0, 0, 0], [0, 0, 0, 1]], [BEGIN, A], [A, B, A, END])
+    assert found.distance == pytest.approx(((1 / 4 - 1 / 8) + (7 / 8 - 3 / 4)) / 2)
+    assert (found.first, found.last, found.end) == (0.5, 0, 0.5)
+
+
+@pytest.mark.parametrize("rows", [[[0.5, 0.4], [0, 1]], [[1.5, -0.5], [0, 1]], [[0, 0], [0, 1]]])
+def test_rows_that_are_no_distributions_have_no_entropy(rows: list[list[float]]) -> None:
+    found = numbers("encoder", rows, [A, B], [A, B])
+    assert found.entropy is None
+    assert found.spread is None
+    assert found.distance is not None
+
+
+def test_empty_axes_and_empty_rows_have_no_numbers() -> None:
+    gone = maps("encoder", [[1]], [END], [END]).without_special()
+    assert statistics(gone)[0][0] == HeadStatistics(None, None, None, 0, None, None, 0)
+    assert numbers("encoder", [[0, 0]], [A], [A, B]).distance is None
+    assert numbers("encoder", [[1]], [END], [END]).last is None
+
+
+def test_one_key_has_no_spread_and_an_entropy_of_plain_zero() -> None:
+    found = numbers("decoder", [[1]], [BEGIN], [BEGIN])
+    assert str(found.entropy) == "0.0"
+    assert (found.spread, found.end) == (None, None)
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_numbers_stay_in_their_ranges(rows: int, columns: int, seed: int) -> None:
+    drawn = np.random.default_rng(seed).dirichlet([0.3] * columns, rows)
+    found = numbers("cross", drawn.tolist(), [A] * rows, [*[A] * (columns - 1), END])
+    assert found.entropy is not None
+    assert -1e-6 <= found.entropy <= np.log2(columns) + 1e-6
+    assert found.spread is None or -1e-6 <= found.spread <= 1 + 1e-6
+    assert found.distance is not None
+    assert 0 <= found.distance < 1
+    if columns > 1:
+        assert found.end == pytest.approx(found.special)
+
+
+def test_every_layer_and_head_has_numbers() -> None:
+    weights = np.random.default_rng(0).dirichlet([1, 1, 1], (2, 3, 4)).astype(np.float32)
+    layers = (MapLayer(0, "dot"), MapLayer(4, "linear", exact=False))
+    found = statistics(
+        AttentionMaps("cross", weights, layers, (0, 1, 5), (A, A, B, B), (A, B, END))
+    )
+    assert [len(row) for row in found] == [3, 3]
+    assert found[1][2].first == pytest.approx(float(weights[1, 2, :, 0].mean()), abs=1e-6)

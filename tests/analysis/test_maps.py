@@ -1,0 +1,97 @@
+"""Maps: chosen, merged to words, without special tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
+from attnkit.errors import UsageError
+
+BEGIN, END = Token("<s>", 2, None, True), Token("</s>", 3, None, True)
+QUERIES = (BEGIN, Token("\u2581tir", 5, 0), Token("ed", 6, 0), Token("\u2581cat", 7, 1))
+KEYS = (Token("\u2581ka", 8, 0), Token("tze", 9, 0), Token("\u2581m\u00fcde", 4, 1), END)
+ROWS = [[0, 0, 0, 1], [0.1, 0.2, 0.3, 0.4], [0.5, 0.1, 0.2, 0.2], [1, 0, 0, 0]]
+
+
+def maps(layers: tuple[int, ...] = (0,), heads: tuple[int, ...] = (0,)) -> AttentionMaps:
+    rows = np.array(ROWS, np.float32)
+    weights = np.stack([np.stack([rows * (10 * la + h + 1) for h in heads]) for la in layers])
+    told = tuple(MapLayer(la, "linear", distance=tuple(h / 8 for h in heads)) for la in layers)
+    return AttentionMaps("cross", weights, told, heads, QUERIES, KEYS)
+
+
+def test_to_a_word_sums_and_from_a_word_averages() -> None:
+    merged = maps().by_word()
+    expected = [[0, 0, 1], [(0.3 + 0.6) / 2, (0.3 + 0.2) / 2, (0.4 + 0.2) / 2], [1, 0, 0]]
+    np.testing.assert_allclose(merged.weights[0, 0], expected, atol=1e-6)
+    assert merged.weights.dtype == np.float32
+    assert [token.text for token in merged.queries] == ["<s>", "\u2581tired", "\u2581cat"]
+    assert [token.text for token in merged.keys] == ["\u2581katze", "\u2581m\u00fcde", "</s>"]
+    assert [token.word for token in merged.keys] == [0, 1, None]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=6),
+    st.lists(st.integers(1, 3), min_size=1, max_size=6),
+)
+def test_rows_still_sum_to_one_and_merging_twice_changes_nothing(
+    queries: list[int], keys: list[int]
+) -> None:
+    axes = [
+        tuple(Token("x", 5, word) for word, pieces in enumerate(sizes) for _ in range(pieces))
+        for sizes in (queries, keys)
+    ]
+    drawn = np.random.default_rng(len(queries)).dirichlet(np.ones(len(axes[1])), len(axes[0]))
+    whole = AttentionMaps(
+        "cross", drawn[None, None].astype(np.float32), (MapLayer(0, "dot"),), (0,), *axes
+    )
+    merged = whole.by_word()
+    assert merged.weights.shape == (1, 1, len(queries), len(keys))
+    np.testing.assert_allclose(merged.weights.sum(-1), 1, atol=1e-5)
+    again = merged.by_word()
+    np.testing.assert_allclose(again.weights, merged.weights, atol=1e-6)
+    assert again.keys == merged.keys
+
+
+def test_neighbouring_special_tokens_stay_by_themselves() -> None:
+    one = np.eye(3, dtype=np.float32)[None, None]
+    axis = (BEGIN, END, END)
+    merged = AttentionMaps("encoder", one, (MapLayer(0, "dot"),), (0,), axis, axis).by_word()
+    assert merged.queries == axis
+    assert np.array_equal(merged.weights, one)
+
+
+def test_hiding_special_tokens_keeps_values() -> None:
+    text = maps().without_special()
+    np.testing.assert_allclose(text.weights[0, 0], [row[:3] for row in ROWS[1:]])
+    assert (text.queries, text.keys) == (QUERIES[1:], KEYS[:3])
+
+
+def test_chosen_layers_and_heads_come_in_the_order_asked_for() -> None:
+    whole = maps((0, 2, 5), (1, 4, 6))
+    part = whole.choose([5, 0, 5], [6, 1])
+    assert [layer.number for layer in part.layers] == [5, 0]
+    assert part.heads == (6, 1)
+    assert [layer.distance for layer in part.layers] == [(0.75, 0.125)] * 2
+    assert np.array_equal(part.weights, whole.weights[[2, 0]][:, [2, 0]])
+    assert np.array_equal(whole.choose().weights, whole.weights)
+
+
+@pytest.mark.parametrize(
+    ("layers", "heads", "text"),
+    [
+        ([1], [], "--layer 1: cross attention has layers 0, 2, 5"),
+        ([], [3], "--head 3: cross attention has heads 0 to 2"),
+        ([-1], [], "--layer -1: cross attention has layers 0, 2, 5"),
+    ],
+)
+def test_what_is_not_there_is_told(layers: list[int], heads: list[int], text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        maps((0, 2, 5), (0, 1, 2)).choose(layers, heads)
+    assert str(error.value) == text
+
+
+def test_axes_must_fit_the_weights() -> None:
+    with pytest.raises(ValueError, match=r"weights of shape \(1, 1, 4, 4\) for axes of"):
+        AttentionMaps("cross", maps().weights, (MapLayer(0, "dot"),), (0,), QUERIES, KEYS[:3])

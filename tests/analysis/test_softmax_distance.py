@@ -1,0 +1,139 @@
+"""Distances from exact softmax, and what exact softmax would have done."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.recorded import build, run_of, sections
+
+from attnkit.analysis.capture import capture
+from attnkit.analysis.map_files import load, save
+from attnkit.analysis.recorder import record, stacks
+from attnkit.analysis.softmax_distance import distance, reference
+from attnkit.attention.mask import Mask
+from attnkit.models import Model
+
+SOURCE = torch.tensor([[5, 9, 7, 11, 6, 8, 3], [9, 8, 3, 0, 0, 0, 0]])
+TARGET = torch.tensor([[2, 7, 5, 9, 6], [2, 8, 9, 6, 5]])
+
+
+def read(model: Model) -> None:
+    with torch.no_grad():
+        model(SOURCE, TARGET)
+
+
+def test_the_distance_is_half_the_sum_of_differences() -> None:
+    rows = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0, 0, 1], [2, -1, 0]])[None, None]
+    others = torch.tensor([[0.5, 0.5, 0], [0, 1, 0], [0.5, 0, 0.5], [1, 0, 0]])[None, None]
+    assert distance(rows, others).tolist() == [[[0, 1, 0.5, 1]]]
+
+
+def test_the_reference_by_hand() -> None:
+    """One head of width 4; the keys score 0, ln 3 and, out of sight, more."""
+    q = torch.tensor([[[[2.0, 0, 0, 0]]]])
+    k = torch.tensor([[[[0.0, 0, 0, 0], [math.log(3), 0, 0, 0], [9, 0, 0, 0]]]])
+    mask = Mask.cross(torch.tensor([[True, True, False]]), 1)
+    torch.testing.assert_close(reference(q, k, mask), torch.tensor([[[[0.25, 0.75, 0]]]]))
+    bias = torch.tensor([math.log(3), 0.0, 0.0]).expand(1, 1, 1, 3)
+    torch.testing.assert_close(reference(q, k, mask, bias), torch.tensor([[[[0.5, 0.5, 0]]]]))
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "more"),
+    [
+        ("encoder", {}, {}),
+        ("decoder", {}, {"positions": "rope"}),
+        ("decoder", {}, {"positions": "alibi"}),
+        ("cross", {"key_heads": 2}, {}),
+    ],
+)
+def test_plain_attention_is_its_own_reference(
+    role: str, options: dict[str, Any], more: dict[str, Any]
+) -> None:
+    model = build(sections("scaled-dot", role, options, "encoder-decoder", **more))
+    with record(model, references=True) as found:
+        read(model)
+    stack = found[role]  # type: ignore[index]
+    assert stack.reference is not None
+    assert stack.maps is not None
+    assert stack.distances == {}
+    np.testing.assert_allclose(stack.maps, stack.reference.maps, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("word", ["linear", "performer", "efficient", "nystrom", "linformer"])
+def test_effective_maps_are_as_far_as_their_reference_is(word: str) -> None:
+    section = sections(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
+    model = build(section.model_copy(update={"shape": "encoder-decoder"}))
+    with record(model, kinds=["encoder"], heads=[1], references=True) as found:
+        read(model)
+    stack = found["encoder"]
+    assert stack.maps is not None
+    assert stack.reference is not None
+    assert stack.reference.maps is not None
+    for number in (0, 1):
+        far = np.abs(stack.maps[number] - stack.reference.maps[number]).sum(-1) / 2
+        np.testing.assert_allclose(stack.distances[number], far, rtol=0, atol=1e-6)
+        assert far[0].max() > 0.01
+
+
+def test_few_tokens_make_nystrom_exact() -> None:
+    model = build(sections("nystrom", "encoder", shape="encoder-decoder"))
+    with record(model, kinds=["encoder"]) as found:
+        read(model)
+    assert max(rows.max() for rows in found["encoder"].distances.values()) < 1e-6
+
+
+def test_the_reference_of_a_sparse_mechanism_sees_everything() -> None:
+    model = build(sections("local", "encoder", {"window": 1}, "encoder-decoder"))
+    with record(model, kinds=["encoder"], references=True) as found:
+        read(model)
+    stack = found["encoder"]
+    assert stack.reference is not None
+    assert stack.reference.maps is not None
+    assert stack.maps is not None
+    assert (stack.maps[:, 0, :, 0, 2:] == 0).all()
+    assert (stack.reference.maps[:, 0, :, 0] > 0).all()
+    assert (stack.reference.maps[:, 1, :, :, 3:] == 0).all()
+
+
+@pytest.mark.parametrize("word", ["synthesizer-dense", "synthesizer-random", "fixed-pattern"])
+def test_without_queries_and_keys_there_is_no_reference(word: str, tmp_path: Path) -> None:
+    run = run_of(tmp_path, sections(word, "encoder", shape="encoder-decoder"))
+    found = capture(run, "a cat", target="ein hund", reference=True, device="cpu")
+    assert found.reference is not None
+    assert list(found.maps) == ["encoder", "decoder", "cross"]
+    assert list(found.reference.maps) == ["decoder", "cross"]
+    assert all(layer.distance is None for layer in found.maps["encoder"].layers)
+
+
+def test_a_capture_has_a_distance_for_each_head_and_its_reference(tmp_path: Path) -> None:
+    run = run_of(tmp_path, sections("linear", "decoder", shape="encoder-decoder"))
+    found = capture(run, "a cat", target="ein hund", heads=[1, 3], reference=True, device="cpu")
+    assert found.reference is not None
+    maps, exact = found.maps["decoder"], found.reference.maps["decoder"]
+    for number, layer in enumerate(maps.layers):
+        far = np.abs(maps.weights[number] - exact.weights[number]).sum(-1).mean(-1) / 2
+        assert layer.distance == pytest.approx(tuple(far), abs=1e-6)
+        assert layer.exact is False
+    assert [(layer.mechanism, layer.exact) for layer in exact.layers] == [("scaled-dot", True)] * 2
+    assert found.maps["cross"].layers[0].distance is None
+    assert found.reference.model == "toy/base/seed-1, exact softmax on the same queries and keys"
+    save(tmp_path / "maps.npz", found)
+    again = load(tmp_path / "maps.npz")
+    assert again.reference is not None
+    assert again.maps["decoder"].layers == maps.layers
+    assert np.array_equal(again.reference.maps["decoder"].weights, exact.weights)
+
+
+def test_rows_beside_longer_ones_are_as_far_as_alone() -> None:
+    model = build(sections("linear", "encoder", shape="encoder-decoder"))
+    with record(model, kinds=["encoder"]) as both:
+        read(model)
+    with record(model, kinds=["encoder"]) as alone, torch.no_grad():
+        model(SOURCE[1:, :3], TARGET[1:])
+    for number in range(len(stacks(model)["encoder"])):
+        padded = both["encoder"].distances[number][1, :, :3]
+        np.testing.assert_allclose(alone["encoder"].distances[number][0], padded, atol=1e-6)

@@ -1,0 +1,287 @@
+"""`attnkit train` from outside: a stand-in for the training, the real command line around it."""
+
+import io
+import json
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attnkit.experiment
+from attnkit import errors
+from attnkit.cli import main, streams
+from attnkit.train import events
+
+RECIPE = """\
+task: translation
+data: {train: [a.en, a.de], valid: [b.en, b.de], test: [c.en, c.de]}
+tokenizer: {size: 500}
+model: {width: 32, heads: 2, layers: 1, ff: 64}
+train: {steps: 100, batch_tokens: 4096}
+variants:
+  vanilla: {}
+  linear: {model.attention: linear}
+"""
+
+Training = Callable[..., Iterator[events.Event]]
+
+
+class Terminal(io.StringIO):
+    """Text that says it is a terminal."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+    def isatty(self) -> bool:
+        return True
+
+
+def row(variant: str, score: float) -> dict[str, Any]:
+    return {
+        "recipe": "toy", "variant": variant, "seed": 1, "split": "test", "sentences": 100,
+        "metrics": {"bleu": {"score": score, "signature": "nrefs:1"}}, "parameters": 37504,
+        "run": f"runs/toy/{variant}/seed-1",
+    }  # fmt: skip
+
+
+def good(file: Any, *, variants: list[str], **_: Any) -> Iterator[events.Event]:
+    """Two log intervals, a validation and a checkpoint for each variant, then scores."""
+    yield events.PreparedEvent(("1,000 rows, 3 dropped \x1b[2J",))
+    for variant in variants:
+        where: Any = {"variant": variant, "seed": 1}
+        yield events.StartedEvent(file.name, 100, 37504, "cpu", "fp32", **where)
+        for step in (50, 100):
+            yield events.ProgressEvent(step, 100, 3.0, 1e-3, 900.0, 0.5, 100.0 - step, **where)
+        yield events.ValidatedEvent(100, 1.0, 2.7, "bleu", 90.0, 90.0, **where)
+        yield events.SavedEvent(100, Path("x"), **where)
+        yield events.FinishedEvent(100, 5.0, "steps", **where)
+    yield events.ScoredEvent([row(variant, 90.0) for variant in variants])
+
+
+def failing(error: BaseException) -> Training:
+    """A training that stops in the middle."""
+
+    def run(file: Any, **_: Any) -> Iterator[events.Event]:
+        yield events.StartedEvent(file.name, 100, 37504, "cpu", "fp32", variant="vanilla", seed=1)
+        raise error
+
+    return run
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """`attnkit train toy.yaml WORDS` with a stand-in for the training."""
+    (tmp_path / "toy.yaml").write_text(RECIPE)
+    for name in ("a.en", "a.de", "b.en", "b.de", "c.en", "c.de"):  # a dry run looks for them
+        (tmp_path / name).write_text("a line\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*words: str, training: Training = good, terminal: Terminal | None = None) -> int:
+        session = types.ModuleType("attnkit.experiment.session")
+        monkeypatch.setattr(session, "train", training, raising=False)
+        monkeypatch.setitem(sys.modules, "attnkit.experiment.session", session)
+        monkeypatch.setattr(attnkit.experiment, "session", session, raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        if terminal is not None:
+            monkeypatch.setattr(sys, "stderr", terminal)
+        return main(["train", "toy.yaml", *words])
+
+    return run
+
+
+def test_off_a_terminal_there_is_one_plain_line_an_interval(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--variant", "linear") == 0
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == [
+        "toy: 1 variant, 1 seed, runs go to runs/toy",
+        "1,000 rows, 3 dropped \\x1b[2J",
+        "linear seed 1: 37,504 parameters, cpu, fp32, 100 steps",
+        "linear seed 1: step 50/100 loss 3.000 lr 1.0e-03 900 tokens/s grad 0.50 50s left",
+        "linear seed 1: step 100/100 loss 3.000 lr 1.0e-03 900 tokens/s grad 0.50 0s left",
+        "linear seed 1: step 100 validation loss 1.000 perplexity 2.70 bleu 90.0",
+        "linear seed 1: done at step 100 after 5s (steps)",
+        "",
+        "score again:    attnkit eval runs/toy/linear/seed-1",
+        "use one model:  attnkit generate runs/toy/linear/seed-1 < input.txt",
+    ]
+    assert "\r" not in shown.err + shown.out
+    assert "\x1b" not in shown.err + shown.out
+
+
+def test_the_table_and_nothing_else_is_on_standard_output(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train() == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "toy: test"
+    assert [line.split()[0] for line in table[3:5]] == ["vanilla", "linear"]
+
+
+def test_quiet_is_the_table_alone(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--quiet") == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.startswith("toy: test\n")
+
+
+def test_json_is_one_event_a_line_and_nothing_else(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--json") == 0
+    shown = capsys.readouterr()
+    happened = [json.loads(line) for line in shown.out.splitlines()]
+    assert shown.err == ""
+    assert [event["event"] for event in happened] == [
+        "prepared",
+        *["started", "progress", "progress", "validated", "saved", "finished"] * 2,
+        "scored",
+    ]
+    assert {"variant", "seed"} <= set(happened[1])
+    assert happened[-1]["rows"][0]["metrics"]["bleu"]["score"] == 90.0
+
+
+def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
+    terminal = Terminal()
+    assert train("--no-color", terminal=terminal) == 0
+    last = terminal.getvalue().split("\x1b[2K")[-1]
+    assert "toy · 2 of 2 done" in terminal.getvalue()
+    assert " ✓ linear   done      bleu 90.0" in last
+    assert "score again:    attnkit eval runs/toy" in last
+    assert "1,000 rows, 3 dropped \\x1b[2J" in terminal.getvalue()
+    assert "\x1b[1m" not in terminal.getvalue()
+
+
+def test_a_dumb_terminal_gets_lines(
+    train: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(streams, "terminal", lambda stream: False)
+    assert train(terminal=terminal) == 0
+    assert "\x1b" not in terminal.getvalue()
+    assert "vanilla seed 1: step 50/100" in terminal.getvalue()
+
+
+def test_an_interruption_stays_visible_on_the_board(train: Callable[..., int]) -> None:
+    terminal = Terminal()
+    assert train(terminal=terminal, training=failing(KeyboardInterrupt())) == 130
+    assert "■" in terminal.getvalue()
+    assert terminal.getvalue().endswith("attnkit: interrupted\n")
+    assert "\x1b[?25h" in terminal.getvalue(), "the cursor is back"
+
+
+def test_a_stop_says_how_to_go_on(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = errors.StoppedError("stopped by SIGTERM after step 40; run this to go on")
+    assert train("--fresh", "train.steps=90", training=failing(stop)) == 75
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "attnkit: stopped by SIGTERM after step 40; run this to go on: "
+        "attnkit train toy.yaml train.steps=90"
+    )
+
+
+def test_no_memory_names_a_smaller_batch(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(training=failing(MemoryError())) == 71
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "attnkit: error: out of memory: half the batch at the same update is "
+        "train.batch_tokens=2048 train.accumulate=2"
+    )
+
+
+def test_divergence_is_code_3(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(training=failing(errors.DivergedError("step 7: the loss is nan"))) == 3
+    assert capsys.readouterr().err.endswith("attnkit: error: step 7: the loss is nan\n")
+
+
+def test_a_wrong_recipe_is_code_78_with_its_place(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("train.stpes=3") == 78
+    error = capsys.readouterr().err
+    assert error.startswith("attnkit: error: ")
+    assert "train.stpes: unknown key; did you mean train.steps?" in error
+    assert error.count("\n") == 1
+
+
+def test_a_missing_recipe_is_code_66(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "absent.yaml"]) == 66
+    assert capsys.readouterr().err.startswith("attnkit: error: recipe 'absent.yaml' is not there")
+
+
+def test_an_unknown_variant_names_the_nearest(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--variant", "vanila") == 2
+    assert capsys.readouterr().err == (
+        "attnkit: error: toy has no variant 'vanila': it has vanilla, linear; "
+        "did you mean 'vanilla'?\n"
+    )
+
+
+def test_options_may_be_repeated_or_take_several_words(train: Callable[..., int]) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def record(file: Any, **options: Any) -> Iterator[events.Event]:
+        asked.append({key: value for key, value in options.items() if key != "notice"})
+        yield from ()
+
+    assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
+    assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"],
+                 training=record) == 0  # fmt: skip
+    assert asked[0] == asked[1]
+    assert asked[0]["variants"] == ["vanilla", "linear"]
+    assert asked[0]["seeds"] == [3, 4]
+    assert asked[0]["out"] == Path("runs")
+
+
+def test_a_dry_run_trains_nothing_and_shows_the_plan(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert train("--dry-run", "train.seeds=[1,2]") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["variant", "seed", "state", "run", "steps", "parameters"]
+    assert [line.split()[0:2] for line in lines[3:7]] == [
+        ["vanilla", "1"], ["vanilla", "2"], ["linear", "1"], ["linear", "2"],
+    ]  # fmt: skip
+    assert lines[3].split()[2:5] == ["new", "runs/toy/vanilla/seed-1", "100"]
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_plan_fits_any_screen_and_stays_ascii_in_a_c_locale(
+    width: int,
+    train: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LC_ALL", "C")
+    assert train("--dry-run") == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert max(map(len, shown.splitlines())) <= width
+    assert shown.count("runs/toy/") == 2
+
+
+def test_a_dry_run_as_json_is_one_object_a_training(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("--dry-run", "--json", "--seed", "5") == 0
+    planned = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(p["event"], p["variant"], p["seed"], p["steps"]) for p in planned] == [
+        ("planned", "vanilla", 5, 100), ("planned", "linear", 5, 100),
+    ]  # fmt: skip
+    assert all(p["parameters"] > 0 for p in planned)

@@ -1,0 +1,186 @@
+"""The cost of a recipe is counted, not guessed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from attnkit import mechanisms, models
+from attnkit.data.batch import collate
+from attnkit.data.preparation import PreparedData, prepare
+from attnkit.experiment import cost
+from attnkit.recipe import Recipe, load
+from attnkit.train.loss import cross_entropy
+
+SMALL = (
+    "task: translation\ndata: {corpus: toy-translation, size: 300, max_length: 64}\n"
+    "tokenizer: {size: 300}\nmodel: {width: 32, ff: 64, layers: 2, heads: 2}\n"
+    "train: {batch_tokens: 512, steps: 50, accumulate: 2, seeds: [3, 4]}\n"
+)
+PLACES = "{encoder: synthesizer-random, decoder: linear, cross: scaled-dot}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("explain")
+
+
+@pytest.fixture(scope="module")
+def recipe(folder: Path) -> Recipe:
+    return made(folder)
+
+
+@pytest.fixture(scope="module")
+def prepared(recipe: Recipe, folder: Path) -> PreparedData:
+    return prepare(recipe, cache=folder / "cache")
+
+
+def made(folder: Path, *overrides: str) -> Recipe:
+    path = folder / "r.yaml"
+    path.write_text(SMALL)
+    return load(path, overrides).variants["base"]
+
+
+def sizes(prepared: PreparedData) -> tuple[int, int]:
+    return len(prepared.tokenizer.source), len(prepared.tokenizer.target)
+
+
+@pytest.mark.parametrize("overrides", [(), (f"model.attention={PLACES}",), ("model.tie=none",)])
+def test_parameters_are_those_of_the_model_that_is_built(
+    folder: Path, overrides: tuple[str, ...]
+) -> None:
+    recipe = made(folder, *overrides)
+    counted = cost.parameters(recipe, (300, 300))
+    model = models.build(recipe.model, (300, 300), recipe.data.max_length)
+    assert counted.total == sum(p.numel() for p in model.parameters())
+    assert counted.total == counted.embeddings + counted.attention + counted.rest
+
+
+def test_parameters_by_hand(folder: Path) -> None:
+    counted = cost.parameters(made(folder), (300, 300))
+    assert counted.embeddings == 300 * 32
+    assert counted.attention == 6 * 4 * (32 * 32 + 32)  # 2 encoder, 2 decoder, 2 cross
+    norms = 2 * 32 * (2 * 2 + 2 * 3 + 2)
+    assert counted.rest == 4 * (32 * 64 + 64 + 64 * 32 + 32) + norms
+
+
+def kept_by_a_real_run(recipe: Recipe, shape: cost.BatchShape) -> int:
+    """Bytes that autograd holds when a model with real weights runs forward."""
+    torch.manual_seed(0)
+    model = models.build(recipe.model, (300, 300), recipe.data.max_length).train()
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    held: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        held[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    source = torch.full((shape.rows, shape.source), 5)
+    ids = torch.full((shape.rows, shape.target), 5)
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model.hidden(source, ids).flatten(0, 1)
+        losses = cross_entropy(hidden, model.output.weight, ids.flatten(), 0.1)
+    assert losses.total.requires_grad
+    return sum(t.untyped_storage().nbytes() for ptr, t in held.items() if ptr not in own)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [(), (f"model.attention={PLACES}",), ("model.positions=rope", "model.activation=swiglu")],
+)
+def test_memory_of_activations_is_what_a_real_run_holds(
+    folder: Path, overrides: tuple[str, ...]
+) -> None:
+    recipe = made(folder, *overrides)
+    shape = cost.BatchShape(6, 20, 23)
+    counted = cost.memory(recipe, (300, 300), shape).activations
+    assert counted == kept_by_a_real_run(recipe, shape)
+
+
+@pytest.mark.parametrize("word", mechanisms.names())
+def test_memory_is_known_for_every_mechanism_where_it_can_be(folder: Path, word: str) -> None:
+    facts = mechanisms.facts(word)
+    own = f"{{name: {word}, parts: [dot, additive]}}" if facts.composite else word
+    roles = {"encoder": True, "decoder": facts.causal, "cross": facts.cross}
+    recipe = made(folder, *(f"model.attention.{role}={own}" for role in roles if roles[role]))
+    shape = cost.BatchShape(6, 20, 23)
+    counted = cost.memory(recipe, (300, 300), shape).activations
+    assert counted == kept_by_a_real_run(recipe, shape)
+
+
+def test_memory_of_weights_counts_every_copy(folder: Path) -> None:
+    shape, plain = cost.BatchShape(2, 5, 5), made(folder)
+    weights = 4 * cost.parameters(plain, (300, 300)).total
+    found = cost.memory(plain, (300, 300), shape)
+    assert (found.weights, found.gradients, found.optimizer) == (
+        2 * weights,
+        weights,
+        2 * weights,
+    )
+    assert found.total == sum(found)
+    low = cost.memory(made(folder, "train.precision=bf16"), (300, 300), shape)
+    assert low.weights - found.weights == low.gradients - found.gradients == weights // 2
+    assert low.activations < 0.7 * found.activations
+    averaged = cost.memory(made(folder, "train.average=4"), (300, 300), shape)
+    assert averaged.weights == found.weights + 3 * weights
+
+
+def test_padding_is_that_of_the_tensors_of_the_first_epoch(
+    recipe: Recipe, prepared: PreparedData
+) -> None:
+    found = cost.padding(recipe, prepared)
+    planned = cost.batches(recipe, prepared)
+    made = [collate(prepared.train, rows) for rows in planned]
+    for share, side in ((found.source, "source"), (found.target, "output")):
+        tensors = [getattr(batch, side) for batch in made]
+        pads = sum(int((tensor == 0).sum()) for tensor in tensors)
+        assert share == pytest.approx(pads / sum(tensor.numel() for tensor in tensors))
+    assert (found.rows, found.batches) == (len(prepared.train), len(made))
+    assert found.updates == len(made) / 2
+    assert found.epochs == pytest.approx(50 / (len(made) / 2))
+
+
+def test_the_largest_batches_have_the_most_tokens_and_the_widest_squares(
+    recipe: Recipe, prepared: PreparedData
+) -> None:
+    found = cost.largest(recipe, prepared)
+    shapes = []
+    for rows in cost.batches(recipe, prepared):
+        batch = collate(prepared.train, rows)
+        assert batch.source is not None
+        shapes.append((len(rows), batch.source.shape[1], batch.input.shape[1]))
+    assert {tuple(shape) for shape in found} <= set(shapes)
+    assert max(r * (s + t) for r, s, t in found) == max(r * (s + t) for r, s, t in shapes)
+    assert max(r * max(s, t) ** 2 for r, s, t in found) == max(
+        r * max(s, t) ** 2 for r, s, t in shapes
+    )
+
+
+def test_a_batch_without_data_fills_the_budget(recipe: Recipe) -> None:
+    assert cost.nominal(recipe) == cost.BatchShape(16, 32, 32)
+    assert cost.nominal(recipe, length=1000) == cost.BatchShape(8, 64, 64)
+
+
+def test_time_is_that_of_two_batches_scaled_to_the_average_update(
+    recipe: Recipe, prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 6.0, 100.0, 104.0])  # fp32 takes 6 s, bf16 4 s
+    monkeypatch.setattr(cost, "_now", lambda device: next(clock))
+    found = cost.pace(recipe, prepared)
+    batches = [collate(prepared.train, rows) for rows in cost.batches(recipe, prepared)]
+    padded = sorted(b.source.numel() + b.input.numel() for b in batches if b.source is not None)
+    two = padded[len(padded) // 3] + padded[2 * len(padded) // 3]
+    assert found.precision == "bf16"
+    assert found.seconds == pytest.approx(4.0 / two * np.mean(padded) * 2)
+    assert found.training == pytest.approx(50 * found.seconds)
+    tokens = np.mean([batch.tokens for batch in batches]) * 2
+    assert found.tokens_per_second == pytest.approx(tokens / found.seconds)
+
+
+def test_measuring_leaves_the_random_state_alone(recipe: Recipe, prepared: PreparedData) -> None:
+    before = torch.get_rng_state()
+    assert cost.pace(recipe, prepared).seconds > 0
+    assert torch.equal(torch.get_rng_state(), before)

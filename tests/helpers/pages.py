@@ -1,0 +1,65 @@
+"""What a page is made of and what it must survive."""
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+
+from attnkit.analysis.maps import Capture, Token
+from helpers.sentences import made, softmax, translation
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    '"onmouseover="alert(1)',
+    "<!--<script>",
+    "]]>",
+    "{{script}}",
+    "\u2028\u2029",
+    "\u202eabc\u2066",
+    "\x00\x1b[31m\x9b",
+    "\ud800",
+    "&lt;b&gt;",
+    "",
+    "\n\t",
+)
+
+
+class Document(HTMLParser):
+    """Elements with their attributes, the text of script and style, and the meta elements."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[tuple[dict[str, str | None], str]] = []
+        self.feed(content.decode("utf-8"))
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, text: str) -> None:
+        if self.elements and self.elements[-1][0] in ("script", "style") and text.strip():
+            self.raw.append((self.elements[-1][1], text))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            next(text for attributes, text in self.raw if "type" in attributes)
+        )
+        return found
+
+
+def long(layers: int, heads: int, length: int) -> Capture:
+    """Maps between `length` tokens, from sharp to flat."""
+    random = np.random.default_rng(3)
+    axis = tuple(Token(f"\u2581t{i}", i, i) for i in range(length))
+    scores = random.standard_normal((heads, length, length), np.float32)
+    apart = np.abs(np.subtract.outer(np.arange(length), np.arange(length)))
+    scores -= apart.astype(np.float32) / 4
+    scores *= np.linspace(0.2, 3, heads, dtype=np.float32)[:, None, None]
+    layered = np.linspace(1, 1.5, layers, dtype=np.float32)[:, None, None, None] * scores
+    maps = made("encoder", axis[:1], axis[:1], layers=layers, heads=heads)
+    whole = replace(maps, weights=softmax(layered), queries=axis, keys=axis)
+    return replace(translation(), maps={"encoder": whole})

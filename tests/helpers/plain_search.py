@@ -1,0 +1,201 @@
+"""A small random recurrent model, and searches over it that are plain Python and use no cache."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
+from attnkit.models.base import Decode, Model
+from attnkit.recipe.schema import SearchConfig
+
+FORBIDDEN = (PAD, UNK, BOS)
+
+
+class Toy(Model):
+    """h' = tanh(A h + token + source): every part of the state matters to all that follows."""
+
+    shape = "encoder-decoder"
+
+    def __init__(self, size: int = 9, seed: int = 0, sharpness: float = 2.0) -> None:
+        super().__init__()
+        width = 8
+        generator = torch.Generator().manual_seed(seed)
+
+        def table(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+        self.mix, self.embed = table(width, width) / 3, table(size, width)
+        self.output = nn.Linear(width, size, bias=False, dtype=torch.float64)
+        with torch.no_grad():
+            self.output.weight.copy_(sharpness * table(size, width))
+        self.calls: list[tuple[int, int]] = []
+
+    def start(self, source: Tensor | None, rows: int | None = None) -> Decode:
+        assert source is not None
+        memory = (self.embed[source] * (source != PAD)[..., None]).sum(1)
+        return Decode((memory.new_zeros(memory.shape),), (memory,))
+
+    def advance(self, ids: Tensor, state: Decode) -> tuple[Tensor, Decode]:
+        (hidden,), (memory,) = state
+        assert len(hidden) == len(ids)
+        self.calls.append((len(ids), len(memory)))
+        memory = memory.repeat_interleave(len(ids) // len(memory), 0)
+        every = []
+        for column in ids.T:
+            hidden = torch.tanh(hidden @ self.mix + self.embed[column] + memory)
+            every.append(hidden)
+        return torch.stack(every, 1), Decode((hidden,), state.fixed)
+
+    def hidden(self, source: Tensor | None, ids: Tensor | None) -> Tensor:
+        assert ids is not None
+        return self.advance(ids, self.start(source))[0]
+
+
+class Fixed(Model):
+    """The same logits at every step, whatever was read."""
+
+    shape = "encoder-decoder"
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.output = nn.Linear(1, len(logits), bias=False)
+        with torch.no_grad():
+            self.output.weight.copy_(torch.tensor(logits)[:, None])
+
+    def start(self, source: Tensor | None, rows: int | None = None) -> Decode:
+        return Decode((), ())
+
+    def advance(self, ids: Tensor, state: Decode) -> tuple[Tensor, Decode]:
+        return torch.ones(*ids.shape, 1), state
+
+    def hidden(self, source: Tensor | None, ids: Tensor | None) -> Tensor:
+        assert ids is not None
+        return torch.ones(*ids.shape, 1)
+
+
+def sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor:
+    """Random source rows of different lengths that end with EOS, padded on the right."""
+    random = np.random.default_rng(seed)
+    padded = torch.full((rows, longest + 1), PAD)
+    for row in padded:
+        ids = random.integers(4, size, random.integers(1, longest + 1))
+        row[: len(ids) + 1] = torch.tensor([*ids, EOS])
+    return padded
+
+
+def clocks(seed: int, lines: Sequence[int], draws: int, length: int, size: int) -> np.ndarray:
+    """The waiting times of sampling [lines, draws, length, size]."""
+    generators = [
+        [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)]
+        for line in lines
+    ]
+    return np.array(
+        [
+            [
+                [one.standard_exponential(size, dtype=np.float32) for _ in range(length)]
+                for one in row
+            ]
+            for row in generators
+        ]
+    )
+
+
+def follow(model: Model, source: Tensor, prefix: list[int]) -> list[float]:
+    """Log-probabilities after a prefix, by reading all of it again."""
+    with torch.no_grad():
+        logits = model(source[None], torch.tensor([[BOS, *prefix]]))[0, -1]
+    return logits.log_softmax(-1).tolist()
+
+
+def repeats(prefix: list[int], token: int, order: int) -> bool:
+    """Whether a token would repeat an n-gram of the prefix."""
+    if order == 0 or len(prefix) < order:
+        return False
+    grams = {tuple(prefix[i : i + order]) for i in range(len(prefix) - order + 1)}
+    return tuple([*prefix, token][-order:]) in grams
+
+
+def allowed(scores: list[float], prefix: list[int], spec: SearchConfig) -> dict[int, float]:
+    """Tokens that may follow a prefix, with their log-probabilities."""
+    kept = {
+        token: value
+        for token, value in enumerate(scores)
+        if token not in FORBIDDEN and not repeats(prefix, token, spec.no_repeat_ngram)
+    }
+    if len(prefix) < spec.min_length and len(kept) > 1:
+        del kept[EOS]
+    return kept
+
+
+def normalised(logprob: float, length: int, spec: SearchConfig) -> float:
+    return logprob / length**spec.length_penalty
+
+
+def exhaustive(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[list[int], float]]:
+    """All outputs of at most spec.max_length tokens: the complete ones first, best first."""
+    tokens = [t for t in range(model.output.out_features) if t not in (*FORBIDDEN, EOS)]
+    complete, cut = [], []
+    for length in range(spec.max_length + 1):
+        for ids in itertools.product(tokens, repeat=length):
+            whole = [*ids, EOS][: spec.max_length]
+            with torch.no_grad():
+                logits = model(source[None], torch.tensor([[BOS, *whole[:-1]]]))[0]
+            scores = logits.log_softmax(-1)[range(len(whole)), whole]
+            answer = (list(ids), normalised(scores.sum().item(), len(whole), spec))
+            (complete if length < spec.max_length else cut).append(answer)
+    return [a for group in (complete, cut) for a in sorted(group, key=lambda a: -a[1])]
+
+
+def plain_beam(
+    model: Model, source: Tensor, spec: SearchConfig
+) -> list[tuple[list[int], float, bool]]:
+    """Beam search over lists; stops only when K hypotheses have finished."""
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(1, spec.max_length + 1):
+        candidates = [
+            (logprob + value, [*prefix, token])
+            for logprob, prefix in live
+            for token, value in allowed(follow(model, source, prefix), prefix, spec).items()
+        ]
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * spec.beam]
+        ended = [c for c in candidates[: spec.beam] if c[1][-1] == EOS]
+        finished += [(normalised(logprob, length, spec), ids[:-1]) for logprob, ids in ended]
+        live = [c for c in candidates if c[1][-1] != EOS][: spec.beam]
+        if len(finished) >= spec.beam:
+            live = []
+        if not live:
+            break
+    cut = [(normalised(logprob, spec.max_length, spec), ids) for logprob, ids in live]
+    found = [(ids, score, True) for score, ids in sorted(finished, key=lambda f: -f[0])]
+    return (found + [(ids, score, False) for score, ids in cut])[: spec.n_best]
+
+
+def plain_sample(
+    model: Model, source: Tensor, spec: SearchConfig, clocks: np.ndarray
+) -> tuple[list[int], float, bool]:
+    """One draw: among the tokens kept, the first whose clock [length, size] rings."""
+    ids: list[int] = []
+    total = 0.0
+    for times in clocks[: spec.max_length]:
+        scores = follow(model, source, ids)
+        kept = allowed(scores, ids, spec)
+        best = max(kept.values())
+        weights = {t: math.exp((v - best) / spec.temperature) for t, v in kept.items()}
+        ranked = sorted(weights, key=lambda t: (-weights[t], t))
+        if spec.top_k:
+            ranked = ranked[: spec.top_k]
+        if spec.top_p < 1:
+            mass = sum(weights[t] for t in ranked)
+            while len(ranked) > 1 and sum(weights[t] for t in ranked[:-1]) >= spec.top_p * mass:
+                ranked.pop()
+        token = min(ranked, key=lambda t: times[t] / weights[t] if weights[t] else math.inf)
+        total += scores[token]
+        if token == EOS:
+            return ids, normalised(total, len(ids) + 1, spec), True
+        ids.append(token)
+    return ids, normalised(total, len(ids), spec), False

@@ -1,0 +1,52 @@
+"""Small models as readers of contexts, and what they say without merging."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from attnkit import mechanisms, models
+from attnkit.models import Model
+from attnkit.nbce.reader import ContextReader, PromptRow
+from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
+from attnkit.recipe import schema
+from helpers.trained import tokenizer
+
+SIZE = len(tokenizer().target)
+
+
+VARIANTS = {
+    **{position: {"positions": position} for position in
+       ("sinusoidal", "learned", "rope", "alibi", "relative", "none")},
+    **{word: {"attention": {role: {"name": word} for role in ("encoder", "decoder", "cross")}}
+       for word in mechanisms.names()
+       if mechanisms.facts(word).causal and mechanisms.facts(word).cross
+       and not mechanisms.facts(word).composite},
+    **{word: {"attention": {"decoder": {"name": word}}} for word in mechanisms.names()
+       if mechanisms.facts(word).causal and not mechanisms.facts(word).cross},
+}  # fmt: skip
+
+
+@cache
+def model(shape: str, variant: str) -> Model:
+    torch.manual_seed(3)
+    sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 2, "decoder": 2}}
+    spec = schema.ModelConfig.model_validate(sizes | {"shape": shape} | VARIANTS[variant])
+    return models.build(spec, (SIZE, SIZE), 120).double().eval()
+
+
+def reader(shape: str = "decoder", variant: str = "rope") -> ContextReader:
+    if shape == "decoder":
+        return LanguageModelReader(model(shape, variant), tokenizer(), "toy")
+    return EncoderDecoderReader(model(shape, variant), tokenizer(), "toy", 120)
+
+
+def alone(chosen: ContextReader, row: PromptRow, output: Sequence[int]) -> Tensor:
+    """Logits [V] after a row and some output, from one pass over that row by itself."""
+    inner = chosen.model  # type: ignore[attr-defined]
+    with torch.no_grad():
+        if inner.shape == "decoder":
+            whole = torch.tensor([[*row.head, *row.tail, *output]])
+            return inner(None, whole)[0, -1]
+        return inner(torch.tensor([row.head]), torch.tensor([[*row.tail, *output]]))[0, -1]

@@ -1,0 +1,176 @@
+"""Contexts read side by side in one batch against each row read alone."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from helpers.toy_readers import SIZE, VARIANTS, alone, model, reader, tokenizer
+from torch import Tensor
+
+from attnkit.data.tokenizer import BOS, EOS, PAD
+from attnkit.errors import UsageError
+from attnkit.nbce import merge
+from attnkit.nbce.merge import POOLS, Rule
+from attnkit.nbce.merged_search import answers
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
+from attnkit.nbce.run_reader import LanguageModelReader
+from attnkit.recipe.schema import SearchConfig
+
+
+def ids(length: int, seed: int) -> tuple[int, ...]:
+    draw = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(4, SIZE, (length,), generator=draw).tolist())
+
+
+def prompt(lengths: Sequence[int], seed: int, prefix: int = 0, tail: int = 3) -> list[PromptRow]:
+    """Rows with contexts of these lengths after a common prefix, all asked the same."""
+    start = (BOS, *ids(prefix, 99))
+    return [PromptRow((*start, *ids(n, seed + n)), ids(tail, seed)) for n in lengths]
+
+
+def source(lengths: Sequence[int], seed: int) -> list[PromptRow]:
+    return [PromptRow((*ids(n, seed + n), EOS), (BOS,)) for n in lengths]
+
+
+def plain_greedy(
+    chosen: ContextReader, rows: Sequence[PromptRow], pool: str, steps: int
+) -> tuple[list[int], list[int | None]]:
+    """Greedy search without batches, caches or padding."""
+    output: list[int] = []
+    spoke: list[int | None] = []
+    last = None
+    for _ in range(steps):
+        logits = torch.stack([alone(chosen, row, output) for row in rows])
+        scores, last = merge(logits, pool, previous=last)  # type: ignore[arg-type]
+        spoke.append(last)
+        scores[[PAD, BOS]] = -torch.inf  # no search writes these
+        token = int(scores.argmax())
+        if token == EOS:
+            break
+        output.append(token)
+    return output, spoke
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> None:
+    chosen = reader(shape, variant)
+    rows = prompt([0, 7, 2, 12], 1) if shape == "decoder" else source([3, 7, 2, 12], 1)
+    spec = SearchConfig(method="greedy", max_length=6)
+    for pool in ("entropy", "mean"):
+        (found,) = answers(chosen, [rows], Rule(pool), spec, traced=True)
+        wanted, spoke = plain_greedy(chosen, rows, pool, 6)
+        assert found.hypotheses[0].ids == wanted
+        assert [step.chosen for step in found.steps] == spoke
+
+
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> None:
+    chosen = reader(shape)
+    rows = prompt([0, 7, 2], 2) if shape == "decoder" else source([3, 7, 2], 2)
+    found = {
+        beam: answers(
+            chosen, [rows], Rule(eta=0), SearchConfig(beam=beam, n_best=beam, max_length=5)
+        )[0]
+        for beam in (1, 4)
+    }
+    greedy = answers(chosen, [rows], Rule(eta=0), SearchConfig(method="greedy", max_length=5))[0]
+    assert found[1].hypotheses[0].ids == greedy.hypotheses[0].ids
+    assert found[4].hypotheses[0].score >= greedy.hypotheses[0].score - 1e-9
+    for hypothesis in found[4].hypotheses:
+        total = 0.0
+        for t, token in enumerate((*hypothesis.ids, *[EOS] * hypothesis.complete)):
+            logits = torch.stack([alone(chosen, row, hypothesis.ids[:t]) for row in rows])
+            scores, _ = merge(logits, eta=0)
+            total += float(scores[token])
+        assert hypothesis.logprob == pytest.approx(total, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+def test_prompts_together_equal_prompts_one_by_one(shape: str, method: str) -> None:
+    chosen = reader(shape)
+    many = prompt if shape == "decoder" else source
+    prompts = [many([0 if shape == "decoder" else 2, 5 + n, 3, 9], 10 * n) for n in range(4)]
+    n_best = 1 if method == "greedy" else 3
+    spec = SearchConfig(method=method, beam=3, n_best=n_best, max_length=7, temperature=0.7, seed=5)
+    together = answers(chosen, prompts, Rule(), spec, traced=True)
+    for line, rows in enumerate(prompts):
+        (one,) = answers(chosen, [rows], Rule(), spec, lines=[line], traced=True)
+        assert [h.ids for h in one.hypotheses] == [h.ids for h in together[line].hypotheses]
+        assert [s.chosen for s in one.steps] == [s.chosen for s in together[line].steps]
+
+
+class Counted(LanguageModelReader):
+    """Notes the shape of everything that is read before the first step."""
+
+    def read(self, ids: Tensor, real: Tensor, kept: object) -> object:  # type: ignore[override]
+        self.read_shapes.append(tuple(ids.shape))
+        return super().read(ids, real, kept)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variant", ["rope", "alibi", "learned", "linear", "local"])
+def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
+    chosen = Counted(model("decoder", variant), tokenizer(), "toy")
+    spec = SearchConfig(method="greedy", max_length=4)
+    chosen.read_shapes = []
+    rows = prompt([0, 9, 5], 3, prefix=20)
+    other = [PromptRow(row.head, ids(6, 77)) for row in rows]
+    both = answers(chosen, [rows, other], Rule(), spec)
+    assert chosen.read_shapes == [(1, 21), (3, 9), (6, 5)]  # prefix, contexts, questions
+    for found, group in zip(both, (rows, other), strict=True):
+        assert found.hypotheses[0].ids == plain_greedy(chosen, group, "entropy", 4)[0]
+
+
+@pytest.mark.parametrize("budget", [1, 13, 40, 10_000])
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+def test_reading_in_parts_changes_nothing(shape: str, budget: int) -> None:
+    chosen = reader(shape)
+    rows = prompt([0, 7, 2, 12], 4) if shape == "decoder" else source([3, 7, 2, 12], 4)
+    spec = SearchConfig(method="greedy", max_length=4)
+    (found,) = answers(chosen, [rows], Rule(), spec, budget=budget)
+    assert found.hypotheses[0].ids == plain_greedy(chosen, rows, "entropy", 4)[0]
+
+
+def test_without_a_rule_a_row_is_continued_as_it_is() -> None:
+    chosen = reader()
+    (row,) = prompt([7], 5)
+    (found,) = answers(chosen, [[row]], None, SearchConfig(method="greedy", max_length=6))
+    output: list[int] = []
+    while len(output) < 6:
+        token = int(alone(chosen, row, output).argmax())
+        if token == EOS:
+            break
+        output.append(token)
+    assert found.hypotheses[0].ids == output
+
+
+def test_tokens_are_handed_out_as_they_come() -> None:
+    chosen, came = reader(), []
+    spec = SearchConfig(method="greedy", max_length=6)
+    (found,) = answers(chosen, [prompt([0, 4], 6)], Rule(), spec, emit=came.append)
+    ids = found.hypotheses[0].ids
+    assert came == ids[: len(came)]
+    assert len(came) >= len(ids) - 1
+
+
+def test_rows_that_do_not_fit_are_refused_with_the_sizes() -> None:
+    chosen = reader(variant="learned")
+    with pytest.raises(UsageError, match=r"300 .*242 positions of toy.*--window"):
+        answers(chosen, [prompt([0, 299], 7)], Rule(), SearchConfig(max_length=6))
+    with pytest.raises(UsageError, match="prompt is empty"):
+        answers(
+            chosen,
+            [[PromptRow((BOS,), ()), PromptRow((BOS, 5), ())]],
+            Rule(),
+            SearchConfig(max_length=6),
+        )
+    assert isinstance(chosen, CausalReader)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_equal_contexts_are_right(pool: str) -> None:
+    chosen = reader()
+    rows = prompt([0, 7, 7, 3, 7], 8)
+    (found,) = answers(chosen, [rows], Rule(pool), SearchConfig(method="greedy", max_length=5))  # type: ignore[arg-type]
+    assert found.hypotheses[0].ids == plain_greedy(chosen, rows, pool, 5)[0]

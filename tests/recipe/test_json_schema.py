@@ -1,0 +1,150 @@
+"""Editors get a JSON Schema that is current and that accepts what the loader accepts."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helpers.recipe_texts import GOOD
+
+from attnkit.recipe import library, shipped
+from attnkit.recipe.json_schema import descriptions, json_schema
+from attnkit.recipe.schema import Recipe
+
+KINDS = {
+    "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
+    "array": list, "object": dict,
+}  # fmt: skip
+
+
+def valid(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    """A plain validator of the keywords that the schema uses."""
+    if "$ref" in schema:
+        return valid(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root)
+    kinds = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", KINDS)
+    fits = any(
+        isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        for kind in kinds
+    )
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return (
+        fits
+        and ("enum" not in schema or value in schema["enum"])
+        and ("const" not in schema or value == schema["const"])
+        and (not number or _in_bounds(value, schema))
+        and ("anyOf" not in schema or any(valid(value, s, root) for s in schema["anyOf"]))
+        and (not isinstance(value, list) or _items_valid(value, schema, root))
+        and (not isinstance(value, dict) or _fields_valid(value, schema, root))
+    )
+
+
+def _in_bounds(value: float, schema: dict[str, Any]) -> bool:
+    low, high = schema.get("minimum", value), schema.get("maximum", value)
+    over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    return (
+        low <= value <= high and (over is None or value > over) and (under is None or value < under)
+    )
+
+
+def _items_valid(value: list[Any], schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    size = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
+    heads = schema.get("prefixItems", [])
+    return size and all(
+        valid(item, heads[i] if i < len(heads) else schema.get("items", {}), root)
+        for i, item in enumerate(value)
+    )
+
+
+def _fields_valid(value: dict[str, Any], schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    known, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    if not set(schema.get("required", [])) <= set(value):
+        return False
+    return all(
+        valid(item, known[key], root)
+        if key in known
+        else (others if isinstance(others, bool) else valid(item, others, root))
+        for key, item in value.items()
+    )
+
+
+def parsed(text: str) -> Any:
+    """YAML as an editor reads it: 1e-3 is a number, as in YAML 1.2."""
+    value = yaml.safe_load(text)
+
+    def numbers(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {key: numbers(inner) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [numbers(inner) for inner in item]
+        if isinstance(item, str) and re.fullmatch(r"[0-9.]+e-?[0-9]+", item):
+            return float(item)
+        return item
+
+    return numbers(value)
+
+
+def test_the_shipped_schema_is_current() -> None:
+    text = json.dumps(json_schema(), indent=1) + "\n"
+    shipped_text = (library() / "recipe.schema.json").read_text()
+    assert shipped_text == text, "run: attnkit recipe schema > recipes/recipe.schema.json"
+
+
+@pytest.mark.parametrize("path", [*shipped().values()], ids=str)
+def test_every_shipped_recipe_is_valid(path: Path) -> None:
+    schema = json_schema()
+    assert valid(parsed(path.read_text()), schema, schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("", True),
+        ("model: {layers: 2, attention: linear}", True),
+        ("model: {layers: {encoder: 1}, attention: {encoder: linear, cross: {name: dot}}}", True),
+        ("variants: {a: , b: {train.lr: 1e-3, model: {width: 8}, model.attention: dot}}", True),
+        ("train: {lr: 1e-3, seeds: [1, 2], betas: [0.9, 0.9]}", True),
+        ("train: {lr: 0}", False),
+        ("train: {setps: 1}", False),
+        ("train: {seeds: 3}", False),
+        ("train: {seeds: []}", False),
+        ("model: {attention: linaer}", False),
+        ("model: {attention: {name: linear, rank: 3}}", False),
+        ("model: {attention: {name: interleaved, parts: [local, {name: dot}]}}", True),
+        ("model: {attention: {name: interleaved, parts: [local, interleaved]}}", False),
+        *(
+            (f"model: {{attention: {{name: interleaved, parts: [local, {part}]}}}}", False)
+            for part in (
+                "{name: interleaved, parts: [local, dot]}",
+                "mixture",
+                "{name: mixture, parts: [dot, scaled-dot]}",
+            )
+        ),
+        ("model: {attention: {name: mixture, parts: [dot, scaled-dot]}}", True),
+        ("model: {norm: pree}", False),
+        ("variants: {a: {train.setps: 3}}", False),
+        ("stray: 3", False),
+    ],
+)
+def test_the_schema_accepts_and_refuses_as_the_loader_does(text: str, accepted: bool) -> None:
+    schema = json_schema()
+    assert valid(parsed(GOOD + text), schema, schema) == accepted
+
+
+def test_a_recipe_needs_task_and_data_or_a_parent() -> None:
+    schema = json_schema()
+    assert not valid({"task": "dialogue"}, schema, schema)
+    assert valid({"extends": "a.yaml"}, schema, schema)
+
+
+def test_every_key_is_described() -> None:
+    docs = descriptions()
+    schema = json_schema()
+    for name, part in schema["$defs"].items():
+        assert part["description"], name
+    for name, field in Recipe.model_fields.items():
+        if name not in ("task",):
+            assert isinstance(field.annotation, type)
+            keys = set(field.annotation.model_fields)
+            assert keys <= set(docs[field.annotation.__name__]), name

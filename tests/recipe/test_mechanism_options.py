@@ -1,0 +1,56 @@
+"""Annotations of options are read as text, without running them."""
+
+from types import NoneType
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit import mechanisms
+from attnkit.recipe.mechanism_options import annotation
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("int", int),
+        ("float", float),
+        ("bool", bool),
+        ("str", str),
+        ("None", NoneType),
+        ("Any", Any),
+        ("typing.Any", Any),
+        ("int | None", int | None),
+        ("Optional[int]", int | None),
+        ("Union[int, str, None]", int | str | None),
+        ("Literal['a', 1, True]", Literal["a", 1, True]),
+        ("typing.Literal['a']", Literal["a"]),
+        ("tuple[int, int]", tuple[int, int]),
+        ("tuple[int, ...]", tuple[int, ...]),
+        ("list[float]", tuple[float, ...]),
+        ("tuple[int, int] | None", tuple[int, int] | None),
+        ("'int | None'", int | None),
+        ("Tensor", Any),
+        ("Tensor | None", Any),
+        ("dict[str, int]", Any),
+        ("__import__('os').system('x')", Any),
+        ("Literal[print()]", Any),
+        ("tuple[()]", Any),
+        ("int[", Any),
+        ("", Any),
+    ],
+)
+def test_an_annotation_names_a_type_or_anything(text: str, kind: object) -> None:
+    assert annotation(text) == kind
+
+
+@given(st.text(max_size=40))
+def test_no_annotation_fails(text: str) -> None:
+    annotation(text)
+
+
+@pytest.mark.parametrize("word", mechanisms.names())
+def test_every_option_of_a_shipped_mechanism_has_a_type(word: str) -> None:
+    for name, option in mechanisms.facts(word).options.items():
+        assert option.annotation == "Any" or annotation(option.annotation) is not Any, name

@@ -1,0 +1,488 @@
+"""The run directory: what is written comes back, and what is damaged is named."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.faults import FAULTS, Faulty, Killed
+
+import attnkit
+from attnkit import models
+from attnkit.data.rows import Row
+from attnkit.data.tokenizer import Tokenizer
+from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
+from attnkit.recipe import Recipe
+from attnkit.runs import Run, find_runs
+from attnkit.storage.files import sha256_file
+from attnkit.train import checkpoint
+
+RECIPE = Recipe.model_validate(
+    {
+        "task": "translation",
+        "data": {"corpus": "toy-translation", "max_length": 20},
+        "tokenizer": {"type": "char", "size": 30},
+        "model": {
+            "width": 8,
+            "heads": 2,
+            "ff": 16,
+            "layers": {"encoder": 1, "decoder": 1},
+            "tie": "all",
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """A vocabulary of characters."""
+    return Tokenizer.train(RECIPE.tokenizer, [Row("a b c d", "d c b a e f")] * 5)
+
+
+def begin(path: Path, *, variant: str = "base", seed: int = 1, name: str = "toy") -> Run:
+    """A new run on a disk that is not synced."""
+    return Run.create(path, RECIPE, name=name, variant=variant, seed=seed, fs=Faulty())
+
+
+def build(tokenizer: Tokenizer) -> models.Model:
+    """A model of the recipe."""
+    sizes = (len(tokenizer.source), len(tokenizer.target))
+    return models.build(RECIPE.model, sizes, RECIPE.data.max_length).eval()
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A finished run."""
+    run = begin(tmp_path_factory.mktemp("runs") / "seed-1")
+    run.write_tokenizer(tokenizer)
+    run.log({"step": 1, "loss": 2.5})
+    torch.manual_seed(3)
+    run.finish(build(tokenizer).state_dict(), step=1, seconds=0.5, reason="steps")
+    run.write_scores("test", ["eins", "", "drei"], {"metrics": {"bleu": {"score": 40.0}}})
+    return run.path
+
+
+@pytest.fixture
+def finished(pristine: Path, tmp_path: Path) -> Run:
+    """A finished run that a test may change."""
+    shutil.copytree(pristine, tmp_path / "copy")
+    return Run(tmp_path / "copy", Faulty())
+
+
+def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
+    path = Run.find("runs", "translation/multi30k", "vanilla", 3)
+    assert path == Path("runs/translation/multi30k/vanilla/seed-3")
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [("..", "a"), ("a/../..", "b"), ("/etc", "a"), ("a", ".."), ("a", "b/c"), ("a", "")],
+)
+def test_no_name_leads_out_of_the_root(name: str, variant: str) -> None:
+    with pytest.raises(OutputPathError, match="cannot be the name of a folder"):
+        Run.find("runs", name, variant, 1)
+
+
+def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "seed-4"
+    Run.create(
+        path,
+        RECIPE,
+        name="x/toy",
+        variant="v",
+        seed=4,
+        hashes={"data": "d"},
+        device="cpu",
+        threads=2,
+    )
+    run = Run.open(path)
+    assert run.recipe == RECIPE
+    assert run.changes(RECIPE) == []
+    assert (run.name, run.variant, run.seed) == ("x/toy", "v", 4)
+    assert run.exists
+    assert not run.finished
+    manifest = dict(run.manifest)
+    assert manifest.pop("python") == ".".join(map(str, sys.version_info[:3]))
+    assert manifest.pop("torch") in torch.__version__
+    assert manifest == {
+        "attnkit": attnkit.__version__,
+        "recipe": "x/toy",
+        "variant": "v",
+        "seed": 4,
+        "files": {"recipe.yaml": sha256_file(path / "recipe.yaml")},
+        "hashes": {"data": "d"},
+        "device": "cpu",
+        "threads": 2,
+    }
+
+
+def test_updates_of_the_manifest_merge_objects(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.update(hashes={"data": "1"}, parameters=10)
+    run.update(hashes={"tokenizer": "2"})
+    again = Run.open(tmp_path)
+    assert again.manifest["hashes"] == {"data": "1", "tokenizer": "2"}
+    assert again.manifest["parameters"] == 10
+
+
+def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
+    begin(tmp_path / "run")
+    with pytest.raises(OutputPathError, match=r"already holds manifest\.json .*--fresh"):
+        begin(tmp_path / "run")
+    (tmp_path / "half" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(OutputPathError, match="already holds checkpoints"):
+        begin(tmp_path / "half")
+
+
+def test_a_half_begun_run_is_begun_again(tmp_path: Path) -> None:
+    counter = Faulty()
+    create = {"name": "toy", "variant": "base", "seed": 1}
+    Run.create(tmp_path / "dry", RECIPE, **create, fs=counter)
+    for at in range(1, counter.count):
+        path = tmp_path / str(at)
+        with pytest.raises(Killed):
+            Run.create(path, RECIPE, **create, fs=Faulty(at, Killed))
+        with Run(path).lock():
+            run = Run(path) if Run(path).exists else begin(path)
+        assert run.recipe == RECIPE
+        assert not list(path.glob("*.tmp-*"))
+
+
+def test_clearing_removes_the_run_and_nothing_else(finished: Run) -> None:
+    checkpoint.save(finished, 1, {}, {})
+    (finished.path / "notes.txt").write_text("mine")
+    (finished.path / "recipe.yaml.tmp-999999999").write_text("")
+    with finished.lock():
+        finished.clear()
+    assert sorted(os.listdir(finished.path)) == [".lock", "notes.txt"]
+    assert not finished.exists
+    assert begin(finished.path).recipe == RECIPE
+
+
+def test_a_changed_recipe_is_told_and_can_be_stored(finished: Run) -> None:
+    other = RECIPE.model_copy(update={"train": RECIPE.train.model_copy(update={"steps": 7})})
+    assert finished.changes(other) == ["train.steps: 1000 -> 7"]
+    finished.replace_recipe(other)
+    assert Run.open(finished.path).recipe == other
+    assert finished.recipe == other
+
+
+def test_the_trained_model_comes_back(finished: Run, tokenizer: Tokenizer) -> None:
+    torch.manual_seed(3)
+    expected = build(tokenizer)
+    random_state = torch.get_rng_state()
+    model = Run.open(finished.path).model()
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not model.training
+    source, ids = torch.tensor([[4, 5, 3]]), torch.tensor([[2, 6]])
+    assert torch.equal(model(source, ids), expected(source, ids))
+    assert finished.tokenizer().digest == tokenizer.digest
+    assert finished.manifest["finished"] == {"step": 1, "seconds": 0.5, "reason": "steps"}
+
+
+def test_tied_weights_are_stored_once(finished: Run, tokenizer: Tokenizer) -> None:
+    model = build(tokenizer)
+    stored = finished.weights()
+    assert len(stored) < len(model.state_dict())
+    assert set(stored) == {name for name, _ in model.named_parameters()}
+
+
+def test_weights_that_are_given_under_all_names_are_fine(
+    finished: Run, tokenizer: Tokenizer
+) -> None:
+    model = build(tokenizer)
+    copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    finished.finish(copies, step=2, seconds=1, reason="steps")
+    ids = torch.tensor([[2, 6]])
+    source = torch.tensor([[4, 5, 3]])
+    assert torch.equal(finished.model()(source, ids), model(source, ids))
+
+
+def test_a_second_tokenizer_leaves_nothing_of_the_first(finished: Run) -> None:
+    rows = [Row("a b c d", "w x y z")] * 5
+    spec = RECIPE.tokenizer.model_copy(update={"shared": False, "size": 12})
+    finished.write_tokenizer(Tokenizer.train(spec, rows))
+    assert not finished.tokenizer().shared
+    finished.write_tokenizer(Tokenizer.train(RECIPE.tokenizer, rows))
+    assert finished.tokenizer().shared
+
+
+def test_new_weights_remove_the_scores_of_the_old(finished: Run, tokenizer: Tokenizer) -> None:
+    assert finished.scores()
+    finished.finish(build(tokenizer).state_dict(), step=2, seconds=1, reason="steps")
+    assert finished.scores() == {}
+
+
+def test_weights_of_another_model_are_refused(finished: Run, tokenizer: Tokenizer) -> None:
+    state = build(tokenizer).state_dict()
+    name = next(iter(state))
+    for change, words in [
+        (lambda s: s.pop(name), "is missing"),
+        (lambda s: s.update(extra=torch.zeros(1)), "extra is not expected"),
+        (lambda s: s.update({name: torch.zeros(2)}), r"must be float32 .*, is float32 \[2\]"),
+        (lambda s: s.update({name: s[name].double()}), "is float64"),
+        (lambda s: s.update({name: s[name] * float("nan")}), "holds NaN"),
+    ]:
+        weights = {key: tensor.clone() for key, tensor in state.items()}
+        change(weights)
+        finished.finish(weights, step=1, seconds=1, reason="steps")
+        with pytest.raises(DataError, match=words):
+            finished.model()
+
+
+def test_what_is_not_a_run_says_what_is_missing(finished: Run, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no such run; `attnkit train RECIPE`"):
+        Run.open(tmp_path / "absent")
+    with pytest.raises(
+        MissingInputError, match=r"manifest\.json is missing; there are runs in .*copy"
+    ):
+        Run.open(tmp_path)
+    (finished.path / "recipe.yaml").unlink()
+    with pytest.raises(MissingInputError, match=r"recipe\.yaml is missing$"):
+        Run.open(finished.path)
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    run = begin(tmp_path)
+    with pytest.raises(MissingInputError, match=r"tokenizer\.model: no such file"):
+        run.tokenizer()
+    run.write_tokenizer(tokenizer)
+    with pytest.raises(MissingInputError, match="not finished; run `attnkit train` again"):
+        run.model()
+
+
+@pytest.mark.parametrize(
+    "name", ["recipe.yaml", "tokenizer.model", "model.safetensors", "manifest.json"]
+)
+def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> None:
+    path = finished.path / name
+    whole = path.read_bytes()
+    rng = random.Random(name)
+    refused = 0
+    for _ in range(20):
+        data = bytearray(whole)
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        text = None
+        try:
+            run = Run.open(finished.path)
+            run.model()
+        except (DataError, MissingInputError) as error:
+            refused += 1
+            text = str(error)
+        assert text is None or (str(finished.path) in text and "\n" not in text)
+    assert refused == 20 or name == "manifest.json"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not valid JSON"),
+        ("[]", "must hold a JSON object"),
+        ('{"seed": "x", "files": {}}', "seed must be int"),
+        ('{"files": 3}', "files must be dict"),
+        ("{}", "files must be dict"),
+    ],
+)
+def test_a_malformed_manifest_is_named(finished: Run, text: str, reason: str) -> None:
+    (finished.path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match=rf"manifest\.json: {reason}"):
+        assert Run.open(finished.path).seed
+
+
+def test_a_manifest_without_the_hash_of_the_weights_is_refused(finished: Run) -> None:
+    finished.update(files={"model.safetensors": None})
+    with pytest.raises(DataError, match=r"the SHA-256 of model\.safetensors is missing"):
+        finished.model()
+
+
+def test_scores_of_splits_are_merged(finished: Run) -> None:
+    finished.write_scores("test_2017", ["zwei\u2028halb"], {"metrics": {}})
+    assert list(finished.scores()) == ["test", "test_2017"]
+    assert finished.scores()["test"]["metrics"]["bleu"]["score"] == 40.0
+    assert finished.output_path("test").read_text() == "eins\n\ndrei\n"
+    assert finished.output_path("test_2017").read_text().split("\n") == ["zwei\u2028halb", ""]
+    with pytest.raises(ValueError, match="line break"):
+        finished.write_scores("test", ["two\nlines"], {})
+    with pytest.raises(OutputPathError):
+        finished.output_path("../../x")
+
+
+def test_damaged_scores_are_named(finished: Run) -> None:
+    (finished.path / "scores.json").write_text('{"test": ')
+    with pytest.raises(DataError, match=r"scores\.json: not valid JSON"):
+        finished.scores()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
+    tmp_path: Path, pristine: Path, tokenizer: Tokenizer, fault: str
+) -> None:
+    """finish() over an older end: old model, new model, or a run that says it must go on."""
+    weights = {name: tensor + 1 for name, tensor in build(tokenizer).state_dict().items()}
+    old = Run(pristine).weights()
+    counter = Faulty()
+    shutil.copytree(pristine, tmp_path / "dry")
+    Run(tmp_path / "dry", counter).finish(weights, step=9, seconds=1, reason="steps")
+    new = Run(tmp_path / "dry").weights()
+    for at in range(1, counter.count + 1):
+        path = tmp_path / str(at)
+        shutil.copytree(pristine, path)
+        run = Run(path, Faulty(at, **FAULTS[fault]))
+        with pytest.raises((OutputError, OutputPathError, Killed)):
+            run.finish(weights, step=9, seconds=1, reason="steps")
+        with Run(path).lock():
+            assert not list(path.glob("*.tmp-*"))
+        run = Run.open(path)
+        if run.finished:
+            expected = new if run.manifest["finished"]["step"] == 9 else old
+            stored = run.weights()
+            assert all(torch.equal(stored[name], expected[name]) for name in expected)
+        begun = Run(path, Faulty())
+        begun.finish(weights, step=9, seconds=1, reason="steps")
+        assert begun.finished
+
+
+def test_the_log_is_cut_back_to_a_step_and_goes_on(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    path = tmp_path / "metrics.jsonl"
+    run.truncate_log(None)
+    for step in range(1, 6):
+        run.log({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
+    unbroken, digest = path.read_bytes(), run.log_digest()
+    with open(path, "ab") as file:
+        file.write(b'{"step": 6, "lo')
+    assert len(run.records()) == 5
+    run.truncate_log(3)
+    assert [record["step"] for record in run.records()] == [1, 2, 3]
+    for step in range(4, 6):
+        run.log({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
+    assert path.read_bytes() == unbroken
+    assert run.log_digest() == digest
+    assert run.records()[0] == {"step": 1, "loss": 1.0, "grad_norm": None}
+    run.truncate_log(None)
+    assert path.read_bytes() == b""
+
+
+def test_the_digest_of_the_log_ignores_the_clock_alone(tmp_path: Path) -> None:
+    runs = [begin(tmp_path / str(number)) for number in range(3)]
+    for run, seconds, loss in zip(runs, (1.5, 2.5, 2.5), (4.0, 4.0, 4.1), strict=True):
+        clock = {"seconds": seconds, "valid_seconds": seconds, "tokens_per_second": 1 / seconds}
+        run.log({"step": 1, "loss": loss, **clock, "peak_bytes": int(seconds)})
+    first, second, third = (run.log_digest() for run in runs)
+    assert first == second != third
+
+
+def test_a_damaged_line_of_the_log_is_named(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    for step in range(1, 5):
+        run.log({"step": step})
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], "{broken", *lines[3:], ""]))
+    with pytest.raises(DataError, match=r"metrics\.jsonl:3: not valid JSON.*remove the line"):
+        run.truncate_log(4)
+    path.write_text('{"step": true}\n')
+    with pytest.raises(DataError, match=r"metrics\.jsonl:1: has no whole-number step"):
+        run.records()
+    with pytest.raises(TypeError):
+        run.log({"loss": 1.0})
+
+
+def test_a_full_disk_under_the_log_is_an_error_that_resume_mends(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    run.log({"step": 1})
+    with pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left"):
+        Run(tmp_path, Faulty(2, **FAULTS["disk full"])).log({"step": 2})
+    run.truncate_log(1)
+    run.log({"step": 2})
+    assert [record["step"] for record in run.records()] == [1, 2]
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    with run.lock() as warning:
+        assert warning is None
+        program = (
+            "import sys\nfrom attnkit.runs import Run\n"
+            "try:\n    with Run(sys.argv[1]).lock(): pass\n"
+            "except Exception as error: print(type(error).__name__, error)\n"
+        )
+        command = [sys.executable, "-c", program, str(run.path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert "OutputPathError" in done.stdout
+        assert f"is being trained by process {os.getpid()} on " in done.stdout
+        with pytest.raises(OutputPathError, match=f"process {os.getpid()}"), run.lock():
+            pass
+    with run.lock():
+        pass
+
+
+def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OutputPathError, match="file is not a folder"),
+        Run(tmp_path / "file/x").lock(),
+    ):
+        pass
+
+
+@pytest.fixture
+def root(pristine: Path, tmp_path: Path) -> Path:
+    """Two recipes with runs of several variants and seeds, one of them unfinished."""
+    for name, variant, seed in [("b/c", "v", 2), ("b/c", "v", 10), ("b/c", "u", 1), ("a", "v", 1)]:
+        path = Run.find(tmp_path, name, variant, seed)
+        shutil.copytree(pristine, path)
+        Run(path, Faulty()).update(recipe=name, variant=variant, seed=seed)
+    begin(Run.find(tmp_path, "b/c", "w", 1))
+    (tmp_path / "loop").symlink_to(tmp_path)
+    return tmp_path
+
+
+def keys(runs: list[Run]) -> Iterator[tuple[str, str, int]]:
+    """Recipe, variant and seed of each."""
+    return ((run.name, run.variant, run.seed) for run in runs)
+
+
+def test_runs_are_found_in_every_kind_of_folder_in_order(root: Path) -> None:
+    every = [("a", "v", 1), ("b/c", "u", 1), ("b/c", "v", 2), ("b/c", "v", 10)]
+    assert list(keys(find_runs([root]))) == every
+    assert list(keys(find_runs([root / "b"]))) == every[1:]
+    assert list(keys(find_runs([root / "b" / "c" / "v"]))) == every[2:]
+    assert list(keys(find_runs([root / "b/c/v/seed-10", str(root)]))) == every
+
+
+def test_unfinished_runs_are_passed_over_with_a_note(root: Path) -> None:
+    notes: list[str] = []
+    find_runs([root], note=notes.append)
+    assert notes == [f"{root}/b/c/w/seed-1: training is not finished; passed over"]
+    with pytest.raises(MissingInputError, match=r"no finished run is here \(1 unfinished\)"):
+        find_runs([root / "b" / "c" / "w"])
+
+
+def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no such folder of runs"):
+        find_runs([root, root / "absent"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingInputError, match="empty: no finished run"):
+        find_runs([tmp_path / "empty"])
+
+
+def test_a_damaged_manifest_is_not_passed_over(root: Path) -> None:
+    (root / "a/v/seed-1/manifest.json").write_text("{")
+    with pytest.raises(AttnkitError, match=r"a/v/seed-1/manifest\.json: not valid JSON"):
+        find_runs([root])
+
+
+def test_importing_runs_loads_nothing_heavy() -> None:
+    program = "import sys, attnkit.runs; print(json.dumps([m for m in sys.modules]))"
+    done = subprocess.run(
+        [sys.executable, "-c", "import json; " + program], capture_output=True, timeout=30
+    )
+    assert not {"torch", "numpy", "sentencepiece", "yaml"} & set(json.loads(done.stdout))

@@ -1,0 +1,347 @@
+"""Evaluation of runs: what is decoded, scored, stored, reused and compared."""
+
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.trained import LENGTH, ROWS, make_run
+
+from attnkit import models
+from attnkit.data.rows import Row
+from attnkit.data.tokenizer import BOS, EOS, Tokenizer
+from attnkit.device import pick_device
+from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
+from attnkit.recipe.schema import EvalConfig, SearchConfig
+from attnkit.runs import Run
+from attnkit.scoring import evaluation as module
+from attnkit.scoring import score
+from attnkit.scoring.evaluation import baselines, comparison, evaluate, forced, stored
+from attnkit.scoring.teacher_forced import encode_rows, forced_scores
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Run]:
+    """A function that makes a finished run of an untrained model; see `make_run`."""
+    return partial(make_run, tmp_path)
+
+
+METRICS = EvalConfig(metrics=("bleu", "rouge", "exact-match", "accuracy", "perplexity"))
+
+
+def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
+    run = make()
+    (entry,) = evaluate(run, ["test"], METRICS, device="cpu")
+    text = (run.path / "outputs" / "test.hyp.txt").read_text(encoding="utf-8")
+    hypotheses = text.split("\n")[:-1]
+    assert len(hypotheses) == len(ROWS)
+    references = [row.references or (row.target,) for row in ROWS]
+    expected = score(METRICS.metrics, hypotheses, references, METRICS)
+    for name, value in expected.items():
+        assert entry.row["metrics"][name] == value.json()
+    assert list(entry.row["metrics"]) == [
+        "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact-match", "accuracy", "perplexity",
+    ]  # fmt: skip
+    facts = json.loads((run.path / "scores.json").read_bytes())["test"]
+    assert facts["metrics"] == entry.row["metrics"]
+    assert facts["sentences"] == 5
+    assert facts["weights"] == run.manifest["files"]["model.safetensors"]
+    assert facts["search"]["beam"] == 2
+    assert facts["decode"]["sentences_per_second"] > 0
+    assert facts["decode"]["device"] == "cpu"
+
+
+def test_the_row_names_the_run_and_its_size_and_speed(make: Callable[..., Run]) -> None:
+    run = make("linear", 3)
+    (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu")
+    row = entry.row
+    assert (row["recipe"], row["variant"], row["seed"], row["split"]) == (
+        "toy", "linear", 3, "test",
+    )  # fmt: skip
+    assert row["run"] == run.path.as_posix()
+    assert row["parameters"] == run.manifest["parameters"]
+    assert row["train_tokens_per_second"] == 123.5
+    assert row["decode_sentences_per_second"] > 0
+
+
+def test_what_is_known_is_not_computed_again(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    (first,) = evaluate(run, ["test"], METRICS, device="cpu")
+    before = (run.path / "scores.json").read_bytes()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(Run, "model", refuse)
+    monkeypatch.setattr(module, "score", refuse)
+    (again,) = evaluate(run, ["test"], METRICS, device="cpu")
+    assert again.row == first.row
+    for name, value in again.scores.items():
+        np.testing.assert_array_equal(value.statistics, first.scores[name].statistics)
+    assert (run.path / "scores.json").read_bytes() == before
+
+
+def test_a_new_metric_reuses_the_outputs_and_keeps_the_other_scores(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    evaluate(run, ["test"], EvalConfig(metrics=("bleu",)), device="cpu")
+    monkeypatch.setattr(Run, "model", None)
+    (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("chrf",)), device="cpu")
+    assert list(entry.row["metrics"]) == ["chrf"]
+    assert list(run.scores()["test"]["metrics"]) == ["bleu", "chrf"]
+
+
+def test_other_settings_score_the_same_outputs_afresh(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf")), device="cpu")
+    monkeypatch.setattr(Run, "model", None)
+    (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("bleu",), lowercase=True), device="cpu")
+    assert "case:lc" in entry.row["metrics"]["bleu"]["signature"]
+    assert list(run.scores()["test"]["metrics"]) == ["bleu"]
+
+
+@pytest.mark.parametrize("change", ["search", "force", "outputs", "statistics"])
+def test_other_search_settings_force_and_damage_decode_again(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    run = make()
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    if change == "outputs":
+        (run.path / "outputs" / "test.hyp.txt").write_text("x\n" * 5, encoding="utf-8")
+    if change == "statistics":
+        (run.path / "outputs" / "test.stats.npz").unlink()
+    calls = []
+    translate = module.translate
+    monkeypatch.setattr(module, "translate", lambda *a, **k: calls.append(1) or translate(*a, **k))
+    search = SearchConfig(beam=3, max_length=8) if change == "search" else None
+    evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
+    assert calls == [1]
+    assert stored(run, "test").row["search"]["beam"] == (3 if change == "search" else 2)
+
+
+def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> None:
+    run = make()
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    (run.path / "outputs" / "test.stats.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"evaluation of test is damaged .*: score again with"):
+        stored(run, "test")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [5, {}, {"digests": {}}, {"metrics": []}, {"facts": None}, {"sentences": None}, {"weights": 1}],
+)
+def test_malformed_results_are_an_error_to_read_and_are_replaced(
+    make: Callable[..., Run], entry: Any
+) -> None:
+    run = make()
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    path = run.path / "scores.json"
+    good = json.loads(path.read_bytes())
+    if isinstance(entry, dict):
+        keep = {key: value for key, value in good["test"].items() if key not in entry}
+        entry = keep | {key: value for key, value in entry.items() if value is not None}
+    path.write_text(json.dumps({"test": entry}), encoding="utf-8")
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
+
+
+def test_results_that_are_no_json_are_named_before_anything_is_decoded(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    (run.path / "scores.json").write_bytes(b"{")
+    monkeypatch.setattr(Run, "model", None)
+    advice = "remove this file, or replace it by `attnkit eval --fresh`"
+    with pytest.raises(DataError, match=rf"scores.json: not valid JSON: .*; {advice}"):
+        evaluate(run, ["test"], EvalConfig(), device="cpu")
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff"])
+def test_force_replaces_scores_that_cannot_be_read(make: Callable[..., Run], damage: bytes) -> None:
+    run = make()
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    path = run.path / "scores.json"
+    good = json.loads(path.read_bytes())
+    path.write_bytes(damage)
+    evaluate(run, ["test"], EvalConfig(), device="cpu", force=True)
+    assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
+
+
+def test_progress_is_told(make: Callable[..., Run]) -> None:
+    told: list[tuple[str, int, int]] = []
+    evaluate(
+        make(), ["test"], EvalConfig(), device="cpu", progress=lambda *words: told.append(words)
+    )
+    assert told == [("base seed 1, test", done, 5) for done in range(1, 6)]
+
+
+def test_an_unfinished_run_is_refused(make: Callable[..., Run]) -> None:
+    run = make()
+    run.update(finished=None)
+    with pytest.raises(MissingInputError, match="training is not finished"):
+        evaluate(run, ["test"], EvalConfig(), device="cpu")
+
+
+def test_a_split_that_the_corpus_lacks_is_named(make: Callable[..., Run]) -> None:
+    with pytest.raises(MissingInputError, match=r"no split 'tset'; did you mean test\?"):
+        evaluate(make(), ["tset"], EvalConfig(), device="cpu")
+
+
+def test_a_split_that_was_not_scored_is_named(make: Callable[..., Run]) -> None:
+    with pytest.raises(MissingInputError, match="split test is not scored: run `attnkit eval`"):
+        stored(make(), "test")
+
+
+def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run]) -> None:
+    run = make()
+    path = Path(run.recipe.data.test or "")
+    long = Row(" ".join(["dogs"] * 30), "x")
+    path.write_text(json.dumps(long._asdict()) + "\n" + path.read_text(), encoding="utf-8")
+    search = SearchConfig(method="greedy", max_length=1, min_length=1)
+    (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=search)
+    assert "1 of 6 inputs are longer than data.max_length and were cut" in entry.row["warnings"]
+    assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.row["warnings"]
+
+
+def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[..., Run]) -> None:
+    run = make(task="language-modeling")
+    (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("perplexity", "accuracy")), device="cpu")
+    metrics = entry.row["metrics"]
+    assert list(metrics) == ["perplexity", "accuracy", "word-perplexity"]
+    statistics = entry.scores["perplexity"].statistics
+    nll, tokens = statistics.sum(0)
+    words = 2 + 1 + 5 + 1  # and an end for each line that is not empty
+    assert metrics["word-perplexity"]["score"] == pytest.approx(math.exp(nll / words))
+    target = run.tokenizer().target
+    assert tokens == sum(len(target.encode([line])[0]) + 1
+                         for line in ("ein hund", "zwei katzen und ein hund"))  # fmt: skip
+    assert entry.row["decode_sentences_per_second"] is None
+
+
+def test_output_metrics_of_a_language_model_are_refused(make: Callable[..., Run]) -> None:
+    with pytest.raises(RecipeError, match=r"eval.metrics: bleu scores output text"):
+        evaluate(make(task="language-modeling"), ["test"], EvalConfig(), device="cpu")
+
+
+def test_forced_sums_are_those_of_every_sentence_alone(make: Callable[..., Run]) -> None:
+    run = make()
+    model, tokenizer = run.model("cpu"), run.tokenizer()
+    encoded = encode_rows(ROWS, tokenizer, LENGTH, stream=False)
+    sums = forced(model, encoded)
+    for row, (nll, correct, tokens) in zip(ROWS, sums, strict=True):
+        source = torch.tensor([[*tokenizer.source.encode([row.source])[0], EOS]])
+        target = tokenizer.target.encode([row.target])[0]
+        with torch.no_grad():
+            logs = model(source, torch.tensor([[BOS, *target]])).log_softmax(-1)[0]
+        wanted = torch.tensor([*target, EOS])
+        # float32 sums of batches of different shapes
+        assert nll == pytest.approx(-logs.gather(1, wanted[:, None]).sum().item(), rel=1e-5)
+        assert correct == (logs.argmax(-1) == wanted).sum().item()
+        assert tokens == len(wanted)
+
+
+def test_forced_sums_do_not_depend_on_the_batch(make: Callable[..., Run]) -> None:
+    run = make()
+    encoded = encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False)
+    model = run.model("cpu")
+    np.testing.assert_allclose(
+        forced(model, encoded), forced(model, encoded, batch_tokens=1), rtol=1e-5
+    )
+
+
+def test_longer_rows_are_cut_and_counted_in_the_signature(make: Callable[..., Run]) -> None:
+    run = make()
+    scores = forced_scores(
+        ["perplexity"], run.model("cpu"), run.tokenizer(), ROWS, max_length=4, stream=False
+    )
+    assert "|cut:4|max-length:4|" in scores["perplexity"].signature
+    assert (scores["perplexity"].statistics[:, 1] <= 4).all()
+
+
+def test_word_perplexity_of_cut_rows_counts_the_words_that_are_left(
+    make: Callable[..., Run],
+) -> None:
+    """All words of a row were counted, those behind the cut too, so it came out too low."""
+    run, names = make(), ["perplexity", "word-perplexity"]
+    tokenizer = run.tokenizer()
+    scores = forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=4, stream=False)
+    nll = scores["perplexity"].statistics[:, 0].sum()
+    cut = tokenizer.target.decode([tokenizer.target.encode([row.target])[0][:3] for row in ROWS])
+    words = sum(len(text.split()) + 1 for text in cut)
+    assert words < sum(len(row.target.split()) + 1 for row in ROWS)
+    assert scores["word-perplexity"].value == pytest.approx(math.exp(nll / words))
+    forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=1, stream=False)
+
+
+def test_a_model_that_answers_nan_is_refused(make: Callable[..., Run]) -> None:
+    run = make()
+    model = run.model("cpu")
+    with torch.no_grad():
+        model.output.weight[5] = math.nan
+    with pytest.raises(DataError, match="the model answers NaN or infinity"):
+        forced(model, encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
+
+
+def test_perplexities_of_different_vocabularies_are_not_compared(make: Callable[..., Run]) -> None:
+    run = make()
+    other = Tokenizer.train(run.recipe.tokenizer.model_copy(update={"type": "char"}), ROWS)
+    sizes = (len(other.source), len(other.target))
+    model = models.build(run.recipe.model, sizes, LENGTH)
+    names = ["perplexity", "word-perplexity"]
+    first = forced_scores(
+        names, run.model("cpu"), run.tokenizer(), ROWS, max_length=LENGTH, stream=False
+    )
+    second = forced_scores(names, model, other, ROWS, max_length=99, stream=False)
+    assert first["perplexity"].signature != second["perplexity"].signature
+    assert first["word-perplexity"].signature == second["word-perplexity"].signature
+
+
+def test_runs_side_by_side(make: Callable[..., Run]) -> None:
+    runs = [make(variant, seed) for variant in ("vanilla", "linear") for seed in (1, 2)]
+    for run in runs:
+        evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
+    result = comparison(runs, ["test"], resamples=50)
+    assert result["baseline"] == "vanilla"
+    assert [(row["variant"], row["seed"]) for row in result["rows"]] == [
+        ("vanilla", 1), ("vanilla", 2), ("linear", 1), ("linear", 2),
+    ]  # fmt: skip
+    assert [(c["variant"], c["metric"]) for c in result["comparisons"]] == [
+        ("linear", "bleu"), ("linear", "chrf"), ("linear", "perplexity"),
+    ]  # fmt: skip
+    for record in result["comparisons"]:
+        values = [row["metrics"][record["metric"]]["score"] for row in result["rows"]]
+        expected = np.mean(values[2:]) - np.mean(values[:2])
+        assert record["difference"] == pytest.approx(expected)
+        assert 0 < record["p"] <= 1
+        assert record["p_corrected"] == min(1, 2 * record["p"])
+    json.dumps(result, allow_nan=False)
+    chosen = comparison(runs, metrics=["chrf"], baseline="linear", resamples=0)
+    assert chosen["baseline"] == "linear"
+    (only,) = chosen["comparisons"]
+    assert (only["variant"], only["metric"], only["p"]) == ("vanilla", "chrf", None)
+
+
+def test_the_baseline_is_the_chosen_variant_else_the_first(make: Callable[..., Run]) -> None:
+    runs = [make("a"), make("b")]
+    entries = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0] for run in runs]
+    assert baselines(entries) == {"toy": "a"}
+    assert baselines(entries, "b") == {"toy": "b"}
+    assert baselines(entries, {"toy": "b", "other": "x"}) == {"toy": "b"}
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    assert pick_device("cpu") == "cpu"
+    assert pick_device("auto") in ("cpu", "cuda")
+    with pytest.raises(UnavailableError, match="device 'cuda:99' is not available here"):
+        pick_device("cuda:99")

@@ -1,0 +1,123 @@
+"""Scores against the number of contexts as a table: what it says, and that it fits."""
+
+from typing import Any
+
+import pytest
+from helpers.screens import drawn
+
+from attnkit.show.context_scores import contexts_table, seen
+from attnkit.show.table_screen import Screen
+
+COUNTS = (1, 2, 4, 8, 16, 32)
+METHODS = ("entropy", "entropy-free", "mean", "concat")
+METRICS = ("answer-match", "context-found")
+
+
+def row(method: str, contexts: int, value: float, **changed: Any) -> dict[str, Any]:
+    """One way of asking, with the same value by every metric."""
+    metrics = {name: {"score": value, "signature": f"{name}|v1"} for name in METRICS}
+    if method in ("mean", "concat"):
+        del metrics["context-found"]
+    plain = {
+        "recipe": "r", "variant": "base", "seed": 1, "split": "test", "metrics": metrics,
+        "sentences": 40, "run": "runs/r/base/seed-1", "method": method, "contexts": contexts,
+        "cut": 40 if method == "concat" and contexts > 2 else 0,
+    }  # fmt: skip
+    return plain | changed
+
+
+def comparison(rows: list[dict[str, Any]] | None = None, **changed: Any) -> dict[str, Any]:
+    """All others against entropy, each significant at 1 %."""
+    given = rows or [row(m, n, 91.5 - n) for n in COUNTS for m in METHODS]
+    compared = [
+        {
+            "recipe": "r", "variant": "base", "split": "test", "method": one["method"],
+            "contexts": one["contexts"], "baseline": "base", "baseline_method": "entropy",
+            "baseline_recipe": "r", "metric": metric, "difference": -1.0, "p": 0.001,
+            "p_corrected": 0.004, "interval": [-2, 0],
+        }
+        for one in given if one["method"] != "entropy" for metric in one["metrics"]
+    ]  # fmt: skip
+    plain = {"rows": given, "comparisons": compared, "baseline": "base", "resamples": 1000}
+    return plain | changed
+
+
+def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
+    text = drawn(Screen(contexts_table(comparison())), 80)
+    (head,) = [line for line in text.splitlines() if line.startswith("metric")]
+    assert head.split() == ["metric", "method", *map(str, COUNTS)]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 200])
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    text = drawn(Screen(contexts_table(comparison())), width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
+    given = comparison()
+    for one in given["comparisons"]:
+        if (one["method"], one["contexts"]) == ("mean", 4):
+            one["p_corrected"] = 0.02
+        if one["contexts"] == 8:
+            one["p_corrected"] = 0.3
+    lines = {
+        line[1].text: line for line in contexts_table(given).rows
+        if line[0].text == "exact match"
+    }  # fmt: skip
+    cells = [cell.text for cell in lines["mean"][2:]]
+    assert cells == ["90.5**", "89.5**", "87.5*", "83.5", "75.5**", "59.5**"]
+    assert lines["entropy"][2].text == "90.5"
+
+
+def test_the_best_of_a_column_is_bold_unless_all_are_equal() -> None:
+    rows = [row("entropy", 1, 50), row("mean", 1, 50), row("entropy", 2, 40), row("mean", 2, 30)]
+    table = contexts_table(comparison(rows))
+    bold = [[cell.best for cell in line[2:]] for line in table.rows]
+    assert bold[:2] == [[False, True], [False, False]]
+
+
+def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
+    rows = [row("entropy", 1, 40), row("entropy", 1, 50, seed=2)]
+    table = contexts_table(comparison(rows))
+    assert table.rows[0][2].text == "45.0"
+    assert "seeds: 1, 2 (means over seeds)" in table.notes
+
+
+def test_questions_that_need_more_contexts_are_counted_apart() -> None:
+    rows = [row("entropy", 1, 40, sentences=7), row("entropy", 2, 40, sentences=9),
+            row("entropy", 4, 40, sentences=9)]  # fmt: skip
+    notes = contexts_table(comparison(rows)).notes
+    assert "questions of test: 7 with 1 context, 9 with 2, 4 contexts" in notes
+
+
+def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
+    notes = contexts_table(comparison()).notes
+    (note,) = [note for note in notes if "did not fit" in note]
+    assert note == (
+        "concat lost contexts that did not fit one row: 40 of 40 questions with 4, 8, 16, 32 "
+        "contexts"
+    )
+
+
+def test_models_from_elsewhere_are_named() -> None:
+    rows = [row("entropy", 1, 40, seed=None, variant="a/b", run="runs/r/models/a--b")]
+    table = contexts_table(comparison(rows))
+    assert [column.title for column in table.columns] == ["metric", "model", "method", "1"]
+    assert table.rows[0][1].text == "a/b"
+    assert not any(note.startswith("seeds") for note in table.notes)
+
+
+def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
+    rows = [row("entropy", 1, 40), row("entropy", 1, 60, recipe="s")]
+    table = contexts_table(comparison(rows))
+    assert [[cell.text for cell in line] for line in table.rows[:2]] == [
+        ["exact match", "r", "entropy", "40.0"],
+        ["exact match", "s", "entropy", "60.0"],
+    ]
+
+
+def test_only_comparisons_by_number_of_contexts_are_seen_as_such() -> None:
+    assert seen(comparison())
+    assert not seen({"rows": [{"split": "test"}]})

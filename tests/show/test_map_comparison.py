@@ -1,0 +1,82 @@
+"""Several captures side by side, and what they differ in."""
+
+import re
+
+import pytest
+from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, capture, drawn, made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from attnkit.errors import UsageError
+from attnkit.show.map_comparison import MapComparison
+
+ONE = capture(made("ein Hund .", "a dog !"), "vanilla")
+OTHER = capture(made("ein Hund .", "a dog !", word="dot"), "dense")
+ELSE = capture(made("ein Tier .", "a dog !"), "random", "ein Tier .")
+
+
+def test_equal_maps_stand_side_by_side_with_their_difference() -> None:
+    lines = drawn(MapComparison([ONE, OTHER], "cross", 1, 0), 140).splitlines()
+    assert lines[0].split() == ["vanilla", "dense", "dense", "minus", "vanilla"]
+    assert lines[1].split() == ["output", "(greedy):", "ein", "Hund", "."] * 2
+    assert [line.count("Hund") for line in lines].count(3) == 1
+    assert any(re.fullmatch(r" ein   ██ +ein   ██ +ein +", line) for line in lines)
+
+
+def test_narrow_screens_show_them_below_each_other() -> None:
+    text = drawn(MapComparison([ONE, OTHER], "cross", 1, 0), 30)
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines.index("vanilla") < lines.index("dense") < lines.index("dense minus vanilla")
+
+
+def test_other_tokens_have_no_difference() -> None:
+    text = drawn(MapComparison([ONE, ELSE], "cross", 1, 0), 120)
+    assert "no difference of random and vanilla: their queries are different tokens" in text
+    assert "minus" not in text
+
+
+def test_signs_show_differences_without_colours() -> None:
+    other = capture(made("ein Hund .", "a dog !"), "shifted")
+    other.maps["cross"].weights[:] = other.maps["cross"].weights[:, :, ::-1]
+    lines = drawn(MapComparison([ONE, other], "cross", 0, 0), 40).splitlines()
+    at = lines.index("shifted minus vanilla")
+    assert lines[at + 4 : at + 7] == [" ein -█  +█", "Hund       ", "   . +█  -█"]
+
+
+def test_maps_share_one_colour_bar() -> None:
+    half = capture(made("ein Hund .", "a dog !"), "half")
+    half.maps["cross"].weights[:] /= 2
+    lines = drawn(MapComparison([ONE, half], "cross", 0, 0), 90).splitlines()
+    row = next(line for line in lines if line.startswith(" ein"))
+    assert "██" in row
+    assert "▒▒" in row
+
+
+def test_plain_is_digits_without_styles() -> None:
+    text = drawn(MapComparison([ONE, OTHER], "cross", 0, 0, plain=True), 80, "truecolor")
+    assert text.count("weights in hundredths") == 2
+    assert text.count("differences in hundredths") == 1
+    assert "\x1b" not in text
+
+
+def test_a_kind_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="--kind encoder: vanilla has no encoder self-attention"):
+        MapComparison([ONE, OTHER], "encoder")
+
+
+@given(
+    PIECES, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS), st.booleans(),
+    st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_no_line_is_wider_than_the_screen(
+    piece: str, count: int, size: int, width: int, colour: str | None, plain: bool, ascii_only: bool
+) -> None:
+    maps = made(" ".join("x" * size), " ".join("y" * (size + 3)))
+    captures = [capture(maps, piece + str(at), piece) for at in range(count)]
+    found = STYLE.sub("", drawn(MapComparison(captures, "cross", plain=plain), width, colour,
+                                ascii_only))  # fmt: skip
+    assert not CONTROL.search(found)
+    assert max(map(cell_len, found.split("\n"))) <= width
+    assert not ascii_only or found.isascii()

@@ -1,0 +1,107 @@
+"""All heads at a glance."""
+
+import time
+
+import numpy as np
+import pytest
+from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
+from attnkit.show.colour_scale import SCALES
+from attnkit.show.map_grid import MapGrid
+
+
+def test_every_head_is_a_small_map_under_its_number() -> None:
+    numbers = np.array([[0.5, np.nan]])
+    grid = MapGrid(made("ein Hund .", "a dog !", 1, 2), numbers=numbers, named="entropy in bits")
+    assert drawn(grid, 80).splitlines() == [
+        "cross attention, all heads: scaled-dot (exact)",
+        "L0 H0     H1   -",
+        "   ██       ██  ",
+        "     ██       ██",
+        "       ██ ██    ",
+        "",
+        "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
+        "weight, linear; L layer, H head; rows: output (queries), columns: source (keys);",
+        "numbers: entropy in bits",
+    ]
+
+
+def test_layers_stand_beside_each_other_where_there_is_room() -> None:
+    maps = made("a b c d e f", "a b c d e f", 4, 2)
+    beside = {
+        width: [line.split() for line in drawn(MapGrid(maps), width).splitlines() if " H0" in line]
+        for width in (20, 40, 80)
+    }
+    assert [len(lines) for lines in beside.values()] == [4, 2, 1]
+    assert beside[40][1] == ["L2", "H0", "H1", "L3", "H0", "H1"]
+
+
+def test_heads_that_do_not_fit_go_below() -> None:
+    found = drawn(MapGrid(made("a b c d e f g h", "a b c d e f g h", 1, 12)), 40)
+    heads = [line.split() for line in found.splitlines() if line.startswith("L0")]
+    assert [name for line in heads for name in line[1:]] == [f"H{at}" for at in range(12)]
+    assert len(heads) == 3
+
+
+def test_plain_shows_every_head_in_digits() -> None:
+    found = drawn(MapGrid(made("ein Hund .", "a dog !"), plain=True), 80, "truecolor")
+    assert found.count("weights in hundredths") == 8
+    assert "\x1b" not in found
+
+
+def test_one_colour_bar_is_for_all() -> None:
+    """A head with weights of 0.5 is drawn darker than one with 1."""
+    maps = made("a b", "a b", 1, 2)
+    maps.weights[0, 1] /= 2
+    found = drawn(MapGrid(maps), 80).splitlines()
+    assert found[2] == "   ██     ▒▒"
+
+
+def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
+    axis = tuple(Token(f"t{at}", at, at) for at in range(512))
+    weights = np.random.default_rng(0).random((12, 12, 512, 512), np.float32)
+    layers = tuple(MapLayer(at, "scaled-dot") for at in range(12))
+    started = time.process_time()
+    drawn(
+        MapGrid(AttentionMaps("encoder", weights, layers, tuple(range(12)), axis, axis)),
+        80,
+        "truecolor",
+    )
+    assert time.process_time() - started < 10
+
+
+@given(
+    st.lists(st.integers(0, 6) | st.integers(0, 70), min_size=2, max_size=2),
+    st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
+    st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_no_line_is_wider_than_the_screen(
+    sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
+    colour: str | None, scale: str, plain: bool, ascii_only: bool,
+) -> None:  # fmt: skip
+    axes = [tuple(Token(pieces[at % len(pieces)], at, at) for at in range(n)) for n in sizes]
+    weights = np.random.default_rng(1).normal(size=(layers, heads, *sizes)).astype(np.float32)
+    known = tuple(MapLayer(at * 7, pieces[0], at > 0, at > 1) for at in range(layers))
+    grid = MapGrid(
+        AttentionMaps("cross", weights, known, tuple(range(heads)), *axes), scale=scale, plain=plain
+    )
+    found = STYLE.sub("", drawn(grid, width, colour, ascii_only))
+    assert not CONTROL.search(found)
+    assert max(map(cell_len, found.split("\n"))) <= width
+    assert not ascii_only or found.isascii()
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_nothing_is_cut_off_at_usual_widths(width: int) -> None:
+    """The console would cut longer lines in silence: the lines themselves are short enough."""
+    maps = made(" ".join("x" * 30), " ".join("x" * 45), 2, 12)
+    wide = drawn(MapGrid(maps), width, "truecolor")
+    lines = STYLE.sub("", wide).splitlines()
+    bands = [line for line in lines if "▀" in line]
+    starts = [line.count(" ▀") for line in bands]
+    assert sum(starts) % 12 == 0

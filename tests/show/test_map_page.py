@@ -1,0 +1,211 @@
+"""The page as a file: what is in it, how exact, how large, and that text stays text."""
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.pages import HOSTILE, Document, long
+from helpers.sentences import SOURCE, made, tokens, translation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from attnkit.analysis.maps import MapLayer, Token
+from attnkit.errors import UsageError
+from attnkit.show.colour_scale import pooled
+from attnkit.show.map_page import BUDGET, page
+from attnkit.show.map_page.budget import fitted
+from attnkit.show.map_page.encode import decode, encode
+
+
+def head(coded: dict[str, Any], heads: int, layer: int, number: int) -> Any:
+    return decode(coded)[layer * heads + number]
+
+
+def test_one_script_and_one_style_run_and_nothing_is_fetched() -> None:
+    document = Document(page([translation()]))
+    tags = Counter(tag for tag, _ in document.elements)
+    assert tags["script"] == 2
+    assert tags["style"] == 1
+    assert not tags.keys() & {"link", "img", "iframe", "object", "embed", "base", "form", "a"}
+    for _, attributes in document.elements:
+        assert not attributes.keys() & {"src", "href", "style", "srcset", "action"}
+        assert not any(name.startswith("on") for name in attributes)
+    style, data, script = (text for _, text in document.raw)
+    for text in (style, script):
+        assert "://" not in text
+        assert "url(" not in text
+        assert "@import" not in text
+        assert "import(" not in text
+    assert "innerHTML" not in script
+    assert "eval" not in script
+    assert not re.search(r"(?m)^(\s|//)", script), "no margins, no comments"
+    assert script.startswith('"use strict";')
+    assert len(script) < 30_000
+    policy = next(a["content"] for tag, a in document.elements if a.get("http-equiv"))
+
+    def hashed(text: str) -> str:
+        return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+    assert policy == (
+        f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_values_read_back_are_the_models_within_one_step() -> None:
+    capture = translation()
+    (record,) = Document(page([capture])).data["captures"]
+    assert [maps["kind"] for maps in record["maps"]] == ["encoder", "decoder", "cross"]
+    for maps in record["maps"]:
+        weights = capture.maps[maps["kind"]].weights
+        values = decode(maps["overview"]).reshape(weights.shape)
+        assert np.abs(values - weights).max() <= min(1 / 255, maps["overview"]["error"])
+        np.testing.assert_allclose(values.sum(-1), 1, atol=1e-5)
+        assert values.max() <= 1 + 1e-6
+
+
+ROWS = arrays.arrays(np.float32, (2, 3, 7), elements=st.floats(0, 1, width=32))
+
+
+@settings(max_examples=60)
+@given(ROWS, st.sampled_from([1, 2]))
+def test_any_weights_from_0_to_1_come_back_within_one_step(weights: Any, power: Any) -> None:
+    coded = encode(weights, power)
+    worst = np.abs(decode(coded) - weights).max()
+    assert worst <= 1 / 255 + 1e-7
+    assert worst <= coded["error"] + 1e-7
+
+
+SIGNED = arrays.arrays(np.float32, (1, 3, 6), elements=st.floats(-8, 8, width=32))
+
+
+@settings(max_examples=60)
+@given(SIGNED, st.sampled_from([1, 2]))
+def test_effective_weights_come_back_within_the_error_that_is_stated(
+    weights: Any, power: Any
+) -> None:
+    coded = encode(weights, power)
+    values = decode(coded)
+    worst = np.abs(values - weights).max()
+    assert worst <= coded["error"] * (1 + 1e-5) + 1e-7
+    span = np.ptp(np.concatenate([weights, np.zeros_like(weights)], 2), axis=2).max()
+    assert worst <= span / (100 if power == 1 else 40) + 1e-7
+    assert not values[weights == 0].any()
+
+
+def test_pools_keep_what_is_farthest_from_zero() -> None:
+    weights = np.zeros((1, 5, 5), np.float32)
+    weights[0, 1, 1], weights[0, 4, 0], weights[0, 4, 1] = 0.25, -0.5, 0.25
+    expected = [[0.25, 0, 0], [0, 0, 0], [-0.5, 0, 0]]
+    np.testing.assert_array_equal(pooled(weights, 2, 2)[0], expected)
+
+
+def test_what_is_no_number_is_counted_and_breaks_no_page() -> None:
+    plain = translation()
+    weights = plain.maps["cross"].weights.copy()
+    weights[0, 1, 2, 3:5] = np.nan, np.inf
+    layer = MapLayer(0, "linear", exact=False, distance=(float("nan"), 0.5, 0.25))
+    broken = replace(plain.maps["cross"], weights=weights, layers=(layer,) * 2)
+    (record,) = Document(page([replace(plain, maps={"cross": broken})])).data["captures"]
+    (maps,) = record["maps"]
+    assert maps["lost"] == 2
+    values = decode(maps["overview"])[1, 2]
+    assert np.abs(values - np.where(np.isfinite(weights[0, 1, 2]), weights[0, 1, 2], 0)).max() < 0.1
+    assert not values[3:5].any()
+    assert maps["layers"][0]["distance"] == [None, 0.5, 0.25]
+    assert maps["numbers"][0][1][0] is None
+    assert maps["numbers"][0][0][0] is not None
+
+
+def test_the_same_captures_give_the_same_bytes() -> None:
+    assert page([translation()]) == page([translation()])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_adds_no_element_and_stays_text(text: str) -> None:
+    plain = translation()
+    queries = (Token(text, 5, 0), *tokens(SOURCE)[1:])
+    capture = replace(
+        plain,
+        source=text, output=text, how=text, model=text,
+        facts={text: text},
+        maps={"encoder": made("encoder", queries, queries, layer=MapLayer(0, text))},
+    )  # fmt: skip
+    content = page([capture], command=text)
+    document = Document(content)
+    expected = Document(page([replace(plain, maps={"encoder": plain.maps["encoder"]})]))
+    assert document.elements == expected.elements
+    shown = document.data["axes"][0]["text"][0]
+    assert all(sign.isprintable() for sign in shown)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]", content.decode())
+
+
+def test_equal_axes_are_written_once_so_that_maps_on_them_can_be_compared() -> None:
+    data = Document(page([translation("a"), translation("b", seed=9)])).data
+    assert len(data["axes"]) == 2
+    first, second = ([(m["queries"], m["keys"]) for m in c["maps"]] for c in data["captures"])
+    assert first == second == [(0, 0), (1, 1), (1, 0)]
+
+
+def test_the_reference_of_a_capture_is_one_more_to_compare() -> None:
+    exact = translation("toy, exact softmax")
+    data = Document(page([replace(translation("toy"), reference=exact)])).data
+    assert [record["model"] for record in data["captures"]] == ["toy", "toy, exact softmax"]
+    assert data["start"]["other"] == 1
+
+
+def test_texts_that_models_share_are_said_once_and_notes_name_their_model() -> None:
+    first, second = translation("a"), replace(translation("b"), output="Ein Hund.", how="given")
+    noted = replace(second, facts={"note": "cut after 8 tokens"})
+    assert Document(page([first, noted])).data["texts"] == [
+        ["read", "A man cleaning a window."],
+        ["wrote", "Ein Mann putzt ein Fenster. (beam 5)"],
+        ["given", "Ein Hund."],
+        ["note", "b: cut after 8 tokens"],
+    ]
+
+
+def test_no_map_to_show_is_refused() -> None:
+    with pytest.raises(UsageError, match="no attention maps to show"):
+        page([replace(translation(), maps={})])
+
+
+def test_144_heads_of_512_tokens_fit_and_thumbnails_are_the_largest_of_each_pool() -> None:
+    capture = long(12, 12, 512)
+    content = page([capture])
+    assert len(content) <= BUDGET
+    (maps,) = Document(content).data["captures"][0]["maps"]
+    overview = maps["overview"]
+    assert (overview["rows"], overview["columns"], overview["pool"]) == (64, 64, [8, 8])
+    weights = capture.maps["encoder"].weights
+    expected = weights[3, 7].reshape(64, 8, 64, 8).max((1, 3))
+    found = head(overview, 12, 3, 7)
+    assert np.abs(found - expected).max() <= 1 / 255
+    for layer in range(12):
+        mean = maps["full"][f"{layer}.mean"]
+        assert max(mean["pool"]) < 8, "finer than the thumbnails"
+        exact = pooled(weights[layer].mean(0, keepdims=True), *mean["pool"])
+        assert np.abs(decode(mean) - exact).max() <= 1 / 255
+
+
+def test_what_fits_beside_means_are_heads_in_the_order_given() -> None:
+    capture = long(2, 4, 150)
+    (part,) = fitted([capture.maps["encoder"]], 65_000)
+    assert part["overview"]["pool"] == (3, 3)
+    assert list(part["full"])[:3] == ["0.mean", "1.mean", "0.0"]
+    heads = [name for name in part["full"] if not name.endswith("mean")]
+    assert heads == [f"{i // 4}.{i % 4}" for i in range(len(heads))]
+    assert 0 < len(heads) < 8
+    exact = capture.maps["encoder"].weights[0, 0]
+    assert np.abs(decode(part["full"]["0.0"])[0] - exact).max() <= 1 / 255
+
+
+@pytest.mark.parametrize("budget", [60_000, 80_000, 120_000, 400_000])
+def test_a_page_keeps_to_its_budget(budget: int) -> None:
+    assert len(page([long(3, 4, 100)], budget=budget)) <= budget

@@ -1,0 +1,444 @@
+"""The page in a browser: what is pointed at, chosen and merged shows the model's weights."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.pages import HOSTILE, long
+from helpers.sentences import SOURCE, made, tokens, translation
+
+from attnkit.analysis.map_statistics import statistics
+from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
+from attnkit.show.map_page import page as html
+
+DESK, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
+STEP = 1 / 255 + 1e-4
+"""One 8-bit step, and the rounding of four decimals."""
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def show(open_page: Open) -> Open:
+    """Open captures as a page."""
+
+    def opened(*captures: Capture, view: str = "matrix", options: Any = None, **more: Any) -> Any:
+        content = html(captures, view=view, **(options or {}))
+        return settled(open_page(content, **{"viewport": DESK, **more}))
+
+    return opened
+
+
+def settled(page: Any) -> Any:
+    page.wait_for_selector("body[data-state=ready]")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return page
+
+
+def choose(page: Any, **choices: str) -> None:
+    for name, value in choices.items():
+        page.select_option(f"#{name}", value)
+    settled(page)
+
+
+def place(page: Any, row: int, column: int, pane: int = 0) -> tuple[float, float]:
+    """Where a cell's middle is, in the matrix's scrolled box."""
+    scroll = page.locator(".scroll").nth(pane)
+    left, top, cell = json.loads(scroll.get_attribute("data-geometry"))
+    return left + (column + 0.5) * cell, top + (row + 0.5) * cell
+
+
+def hover(page: Any, row: int, column: int, pane: int = 0) -> str:
+    x, y = place(page, row, column, pane)
+    page.locator(".scroll").nth(pane).hover(position={"x": x, "y": y})
+    settled(page)
+    return str(page.text_content("#readout"))
+
+
+def number(readout: str) -> float:
+    found = re.search(r": (-?[\d.e-]+) \(8-bit, within ", readout)
+    assert found, readout
+    return float(found[1])
+
+
+def table(page: Any) -> dict[str, float]:
+    """The rows of the table beside a map, its last line too."""
+    rows = page.locator("#row tbody tr").all_text_contents()
+    heads = page.locator("#row tbody th").all_text_contents()
+    return {head: float(row[len(head) :]) for head, row in zip(heads, rows, strict=True)}
+
+
+def test_every_cell_pointed_at_says_the_models_weight(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    for kind, layer, head in (("cross", 0, 0), ("encoder", 1, 2), ("decoder", 1, 0)):
+        choose(page, kind=kind, layer=str(layer), head=str(head))
+        maps = capture.maps[kind]  # type: ignore[index]
+        for row, column in ((0, 0), (3, 2), (7, 7), (5, 1)):
+            said = hover(page, row, column)
+            assert f"\u201c{maps.queries[row].text}\u201d to \u201c{maps.keys[column].text}" in said
+            assert number(said) == pytest.approx(maps.weights[layer, head, row, column], abs=STEP)
+
+
+def test_the_mean_over_heads_is_what_opens(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    expected = capture.maps["cross"].weights[0].mean(0)
+    for row, column in ((1, 1), (6, 3)):
+        assert number(hover(page, row, column)) == pytest.approx(expected[row, column], abs=STEP)
+
+
+COLOUR = """([x, y]) => {
+  const canvas = document.querySelector(".scroll canvas");
+  return [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3);
+}"""
+
+
+@pytest.mark.parametrize("scale", ["linear", "log", "row"])
+def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None:
+    capture = translation()
+    page = show(capture, options={"scale": scale})
+    choose(page, layer="1", head="1")
+    weights = capture.maps["cross"].weights[1, 1].astype(np.float64)
+    values = {
+        "linear": weights / weights.max(),
+        "log": np.log(weights.clip(1e-3) / 1e-3) / np.log(weights.max() / 1e-3),
+        "row": weights / weights.max(1, keepdims=True),
+    }[scale]
+    data = json.loads(page.text_content("#data"))
+    palette = np.array(list(bytes.fromhex(data["colours"]["sequential"]))).reshape(256, 3)
+    for row, column in np.ndindex(8, 8):
+        shown = page.evaluate(COLOUR, place(page, row, column))
+        step = values[row, column] * 255
+        near = palette[max(int(step) - 3, 0) : int(step) + 5]
+        assert (np.abs(near - shown).max(1) <= 1).any(), (row, column)
+
+
+def test_the_row_chosen_is_a_table_and_sums_to_1(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    choose(page, head="2")
+    hover(page, 4, 0)
+    found = table(page)
+    maps = capture.maps["cross"]
+    assert page.text_content("#row caption") == "Where \u201ct\u201d looks"
+    assert found.pop("all together") == pytest.approx(1, abs=1e-3)
+    values = list(found.values())
+    assert values == sorted(values, reverse=True)
+    for key, weight in zip(maps.keys, maps.weights[0, 2, 4], strict=True):
+        if [token.text for token in maps.keys].count(key.text) == 1:
+            assert found[key.text] == pytest.approx(weight, abs=STEP)
+
+
+def test_whole_words_sum_to_a_word_and_average_from_one(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    choose(page, head="1")
+    page.check("#words")
+    settled(page)
+    expected = capture.maps["cross"].by_word()
+    for row in range(len(expected.queries)):
+        said = hover(page, row, 2)
+        assert number(said) == pytest.approx(expected.weights[0, 1, row, 2], abs=2 * STEP)
+        assert table(page)["all together"] == pytest.approx(1, abs=1e-3)
+    assert "\u201ccleaning\u201d" in said
+
+
+def test_special_tokens_can_be_hidden(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    choose(page, head="1")
+    page.check("#plain")
+    settled(page)
+    expected = capture.maps["cross"].without_special()
+    last = len(expected.keys) - 1
+    said = hover(page, 0, last)
+    assert "\u201c\u2581Ein\u201d to \u201c.\u201d" in said
+    assert number(said) == pytest.approx(expected.weights[0, 1, 0, last], abs=STEP)
+    assert "</s>" not in table(page)
+    share = expected.weights[0, 1, 0].sum()
+    assert table(page)["all together"] == pytest.approx(share, abs=STEP)
+
+
+def test_a_thumbnail_opens_its_head(show: Open) -> None:
+    page = show(translation(), view="grid")
+    assert page.locator("#grid canvas").count() == 2 * (3 + 1)
+    assert not page.is_visible("#panes")
+    page.click("#grid .layer:nth-child(2) button:has-text('head 1')")
+    settled(page)
+    assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
+    assert page.input_value("#layer") == "1"
+    assert page.input_value("#head") == "1"
+
+
+def test_lines_show_where_a_token_looks(show: Open) -> None:
+    capture = translation()
+    page = show(capture, view="lines")
+    choose(page, head="0")
+    box = page.locator(".scroll canvas").first.bounding_box()
+    page.mouse.move(box["x"] + 20, box["y"] + 24 * 3.5)
+    settled(page)
+    assert page.text_content("#readout") == "Where \u201c\u2581Mann\u201d looks"
+    best = int(capture.maps["cross"].weights[0, 0, 2].argmax())
+    assert next(iter(table(page))) == capture.maps["cross"].keys[best].text
+    page.mouse.move(box["x"] + box["width"] - 20, box["y"] + 24 * 1.5)
+    settled(page)
+    assert page.text_content("#readout") == "What looks at \u201c\u2581A\u201d"
+    total = capture.maps["cross"].weights[0, 0, :, 0].sum()
+    assert table(page)["all together"] == pytest.approx(total, abs=8 * STEP)
+
+
+def test_keys_move_over_cells_heads_and_views(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    page.focus(".scroll")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "ArrowDown", "]", "}"):
+        page.keyboard.press(key)
+        settled(page)
+    assert page.text_content(".pane h2") == "cross attention, layer 1, head 0"
+    for key in ("ArrowUp", "ArrowDown", "End"):
+        page.keyboard.press(key)
+    settled(page)
+    said = page.text_content("#readout")
+    assert said.startswith("\u201c\u2581Ein\u201d to \u201c</s>\u201d")
+    assert number(said) == pytest.approx(capture.maps["cross"].weights[1, 0, 1, 7], abs=STEP)
+    for key, view in (("l", "lines"), ("g", "grid"), ("m", "matrix")):
+        page.keyboard.press(key)
+        settled(page)
+        assert page.get_attribute(f"#views [value={view}]", "aria-pressed") == "true"
+    page.keyboard.press("w")
+    page.keyboard.press("s")
+    assert page.is_checked("#words")
+    assert page.is_checked("#plain")
+
+
+@pytest.mark.parametrize("system", ["dark", "light"])
+def test_colours_follow_the_system_until_switched(show: Open, system: str) -> None:
+    page = show(translation(), color_scheme=system)
+
+    def lightness() -> float:
+        found = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", found)[:3])) / 3
+
+    assert (lightness() < 100) == (system == "dark")
+    page.click("#theme")
+    assert (lightness() < 100) == (system == "light")
+
+
+@pytest.mark.parametrize("view", ["grid", "matrix", "lines"])
+def test_a_phone_shows_it_without_sideways_scrolling(show: Open, view: str) -> None:
+    capture = translation()
+    page = show(capture, view=view, viewport=PHONE, has_touch=True, is_mobile=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    if view == "matrix":
+        x, y = place(page, 2, 3)
+        page.locator(".scroll").first.tap(position={"x": x, "y": y})
+        settled(page)
+        weight = capture.maps["cross"].weights[0, :, 2, 3].mean()
+        assert number(page.text_content("#readout")) == pytest.approx(weight, abs=STEP)
+
+
+def test_hostile_text_is_shown_as_text(show: Open) -> None:
+    queries = tuple(Token(text, i, i) for i, text in enumerate(HOSTILE))
+    capture = replace(
+        translation(" ".join(HOSTILE)),
+        source=HOSTILE[0], output=HOSTILE[1],
+        facts={HOSTILE[0]: HOSTILE[1]},
+        maps={"encoder": made("encoder", queries, queries, layer=MapLayer(0, HOSTILE[0]))},
+    )  # fmt: skip
+    page = show(capture)
+    said = hover(page, 0, 1)
+    assert f"\u201c{HOSTILE[0]}\u201d to \u201c{HOSTILE[1]}\u201d" in said
+    assert HOSTILE[0] in page.locator("#row tbody th").all_text_contents()
+    assert HOSTILE[0] in page.text_content("#texts")
+    assert page.locator("script").count() == 2
+    for view in ("l", "g"):
+        page.keyboard.press(view)
+        settled(page)
+
+
+def test_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
+    first, second = translation("one"), translation("two", seed=8)
+    page = show(first, second)
+    choose(page, head="1")
+    a, b = (some.maps["cross"].weights[0, 1, 3, 2] for some in (first, second))
+    for pane in (0, 1):
+        said = hover(page, 3, 2, pane)
+        values = re.findall(r"(one|two) (-?[\d.]+) \(8-bit", said)
+        assert [name for name, _ in values] == ["one", "two"]
+        assert [float(value) for _, value in values] == pytest.approx([a, b], abs=STEP)
+    choose(page, mode="difference")
+    assert page.text_content(".pane h2").startswith("two minus one: cross attention")
+    assert page.locator(".pane:visible").count() == 1
+    assert number(hover(page, 3, 2)) == pytest.approx(b - a, abs=2 * STEP)
+    assert page.text_content("#unit") == "difference"
+
+
+PIXELS = """([at, x, y]) => [...document.querySelectorAll("#grid canvas")].slice(0, at).map(
+  (canvas) => [...canvas.getContext("2d").getImageData(x, y, 1, 1).data].slice(0, 3))"""
+
+
+def coloured(page: Any, palette: str, shares: Any) -> Any:
+    """The colours of shares from 0 to 1."""
+    data = json.loads(page.text_content("#data"))
+    colours = np.array(list(bytes.fromhex(data["colours"][palette]))).reshape(256, 3)
+    return colours[np.rint(255 * np.asarray(shares)).astype(int)]
+
+
+def test_thumbnails_of_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
+    first, second = translation("one"), translation("two", seed=8)
+    page = show(first, second, view="grid")
+    a, b = (some.maps["cross"].weights for some in (first, second))
+    assert page.locator("#grid button").count() == 2 * (3 + 1)
+    assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
+    assert page.text_content("#note") == "Left: one. Right: two."
+    values = [a[0, :, 3, 2].mean(), b[0, :, 3, 2].mean(), a[0, 0, 3, 2], b[0, 0, 3, 2]]
+    expected = coloured(page, "sequential", np.array(values) / max(a.max(), b.max()))
+    assert np.abs(page.evaluate(PIXELS, [4, 2, 3]) - expected).max() <= 6
+    choose(page, mode="difference")
+    assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
+    assert page.text_content("#note") == "Each is two minus one."
+    change = b - a
+    values = [change[0, :, 3, 2].mean(), change[0, 0, 3, 2]]
+    expected = coloured(page, "diverging", 0.5 + np.array(values) / np.abs(change).max() / 2)
+    assert np.abs(page.evaluate(PIXELS, [2, 2, 3]) - expected).max() <= 8
+    choose(page, other="-1")
+    assert page.text_content("#note") == ""
+    assert page.locator("#grid button canvas").count() == 2 * (3 + 1)
+
+
+def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show: Open) -> None:
+    second = translation("two", heads=2)
+    page = show(translation("one"), second, view="grid")
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == (
+        "nothing to showhead 2"
+    )
+    choose(page, mode="difference")
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == (
+        "no differencehead 2"
+    )
+    other = tokens(SOURCE.replace("_man", "_dog"))
+    apart = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
+    page = show(translation("one"), apart, view="grid")
+    choose(page, kind="encoder", mode="difference")
+    assert "do not have the same tokens" in page.text_content("#note")
+    assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
+
+
+def test_a_head_in_full_and_a_pooled_one_are_subtracted_as_coarse_as_the_coarser(
+    show: Open,
+) -> None:
+    first = long(2, 4, 150)
+    maps = first.maps["encoder"]
+    turned = replace(maps, weights=maps.weights[:, ::-1].copy())
+    page = show(first, replace(first, model="two", maps={"encoder": turned}),
+                options={"budget": 150_000})  # fmt: skip
+    choose(page, layer="0", head="0")
+    pools = ["largest of" in page.locator(".pane p").nth(pane).text_content() for pane in (0, 1)]
+    assert pools == [False, True]
+    choose(page, mode="difference")
+    assert page.text_content("#note") == ""
+    rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["overview"][
+        "pool"
+    ]
+    a, b = (
+        some[0, 0, rows : 2 * rows, columns : 2 * columns].max()
+        for some in (maps.weights, turned.weights)
+    )
+    assert number(hover(page, 1, 1)) == pytest.approx(b - a, abs=2 * STEP)
+
+
+def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
+    other = tokens(SOURCE.replace("_man", "_dog"))
+    second = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
+    page = show(translation("one"), second)
+    choose(page, kind="encoder", mode="difference")
+    assert "do not have the same tokens" in page.text_content("#note")
+    assert page.locator(".pane:visible").count() == 2
+    choose(page, kind="cross")
+    assert "This model has no such map" in page.locator(".pane p").nth(1).text_content()
+
+
+def test_a_map_says_what_it_is(show: Open) -> None:
+    plain = translation()
+    layer = MapLayer(0, "performer", exact=False, distance=(0.1, 0.2, 0.6))
+    effective = made("encoder", *[plain.maps["encoder"].keys] * 2, layer=layer)
+    static = made("cross", plain.maps["cross"].queries, plain.maps["cross"].keys,
+                  layer=MapLayer(0, "synthesizer-random", static=True))  # fmt: skip
+    shifted = replace(effective, weights=effective.weights - np.float32(0.02))
+    page = show(replace(plain, maps={"encoder": shifted, "cross": static}))
+    assert "static: the same for every text" in page.text_content(".pane p")
+    choose(page, kind="encoder")
+    note = page.text_content(".pane p")
+    assert "performer" in note
+    assert "effective map" in note
+    assert "0.30 from exact softmax" in note
+    choose(page, head="2")
+    assert "0.60 from exact softmax" in page.text_content(".pane p")
+    value = shifted.weights[0, 2, 1, 1]
+    assert number(hover(page, 1, 1)) == pytest.approx(value, abs=2 * STEP)
+    lowest = float(shifted.weights[0, 2].min())
+    assert float(page.text_content("#low")) == pytest.approx(lowest, abs=2 * STEP)
+
+
+def pooled_page(show: Open) -> tuple[Any, AttentionMaps]:
+    capture = long(2, 4, 150)
+    options = {"budget": 100_000, "command": "attnkit visualize-attn RUN"}
+    return show(capture, options=options), capture.maps["encoder"]
+
+
+def test_what_was_left_out_is_said_with_the_command_that_shows_it(show: Open) -> None:
+    page, maps = pooled_page(show)
+    choose(page, layer="1", head="3")
+    note = page.text_content(".pane p")
+    assert "left out" in note
+    assert note.endswith("In full: attnkit visualize-attn RUN --layer 1 --head 3")
+    block = maps.weights[1, 3][6:9, 3:6].max()
+    assert number(hover(page, 2, 1)) == pytest.approx(block, abs=STEP)
+    assert "of 8 heads" in page.text_content("#omitted")
+
+
+def test_a_long_map_draws_only_what_is_visible(show: Open) -> None:
+    page, _ = pooled_page(show)
+    page.click("#larger", click_count=6)
+    settled(page)
+    whole = page.locator(".scroll > div").first.bounding_box()
+    drawn = page.locator(".scroll canvas").first.bounding_box()
+    assert whole["height"] > 1200
+    assert drawn["height"] <= 0.85 * DESK["height"]
+
+
+def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> None:
+    capture = translation()
+    page = show(capture, view="numbers")
+    rows = page.locator("#numbers tbody tr")
+    numbers = statistics(capture.maps["cross"])
+    for number in range(rows.count()):
+        layer, head, entropy, _, _, first, *_ = rows.nth(number).locator("td").all_text_contents()
+        expected = numbers[int(layer)][int(head)]
+        assert float(entropy) == pytest.approx(expected.entropy, abs=6e-4)
+        assert float(first) == pytest.approx(expected.first, abs=6e-4)
+    rows.nth(4).click()
+    settled(page)
+    assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
+
+
+@pytest.mark.parametrize("view", ["matrix", "lines", "grid"])
+def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
+    special = tokens("<s> </s>")
+    capture = replace(translation(), maps={"encoder": made("encoder", special, special)})
+    page = show(capture, view=view)
+    page.check("#plain")
+    settled(page)
+    if view == "grid":
+        assert "nothing to show" in page.text_content("#grid")
+    else:
+        assert "none of its tokens is shown" in page.text_content(".pane p")
+    page.uncheck("#plain")
+    settled(page)
+    assert page.locator("#grid canvas, .scroll:visible canvas").count() > 0

@@ -1,0 +1,274 @@
+"""Attention maps as PNG, SVG and PDF."""
+
+import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
+from attnkit.errors import UnavailableError, UsageError
+from attnkit.show import colour
+from attnkit.show import figure as figures
+from attnkit.show.figure import FORMATS, RESOLUTION
+from attnkit.show.map_figure import CELL
+from attnkit.show.map_picture import Picture, picture
+
+matplotlib = pytest.importorskip("matplotlib")
+
+SVG = "{http://www.w3.org/2000/svg}"
+WORDS = ("The", "cat", "is", "tired")
+HOSTILE = (
+    "$x^2$", "$\\frac{", "</text><script>alert(1)</script>", "]]>", "-->", "&amp;", '"x=',
+    "\x1b[31m", "\x9b31m", "\u202eevil", "a\nb\tc", "\ud800", "\u2028", "", "x" * 99,
+)  # fmt: skip
+
+
+def tokens(texts: Sequence[str]) -> tuple[Token, ...]:
+    return tuple(Token(text, number, number) for number, text in enumerate(texts))
+
+
+def maps(
+    layers: int = 1,
+    heads: int = 1,
+    texts: Sequence[str] = WORDS,
+    kind: Kind = "cross",
+    seed: int = 0,
+) -> AttentionMaps:
+    """Rows drawn at random, that sum to 1."""
+    axis = tokens(texts)
+    weights = np.random.default_rng(seed).dirichlet(
+        np.ones(len(axis)), size=(layers, heads, len(axis))
+    )
+    facts = tuple(MapLayer(number, "scaled-dot") for number in range(layers))
+    return AttentionMaps(kind, weights.astype(np.float32), facts, tuple(range(heads)), axis, axis)
+
+
+def captured(made: AttentionMaps, model: str = "toy base seed 1") -> Capture:
+    return Capture("", "", "given", model, {made.kind: made})
+
+
+def draw(*made: AttentionMaps, format: str = "svg", **options: Any) -> Picture:
+    models = ["toy base seed 1", "toy linear seed 1", "third"]
+    captures = [captured(one, model) for one, model in zip(made, models, strict=False)]
+    return picture(captures, made[0].kind, format, **options)
+
+
+def pixels(data: bytes) -> np.ndarray:
+    from matplotlib.image import imread
+
+    return np.asarray(imread(io.BytesIO(data), format="png"))[..., :3]
+
+
+def texts_of(svg: bytes) -> list[str]:
+    return ["".join(node.itertext()) for node in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def images_of(svg: bytes) -> int:
+    return len(list(ET.fromstring(svg).iter(f"{SVG}image")))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: str) -> None:
+    first = draw(maps(), maps(seed=1), format=format).data
+    with matplotlib.rc_context({"font.size": 30, "image.cmap": "jet", "axes.facecolor": "red"}):
+        before = dict(matplotlib.rcParams)
+        assert draw(maps(), maps(seed=1), format=format).data == first
+        assert dict(matplotlib.rcParams) == before
+
+
+def test_each_format_is_what_it_says() -> None:
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    assert {f: draw(maps(), format=f).data[: len(start)] for f, start in starts.items()} == starts
+
+
+def cells(image: np.ndarray) -> np.ndarray:
+    """The colours at the middle of the cells of a map of 2 x 2, found by its black frame."""
+    dark = image.sum(2) < 0.3
+    side = round(CELL[1] * RESOLUTION)
+    left = int(np.argmax(dark.sum(0) > 0.95 * dark.sum(0).max()))
+    top = int(np.argmax(dark[:, left : left + 2 * side].mean(1) > 0.95))
+    middle = [side // 2, side // 2 + side]
+    return np.array([[image[top + y, left + x] for x in middle] for y in middle])
+
+
+@pytest.mark.parametrize(
+    ("scale", "palette"), [("linear", "cividis"), ("row", "cividis"), ("linear", "viridis")]
+)
+def test_a_cell_has_the_colour_of_its_weight(scale: Any, palette: Any) -> None:
+    """The frame is black and cividis begins in dark blue, so weights of zero are avoided."""
+    made = maps(texts=("a", "b"))
+    made.weights[0, 0] = [[0.25, 0.75], [0.5, 0.5]]
+    found = cells(pixels(draw(made, format="png", scale=scale, palette=palette).data))
+    shares = {"linear": [[1 / 3, 1], [2 / 3, 2 / 3]], "row": [[1 / 3, 1], [1, 1]]}[scale]
+    expected = colour.colours(np.array(shares), palette) / 255
+    assert np.abs(found - expected).max() < 0.02
+
+
+def test_text_in_an_svg_is_text() -> None:
+    shown = texts_of(draw(maps()).data)
+    assert [shown.count(word) for word in WORDS] == [2] * len(WORDS)
+    assert "cross attention: scaled-dot (exact), layer 0, head 0" in shown
+    assert "attention weight" in shown
+
+
+def test_hostile_tokens_stay_text() -> None:
+    plain = draw(maps(texts=[f"w{i}" for i in range(len(HOSTILE))]))
+    made = captured(maps(texts=HOSTILE), "$x$ <b> \x1b\u202e")
+    drawn = picture([made], "cross", "svg")
+    elements = [{node.tag for node in ET.fromstring(one.data).iter()} for one in (plain, drawn)]
+    assert elements[0] == elements[1]
+    shown = texts_of(drawn.data)
+    assert shown.count("$x^2$") == shown.count("</text><script>alert(1)\u2026") == 2
+    assert shown.count("\\x1b[31m") == shown.count("a\\nb\\tc") == 2
+    assert "$x$ <b> \\x1b\\u202e" in shown
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", drawn.data.decode("utf-8"))
+
+
+@pytest.mark.parametrize("format", ["png", "pdf"])
+def test_hostile_tokens_are_drawn_in_every_format(format: str) -> None:
+    assert len(draw(maps(texts=HOSTILE), format=format).data) > 5000
+
+
+def test_every_head_has_a_panel_and_there_is_one_colour_bar() -> None:
+    shown = draw(maps(2, 3)).data
+    assert images_of(shown) == 2 * 3 + 1
+    names = ["layer 0", "layer 1", "head 0", "head 1", "head 2", "attention weight"]
+    assert [texts_of(shown).count(name) for name in names] == [1] * 6
+
+
+def test_heads_of_one_layer_are_folded_and_named() -> None:
+    shown = texts_of(draw(maps(1, 6)).data)
+    assert [f"layer 0, head {number}" in shown for number in range(6)] == [True] * 6
+
+
+def test_the_mean_over_heads_is_one_map_a_layer() -> None:
+    made = maps(1, 4)
+    shown = draw(made, mean=True)
+    assert images_of(shown.data) == 2
+    assert any("mean of all heads" in text for text in texts_of(shown.data))
+    same = AttentionMaps("cross", np.repeat(made.weights.mean(1, keepdims=True), 4, 1), made.layers,
+                made.heads, made.queries, made.keys)  # fmt: skip
+    assert draw(same, mean=True, format="png").data == draw(made, mean=True, format="png").data
+
+
+def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -> None:
+    shown = draw(maps(), maps(seed=1))
+    assert images_of(shown.data) == 3 + 2
+    found = texts_of(shown.data)
+    assert "minus toy base seed 1, layer 0, head 0" in found
+    assert found.count("difference of weights") == found.count("attention weight") == 1
+    assert shown.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (maps(texts=("A", "dog", "is", "tired")), "their queries are different tokens"),
+        (maps(layers=2), "they have different layers"),
+        (maps(heads=2), "they have different heads"),
+    ],
+)
+def test_without_a_difference_the_reason_is_told(other: AttentionMaps, reason: str) -> None:
+    shown = draw(maps(), other)
+    assert shown.warnings == (f"no difference of toy linear seed 1 and toy base seed 1: {reason}",)
+    assert "difference of weights" not in texts_of(shown.data)
+
+
+def test_a_difference_of_nothing_is_white() -> None:
+    image = pixels(draw(maps(), maps(), format="png").data)
+    # the last map: right of the middle, and the diverging colours hold no blue below the middle
+    white = colour.table("difference")[128] / 255
+    assert (np.abs(image - white).max(2) < 0.01).mean() > 0.05
+
+
+@pytest.mark.parametrize("scale", ["linear", "log", "row"])
+@pytest.mark.parametrize(
+    "value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str
+)
+def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
+    """Effective weights are no distribution: rows of zeros, negative and large values occur."""
+    made = maps()
+    made.weights[0, 0, 1] = value
+    assert draw(made, scale=scale).data
+    made.weights[:] = value
+    assert draw(made, scale=scale).data
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
+def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
+    weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)
+    made = AttentionMaps("cross", weights, (MapLayer(0, "dot"),), (0,), tokens(["x"] * queries),
+                tokens(["y"] * keys))  # fmt: skip
+    height, width, _ = pixels(draw(made, format="png").data).shape
+    assert max(height, width) < 9 * RESOLUTION
+
+
+def test_long_axes_keep_readable_labels() -> None:
+    shown = draw(maps(texts=[f"w{i}" for i in range(512)]))
+    labels = [text for text in texts_of(shown.data) if text.startswith("w")]
+    assert 40 < len(labels) / 2 < 120
+    assert labels[:2] == ["w0", "w6"]
+    assert len(shown.data) < 2_000_000
+    assert shown.warnings == ()
+
+
+def test_maps_larger_than_their_pictures_are_pooled_and_say_so() -> None:
+    made = maps(2, 12, texts=[f"w{i}" for i in range(300)])
+    shown = draw(made)
+    assert [w.split(":")[1] for w in shown.warnings] == [" each shows the largest of 2 x 2"]
+    assert len(shown.data) < 3_000_000
+
+
+def test_marks_of_spaces_go_where_every_token_is_a_word() -> None:
+    words = [f"\u2581{word}" for word in WORDS]
+    assert texts_of(draw(maps(texts=words)).data).count("cat") == 2
+    assert texts_of(draw(maps(texts=[*words, "s"])).data).count("\u2581cat") == 2
+
+
+def test_glyphs_without_a_font_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "_candidates", lambda region: [])
+    (warning,) = draw(maps(texts=["\u65e5\u672c", "\ud55c", "\u0939", "a"])).warnings
+    assert warning == (
+        "no installed font has U+0939, U+65E5, U+672C and 1 more, drawn as boxes: install a font, "
+        "such as Debian's fonts-noto-cjk and fonts-noto-core, or see notofonts.github.io"
+    )
+
+
+def test_an_installed_font_with_the_glyphs_is_found() -> None:
+    families, missing = figures.fonts(["\u65e5\u672c"])
+    if missing:
+        pytest.skip("no font with Chinese characters is installed")
+    assert len(families) == 2
+    assert draw(maps(texts=["\u65e5", "\u672c"])).warnings == ()
+    assert families[1].encode() in draw(maps(texts=["\u65e5", "\u672c"])).data
+
+
+@pytest.mark.parametrize(
+    ("text", "region"), [("\u65e5\u306e", " JP"), ("\u65e5\ud55c", " KR"), ("\u65e5", " SC")]
+)
+def test_chinese_characters_are_drawn_for_their_readers(text: str, region: str) -> None:
+    assert figures._region(text) == region
+
+
+def test_a_font_that_cannot_be_read_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    bad = tmp_path / "bad.ttf"
+    bad.write_bytes(b"no font")
+    monkeypatch.setattr(figures, "_candidates", lambda region: [("Bad", str(bad))])
+    assert figures.fonts(["\u65e5"]) == ([figures.BASE], ["\u65e5"])
+
+
+def test_what_is_wrong_is_said_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="'svgg': did you mean svg[?] choose from png, svg, pdf"):
+        draw(maps(), format="svgg")
+    with pytest.raises(UsageError, match="--kind encoder: .* it has cross"):
+        picture([captured(maps())], "encoder", "png")
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=r"pip install 'attnkit\[plot\]'") as error:
+        draw(maps())
+    assert error.value.code == 69

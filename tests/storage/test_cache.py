@@ -1,0 +1,92 @@
+"""A cache folder is complete or absent, whatever happens while it is made."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from attnkit.errors import DataError, OutputPathError
+from attnkit.storage.cache import complete
+
+
+def read(path: Path) -> str:
+    text = (path / "value").read_text()
+    if text == "damaged":
+        raise DataError("value is damaged")
+    return text
+
+
+def write(draft: Path) -> None:
+    (draft / "value").write_text("good")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_finished_folder_is_read_and_not_built_again(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "key"
+    assert complete(path, read, write) == ("good", None)
+
+    def refuse(draft: Path) -> None:
+        raise AssertionError(f"{draft} is built again")
+
+    assert complete(path, read, refuse) == ("good", None)
+    assert names(path.parent) == ["key"]
+
+
+def test_a_damaged_folder_is_rebuilt_and_reported(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.mkdir()
+    (path / "value").write_text("damaged")
+    assert complete(path, read, write) == (
+        "good",
+        f"the damaged cache {path} was rebuilt (value is damaged)",
+    )
+    assert complete(path, read, write) == ("good", None)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt])
+def test_a_fault_while_building_leaves_nothing(tmp_path: Path, fault: type) -> None:
+    def fail(draft: Path) -> None:
+        (draft / "value").write_text("half")
+        raise fault
+
+    with pytest.raises(fault):
+        complete(tmp_path / "key", read, fail)
+    assert [name for name in names(tmp_path) if not name.endswith(".lock")] == []
+    assert complete(tmp_path / "key", read, write)[0] == "good"
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    # No process has this number: it is above the kernel's limit.
+    half = tmp_path / "key.tmp-99999999"
+    half.mkdir()
+    (half / "value").write_text("half")
+    complete(tmp_path / "key", read, write)
+    assert names(tmp_path) == ["key"]
+
+
+def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
+    started, built = threading.Barrier(2), []
+
+    def slow(draft: Path) -> None:
+        built.append(draft)
+        write(draft)
+
+    def run() -> None:
+        started.wait()
+        assert complete(tmp_path / "key", read, slow)[0] == "good"
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+
+
+def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputPathError, match="file"):
+        complete(tmp_path / "file" / "key", read, write)

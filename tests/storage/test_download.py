@@ -1,0 +1,343 @@
+"""Downloads over loopback: what arrives whole and right is kept, anything else leaves nothing."""
+
+import errno
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from attnkit.errors import DataError, OutputError, OutputPathError, UnavailableError
+from attnkit.storage.download import extract, fetch
+from attnkit.storage.files import DISK
+
+BODY = bytes(range(256)) * 4000
+SHA256 = hashlib.sha256(BODY).hexdigest()
+Answer = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers a path by the function that the test put there, and remembers the requests."""
+
+    answers: dict[str, Answer]
+    seen: list[str]
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:
+        self.seen.append(self.path)
+        self.answers[self.path](self)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def head(self, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+
+
+class Server:
+    """A server on loopback with scripted answers."""
+
+    def __init__(self) -> None:
+        kind = type("Scripted", (Handler,), {"answers": {}, "seen": []})
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,))
+        self._thread.start()
+        self.answers: dict[str, Answer] = kind.answers
+        self.seen: list[str] = kind.seen
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+def whole(handler: Handler) -> None:
+    handler.head(Content_Length=str(len(BODY)))
+    handler.wfile.write(BODY)
+
+
+def cut(handler: Handler) -> None:
+    handler.head(Content_Length=str(len(BODY)))
+    handler.wfile.write(BODY[:1000])
+
+
+def refuse(server: Server, path: Path, kind: type[Exception], **options: object) -> str:
+    with pytest.raises(kind) as caught:
+        fetch(f"{server.url}/file", path, wait=0, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    assert list(path.parent.iterdir()) == []
+    return str(caught.value)
+
+
+def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = whole
+    path, steps = tmp_path / "new" / "file", []
+    digest = fetch(
+        f"{server.url}/file",
+        path,
+        SHA256,
+        lambda done, total: steps.append((done, total)),
+        size=len(BODY),
+    )
+    assert (digest, path.read_bytes()) == (SHA256, BODY)
+    assert steps[-1] == (len(BODY), len(BODY))
+    assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+    assert [file.name for file in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_without_announced_length_arrives(server: Server, tmp_path: Path) -> None:
+    def answer(handler: Handler) -> None:
+        handler.head()
+        handler.wfile.write(BODY)
+
+    server.answers["/file"] = answer
+    totals = set()
+    fetch(f"{server.url}/file", tmp_path / "file", None, lambda _, total: totals.add(total))
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert totals == {None}
+
+
+def test_chunks_arrive_and_missing_chunks_are_noticed(server: Server, tmp_path: Path) -> None:
+    def answer(handler: Handler) -> None:
+        handler.protocol_version = "HTTP/1.1"
+        handler.head(Transfer_Encoding="chunked", Connection="close")
+        handler.wfile.write(b"%x\r\n%s\r\n" % (len(BODY), BODY))
+        if len(handler.seen) > 1:
+            handler.wfile.write(b"0\r\n\r\n")
+
+    server.answers["/file"] = answer
+    assert fetch(f"{server.url}/file", tmp_path / "file", SHA256, wait=0) == SHA256
+    assert len(server.seen) == 2
+
+
+def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = lambda handler: (cut if len(handler.seen) < 3 else whole)(handler)
+    assert fetch(f"{server.url}/file", tmp_path / "file", wait=0) == SHA256
+    assert len(server.seen) == 3
+
+
+def test_a_transfer_that_keeps_breaking_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = cut
+    message = refuse(server, tmp_path / "file", UnavailableError)
+    assert message == (
+        "file: the transfer broke off after 1,000 of 1,024,000 bytes (3 tries); to do without, "
+        f"fetch {server.url}/file elsewhere and put it at {tmp_path / 'file'}"
+    )
+
+
+def test_a_busy_server_is_tried_again(server: Server, tmp_path: Path) -> None:
+    def answer(handler: Handler) -> None:
+        whole(handler) if len(handler.seen) > 1 else handler.head(503)
+
+    server.answers["/file"] = answer
+    assert fetch(f"{server.url}/file", tmp_path / "file", wait=0) == SHA256
+
+
+def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = lambda handler: handler.send_error(404)
+    message = refuse(server, tmp_path / "file", UnavailableError)
+    assert message.startswith("file: the server answered 404 Not Found; to do without")
+    assert len(server.seen) == 1
+
+
+def test_a_silent_server_is_given_up(server: Server, tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def answer(handler: Handler) -> None:
+        handler.head(Content_Length=str(len(BODY)))
+        handler.wfile.write(BODY[:1000])
+        handler.wfile.flush()
+        done.wait(10)
+
+    server.answers["/file"] = answer
+    try:
+        message = refuse(server, tmp_path / "file", UnavailableError, timeout=0.05)
+    finally:
+        done.set()
+    assert message.startswith("file: the transfer broke off: timed out (3 tries)")
+
+
+def test_a_server_that_is_not_there_is_named(server: Server, tmp_path: Path) -> None:
+    server.close()
+    message = refuse(server, tmp_path / "file", UnavailableError)
+    assert message.startswith("file: no connection: ")
+    assert "refused (3 tries)" in message
+
+
+def test_a_wrong_hash_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = whole
+    message = refuse(server, tmp_path / "file", DataError, sha256="0" * 64)
+    assert f"SHA-256 is {SHA256}, {'0' * 64} was expected" in message
+    assert len(server.seen) == 1
+
+
+def test_a_wrong_size_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = whole
+    message = refuse(server, tmp_path / "file", DataError, size=1000)
+    assert "has 1,024,000 bytes, 1,000 were expected" in message
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_over_the_limit_is_refused(server: Server, tmp_path: Path, announced: bool) -> None:
+    def answer(handler: Handler) -> None:
+        handler.head(**({"Content_Length": str(len(BODY))} if announced else {}))
+        handler.wfile.write(BODY)
+
+    server.answers["/file"] = answer
+    message = refuse(server, tmp_path / "file", DataError, limit=300_000)
+    assert "larger than the 300,000 bytes" in message
+
+
+def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = lambda handler: handler.head(302, Location="/elsewhere")
+    server.answers["/elsewhere"] = whole
+    assert fetch(f"{server.url}/file", tmp_path / "file") == SHA256
+
+
+@pytest.mark.parametrize(
+    ("location", "kind", "message"),
+    [
+        ("http://example.org/file", DataError, "redirects to http://example.org/file: only https"),
+        ("file:///etc/passwd", UnavailableError, "the server answered 302"),
+        ("https://[broken/file", UnavailableError, "not an address"),
+        ("/file", UnavailableError, "infinite loop"),
+    ],
+)
+def test_redirects_elsewhere_than_https_are_refused(
+    server: Server, tmp_path: Path, location: str, kind: type[Exception], message: str
+) -> None:
+    server.answers["/file"] = lambda handler: handler.head(302, Location=location)
+    assert message in refuse(server, tmp_path / "file", kind)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://example.org/x", "ftp://127.0.0.1/x", "file:///etc/passwd", "https:x", ""]
+)
+def test_only_https_is_downloaded(tmp_path: Path, url: str) -> None:
+    with pytest.raises(DataError, match="only https addresses are downloaded"):
+        fetch(url, tmp_path / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_offline_says_what_to_fetch_and_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    if by == "variable":
+        monkeypatch.setenv("ATTNKIT_OFFLINE", "1")
+    with pytest.raises(UnavailableError) as caught:
+        fetch("https://example.org/train.en", tmp_path / "train.en", offline=by == "flag")
+    assert str(caught.value) == (
+        "train.en: downloads are off (--offline or ATTNKIT_OFFLINE); to do without, fetch "
+        f"https://example.org/train.en elsewhere and put it at {tmp_path / 'train.en'}"
+    )
+
+
+def test_a_stopped_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    def stop(done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    server.answers["/file"] = whole
+    with pytest.raises(KeyboardInterrupt):
+        fetch(f"{server.url}/file", tmp_path / "file", None, stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_failed_keeps_the_old_file(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    server.answers["/file"] = whole
+    with pytest.raises(DataError):
+        fetch(f"{server.url}/file", path, "0" * 64)
+    assert path.read_bytes() == b"old"
+
+
+def test_a_place_that_cannot_be_written_is_named(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"in the way")
+    with pytest.raises(OutputPathError, match="file"):
+        fetch(f"{server.url}/x", tmp_path / "file" / "below")
+
+
+def test_a_full_disk_leaves_nothing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: object, data: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    server.answers["/file"] = whole
+    monkeypatch.setattr(DISK, "write", full)
+    message = refuse(server, tmp_path / "file", OutputError)
+    assert "No space left on device" in message
+
+
+def pack(path: Path, members: list[tuple[tarfile.TarInfo, bytes]], mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for info, content in members:
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_named_members_are_extracted_and_no_others(tmp_path: Path, mode: str) -> None:
+    archive = pack(
+        tmp_path / "a.tar",
+        [(member("../evil"), b"x"), (member("d/one"), BODY), (member("two"), b"2")],
+        mode,
+    )
+    out = tmp_path / "out"
+    assert extract(archive, {"d/one": out / "1", "two": out / "2"}) == {
+        "d/one": SHA256,
+        "two": hashlib.sha256(b"2").hexdigest(),
+    }
+    assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
+    assert (out / "1").read_bytes() == BODY
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "out"]
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_are_not_extracted(tmp_path: Path, kind: bytes) -> None:
+    archive = pack(tmp_path / "a.tar", [(member("one", kind, "/etc/passwd"), b"")])
+    with pytest.raises(DataError, match="has no regular file one"):
+        extract(archive, {"one": tmp_path / "out" / "1"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_archives_over_the_limit_are_refused(tmp_path: Path) -> None:
+    archive = pack(tmp_path / "a.tar", [(member("one"), BODY), (member("two"), b"2")])
+    with pytest.raises(DataError, match="holds more than 1,000 bytes"):
+        extract(archive, {"two": tmp_path / "2"}, limit=1000)
+
+
+@pytest.mark.parametrize("fault", ["cut", "flipped", "checksum", "text", "empty"])
+def test_damaged_archives_are_refused_and_leave_nothing(tmp_path: Path, fault: str) -> None:
+    archive = pack(tmp_path / "a.tar", [(member("one"), BODY), (member("two"), b"2")])
+    data = bytearray(archive.read_bytes())
+    half = len(data) // 2
+    if fault in ("flipped", "checksum"):
+        data[half if fault == "flipped" else -6] ^= 0xFF
+    archive.write_bytes({"cut": data[:half], "text": b"no", "empty": b""}.get(fault, bytes(data)))
+    with pytest.raises(DataError, match=r"a\.tar: (damaged archive|has no regular file)"):
+        extract(archive, {"one": tmp_path / "1", "two": tmp_path / "2"})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]

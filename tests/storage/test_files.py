@@ -1,0 +1,166 @@
+"""Files are whole or absent, and errors of the system have a class and a way out."""
+
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.faults import FAULTS, Faulty, Killed
+
+from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
+from attnkit.storage import files
+
+
+def test_a_file_is_written_and_replaced_with_nothing_left_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "scores.json"
+    files.atomic_write(path, "first, \u00e9")
+    files.atomic_write(path, b"second")
+    assert path.read_bytes() == b"second"
+    assert os.listdir(tmp_path) == ["scores.json"]
+
+
+def test_a_file_comes_in_pieces_and_a_fault_between_them_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "maps.csv"
+    files.atomic_write(path, (b"piece %d\n" % number for number in range(3)))
+    assert path.read_text() == "piece 0\npiece 1\npiece 2\n"
+    with pytest.raises(ZeroDivisionError):
+        files.atomic_write(path, (b"%d" % (1 // number) for number in (1, 0)))
+    assert os.listdir(tmp_path) == ["maps.csv"]
+    assert path.read_text().endswith("piece 2\n")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("old", [None, "old content"])
+def test_whatever_operation_fails_the_content_is_old_or_new(
+    tmp_path: Path, fault: str, old: str | None
+) -> None:
+    counter = Faulty()
+    files.atomic_write(tmp_path / "dry", "new content", counter)
+    assert counter.count == 5
+    for at in range(1, counter.count + 1):
+        path = tmp_path / f"{at}"
+        if old is not None:
+            path.write_text(old)
+        with pytest.raises((AttnkitError, Killed)):
+            files.atomic_write(path, "new content", Faulty(at, **FAULTS[fault]))
+        content = path.read_text() if path.exists() else None
+        assert content in (old, "new content")
+        files.remove_leftovers(tmp_path)
+        assert not list(tmp_path.glob("*.tmp-*"))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.ENOSPC, OutputError, "No space left on device; free some space"),
+        (errno.EDQUOT, OutputError, "quota exceeded; free some space"),
+        (errno.EIO, OutputError, "Input/output error; check the disk"),
+        (errno.EACCES, OutputPathError, "Permission denied; choose another place"),
+        (errno.EROFS, OutputPathError, "Read-only file system; choose another place"),
+        (errno.ENOTDIR, OutputPathError, "Not a directory; choose another place"),
+        (errno.EISDIR, OutputPathError, "Is a directory; choose another place"),
+        (errno.ENAMETOOLONG, OutputPathError, "File name too long; choose another place"),
+    ],
+)
+def test_each_error_of_the_system_has_a_class_and_an_advice(
+    tmp_path: Path, number: int, kind: type[AttnkitError], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as error:
+        files.atomic_write(tmp_path / "x", "content", Faulty(2, number))
+    assert str(error.value).startswith(f"{tmp_path / 'x'}: cannot be ")
+
+
+def test_real_obstacles_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    for path in ("file/x", "folder", "missing/x", "n" * 300):
+        with pytest.raises(OutputPathError, match="cannot be created"):
+            files.atomic_write(tmp_path / path, "content")
+    with pytest.raises(OutputPathError, match="file is not a folder"):
+        files.make_folder(tmp_path / "file" / "a" / "b")
+    with pytest.raises(OutputPathError, match="file is not a folder"):
+        files.make_folder(tmp_path / "file")
+
+
+def test_a_device_is_written_in_place_and_a_full_one_is_an_error() -> None:
+    files.atomic_write(Path("/dev/null"), "content")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(OutputError, match="No space left"):
+        files.atomic_write(Path("/dev/full"), "content")
+
+
+def test_a_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = tmp_path / "file"
+    files.temporary(path).symlink_to(victim)
+    with pytest.raises(OutputPathError):
+        files.atomic_write(path, "content")
+    assert victim.read_text() == "precious"
+
+
+def test_only_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    names = [
+        f"a.tmp-{dead.pid}", f"b.tmp-{os.getpid()}", f"c.tmp-{os.getppid()}",
+        "d.tmp-x", "e.tmp-", "f", "g.tmp-\u0663", "h.tmp-" + "9" * 30,
+    ]  # fmt: skip
+    for name in names:
+        (tmp_path / name).write_text("")
+    (tmp_path / f"folder.tmp-{dead.pid}" / "sub").mkdir(parents=True)
+    files.remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted([*names[2:7]])
+    files.remove_leftovers(tmp_path, dead_only=False)
+    assert names[2] not in os.listdir(tmp_path)
+    files.remove_leftovers(tmp_path / "absent")
+
+
+def test_removing_a_folder_does_not_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("kept")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "precious")
+    files.remove(tmp_path / "folder")
+    assert os.listdir(tmp_path) == ["precious"]
+    assert (tmp_path / "precious" / "file").read_text() == "kept"
+
+
+def test_a_hash_is_that_of_the_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc" * 1_000_000)
+    assert files.sha256_file(path) == hashlib.sha256(b"abc" * 1_000_000).hexdigest()
+
+
+def test_what_is_no_file_is_missing_and_never_blocks(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("absent", "pipe", ".", "n" * 300, "nul\0"):
+        with pytest.raises(MissingInputError, match="no such file|not a regular file"):
+            files.sha256_file(tmp_path / name)
+        with pytest.raises(MissingInputError):
+            files.read_json(tmp_path / name)
+
+
+def test_json_that_is_not_an_object_is_refused_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for text, reason in [
+        ("", "not valid JSON: Expecting value"),
+        ("[1]", "must hold a JSON object, holds list"),
+        ('{"a": Infinity}', "Infinity is not a JSON number"),
+        ('{"a": 1}' + " " * 100, "longer than 50 bytes"),
+    ]:
+        path.write_text(text)
+        with pytest.raises(DataError, match=reason) as error:
+            files.read_json(path, limit=50)
+        assert str(error.value).startswith(str(path))
+
+
+def test_too_little_space_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    files.check_space(tmp_path / "a" / "b", 1)
+    with pytest.raises(OutputError, match="MB are free, .* MB are needed"):
+        files.check_space(tmp_path / "a" / "b", free * 2)
