@@ -9,7 +9,7 @@ import pytest
 from helpers.called import Done, called
 from helpers.trained import LENGTH, make_run
 
-from attnkit.cli import main, streams
+from attnkit.cli import console, main, streams
 from attnkit.cli.commands.nbce import BASELINES
 from attnkit.nbce.answer import BASELINES as KNOWN
 from attnkit.nbce.answer import ask
