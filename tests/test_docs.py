@@ -1,8 +1,10 @@
-"""What README.md tells people to type is run, and its recipe is a recipe."""
+"""What the documentation tells people to type is run, and what is generated is current."""
 
+import importlib.util
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,16 @@ from helpers import questioned as asked
 from helpers.shell import attnkit_in
 
 from attnkit.attention import Mask, Shape
-from attnkit.cli import main
-from attnkit.recipe import load
+from attnkit.recipe import load, shipped
 
-README = Path(__file__).parents[1] / "README.md"
-README_TEXT = README.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README_TEXT, re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+BLOCKS = [
+    block
+    for page in (README, DOCS / "recipes.md", DOCS / "mechanisms.md", DOCS / "seeing-attention.md")
+    for block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+]
 COMMANDS = [
     line.removeprefix("$ ")
     for language, block in BLOCKS
@@ -28,13 +34,14 @@ COMMANDS = [
 RECIPE = """task: translation
 data: {corpus: toy-translation, size: 200, max_length: 64}
 tokenizer: {size: 200}
-model: {width: 16, layers: 1, heads: 2, ff: 32}
+model: {width: 16, layers: 2, heads: 4, ff: 32}
 train: {steps: 2, batch_tokens: 500, valid_every: 0, precision: fp32}
 search: {method: greedy, max_length: 5}
 """
 (EXAMPLE,) = [block for language, block in BLOCKS if language == "python"]
 OWN = ["data.corpus=null", "data.size=null"]
 QUICK = ["--lengths", "16", "--repeats", "1"]
+SHORT = ["data.size=200", "train.steps=2", "train.valid_every=0", "search.max_length=3"]
 
 
 def prepare(folder: Path) -> None:
@@ -54,9 +61,11 @@ def prepare(folder: Path) -> None:
     text = "Boris Dorn lives in Corvo . Anna Falk lives in Brevik ."
     (folder / "book.txt").write_text(text, encoding="utf-8")
     (folder / "passages.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
-    (folder / "runs" / "quickstart").mkdir()
     for variant in load("quickstart").variants:
-        (folder / "runs" / "quickstart" / variant).symlink_to(folder / "runs" / "recipe" / "base")
+        shutil.copytree(folder / "runs" / "recipe" / "base", folder / "runs" / "quickstart" / variant)
+    (folder / "runs" / "translation" / "multi30k").mkdir(parents=True)
+    vanilla = folder / "runs" / "translation" / "multi30k" / "vanilla"
+    vanilla.symlink_to(folder / "runs" / "recipe" / "base")
 
 
 def test_the_two_commands_are_one_line_each() -> None:
@@ -66,16 +75,19 @@ def test_the_two_commands_are_one_line_each() -> None:
     assert f"\n{start}'.[test]' && .venv/bin/pytest\n" in text
 
 
-def test_commands_of_the_readme_run(tmp_path: Path) -> None:
-    assert len(COMMANDS) >= 2
+def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
+    """Those of docs/long-context.md have a test of their own."""
+    assert len(COMMANDS) >= 12
     prepare(tmp_path)
     for number, command in enumerate(COMMANDS):
         before, _, words = command.rpartition("attnkit ")
         text = shlex.split(before)[1] + "\n" if before else ""
         extra = OWN if words.startswith("train") and "data.train" in words else []
-        out = ["--out", f"own{number}"] if words.startswith("train") else []
-        out += QUICK if words.startswith("bench") else []
-        done = attnkit_in(tmp_path)(*shlex.split(words), *extra, *out, stdin=text)
+        if words.startswith("train") and "--out" not in words:
+            extra += ["--out", f"own{number}"]
+        extra = extra + (QUICK if words.startswith("bench") else [])
+        extra = extra + (SHORT if words.startswith("train quickstart") else [])
+        done = attnkit_in(tmp_path)(*shlex.split(words), *extra, stdin=text)
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout or "wrote" in done.stderr
 
@@ -97,22 +109,28 @@ def test_the_example_has_15_lines_and_is_what_it_says() -> None:
     torch.testing.assert_close(cosine.weights(q, k, k, mask), expected)
 
 
-def test_the_table_of_mechanisms_is_what_the_command_prints(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["mechanisms", "--format", "markdown"]) == 0
-    table = capsys.readouterr().out.partition("\n\n")[0]
-    missing = [line for line in table.split("\n") if line not in README_TEXT.split("\n")]
-    assert not missing, "`attnkit mechanisms --format markdown` into README.md"
-    assert table in README_TEXT
+def test_generated_parts_are_current() -> None:
+    spec = importlib.util.spec_from_file_location("reference", DOCS / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+    page = (DOCS / "mechanisms.md").read_text(encoding="utf-8")
+    assert reference.mechanisms(page) == page, "run: python docs/reference.py"
+    keys = (DOCS / "recipe-keys.md").read_text(encoding="utf-8")
+    assert reference.recipe_keys() == keys, "run: python docs/reference.py"
 
 
-def test_files_that_the_readme_names_are_there() -> None:
+def test_every_shipped_recipe_is_in_the_table_of_the_readme() -> None:
+    """Short forms are explained under it."""
     text = README.read_text(encoding="utf-8")
-    for name in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (README.parent / name).exists(), name
+    for name in shipped():
+        assert f"| `{name}` |" in text or name.endswith("-quick"), name
 
 
-@pytest.mark.parametrize("word", ["@@", "TODO"])
-def test_nothing_is_left_to_fill_in(word: str) -> None:
-    assert word not in README.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_names_are_there_and_nothing_is_left_to_fill_in(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for name in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / name).exists(), name
+    assert not re.search("@@|TODO", text)

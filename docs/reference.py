@@ -1,0 +1,83 @@
+"""Write the generated parts of the documentation: the table of mechanisms and the keys of recipes.
+
+python docs/reference.py
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from attnkit.recipe.json_schema import json_schema
+
+HERE = Path(__file__).parent
+
+
+def mechanisms(page: str) -> str:
+    """docs/mechanisms.md with the table that `attnkit mechanisms --format markdown` prints."""
+    command = [sys.executable, "-m", "attnkit", "mechanisms", "--format", "markdown"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    table = printed.partition("\n\n")[0]
+    return re.sub(r"\| mechanism \|.*?\n(?=\n)", lambda _: table + "\n", page, flags=re.DOTALL)
+
+
+def recipe_keys() -> str:
+    """A table for each section of a recipe: key, values, default and meaning."""
+    schema = json_schema()
+    parts = ["# Recipe keys\n\nGenerated from the schema by `python docs/reference.py`.\n"]
+    for section, reference in schema["properties"].items():
+        definition = _resolved(schema, reference)
+        if section == "variants" or "properties" not in definition:
+            continue
+        parts.append(f"\n## {section}\n\n{definition['description']}\n\n")
+        parts.append("| key | values | default | meaning |\n|---|---|---|---|\n")
+        for key, value in definition["properties"].items():
+            cells = (f"`{key}`", _values(schema, value), _default(value), _description(value))
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
+    return "".join(parts)
+
+
+def _resolved(schema: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    name = value.get("$ref", "").rpartition("/")[2]
+    return schema["$defs"][name] if name else value
+
+
+def _values(schema: dict[str, Any], value: dict[str, Any]) -> str:
+    """The values that a key takes, in words."""
+    if "anyOf" in value:
+        return ", or ".join(dict.fromkeys(_values(schema, one) for one in value["anyOf"]))
+    if "$ref" in value:
+        inner = _resolved(schema, value).get("properties")
+        return "{" + ", ".join(inner) + "}" if inner else "a mechanism"
+    if "enum" in value or "const" in value:
+        return ", ".join(f"`{one}`" for one in value.get("enum", [value.get("const")]))
+    if value.get("type") == "array":
+        items = value.get("items") or value["prefixItems"][0]
+        return f"list of {_values(schema, items)}"
+    low, high = value.get("minimum"), value.get("maximum")
+    words = {"integer": "whole number", "string": "text", "boolean": "`true`, `false`"}
+    word = words.get(value.get("type", ""), str(value.get("type", "mapping")))
+    if low is not None and high is not None and high < 2**31 - 1:
+        return f"{word} from {low:g} to {high:g}"
+    return word if low is None else f"{word}, at least {low:g}"
+
+
+def _default(value: dict[str, Any]) -> str:
+    return f"`{json.dumps(value['default'])}`" if "default" in value else ""
+
+
+def _description(value: dict[str, Any]) -> str:
+    return " ".join(value.get("description", "").split())
+
+
+def main() -> None:
+    """Write both files."""
+    page = HERE / "mechanisms.md"
+    page.write_text(mechanisms(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (HERE / "recipe-keys.md").write_text(recipe_keys(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
