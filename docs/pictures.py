@@ -1,9 +1,10 @@
-"""Make the pictures of seeing-attention.md: every one is what a command shows.
+"""Make the pictures of the documentation: every one is what a command shows.
 
-    python docs/pictures.py RUN BASE OTHER
+    python docs/pictures.py runs/quickstart [RUN]
 
-RUN is a translation/multi30k run; BASE and OTHER are two variants of quickstart.  Terminals are
-real ones (of a pseudo-terminal); they and the pages are photographed in headless Chromium.
+The first argument is what the quickstart has trained; RUN, a translation/multi30k run, is for most of
+seeing-attention.md.  Terminals are real ones (of a pseudo-terminal); they and the pages are
+photographed in headless Chromium.
 """
 
 import argparse
@@ -24,12 +25,13 @@ from rich.console import Console
 from rich.text import Text
 
 HERE = Path(__file__).parent / "pictures"
+LETTERS = "The poor woman stole the letters."
 HORSE = "A man rides a horse on the beach."
 IT = "The animal didn't cross the street because it was too {}."
 SCREEN = """<style>
-body {{ margin: 0; background: #101418; display: inline-block; padding: 12px 16px }}
+body {{ margin: 0; background: #101418; display: inline-flex; gap: 40px; padding: 12px 16px }}
 pre {{ margin: 0; color: #e6e6e6; font: 13px/1.23 "DejaVu Sans Mono", monospace }}
-{stylesheet}</style><pre>{code}</pre>"""
+</style>{screens}"""
 
 
 def on_terminal(words: list[str], columns: int) -> str:
@@ -54,16 +56,21 @@ def on_terminal(words: list[str], columns: int) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
-def photograph(browser: Browser, name: str, screen: str, columns: int) -> None:
-    """A terminal's text as a PNG."""
+def photograph(browser: Browser, name: str, screens: list[str], columns: int) -> None:
+    """The texts of terminals, side by side, as a PNG."""
+    page = browser.new_page(viewport={"width": 1600, "height": 900})
+    page.set_content(SCREEN.format(screens="".join(html(screen, columns) for screen in screens)))
+    page.locator("body").screenshot(path=HERE / f"{name}.png")
+    page.close()
+
+
+def html(screen: str, columns: int) -> str:
+    """A terminal's text as an element."""
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, file=nowhere, width=columns, color_system="truecolor",
                           force_terminal=True)  # fmt: skip
         console.print(Text.from_ansi(screen), end="")
-        page = browser.new_page()
-        page.set_content(console.export_html(code_format=SCREEN))
-    page.locator("body").screenshot(path=HERE / f"{name}.png")
-    page.close()
+        return console.export_html(code_format="<pre>{code}</pre>", inline_styles=True)
 
 
 def pages(browser: Browser, file: Path) -> None:
@@ -90,32 +97,38 @@ def opened(browser: Browser, file: Path, size: Any, **options: Any) -> Page:
 def main() -> None:
     """Make them all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("run", "base", "other"):
-        parser.add_argument(name)
-    asked = parser.parse_args()
-    HERE.mkdir(exist_ok=True)
-    show = ["visualize-attn", asked.run]
-    pair = ["visualize-attn", asked.base, "The poor woman stole the letters.", "--with",
-            asked.other, "--kind", "encoder"]  # fmt: skip
+    parser.add_argument("quickstart", type=Path)
+    parser.add_argument("run", nargs="?")
+    arguments = parser.parse_args()
+    base, other = (str(arguments.quickstart / v / "seed-1") for v in ("scaled-dot", "linear"))
+    show = ["visualize-attn", base, LETTERS]
     terminals = {
-        "terminal": ([*show, HORSE], 100),
-        "numbers": ([*show, HORSE, "--view", "numbers"], 100),
-        "comparison": ([*pair, "--view", "full"], 120),
-    } | {
-        word: ([*show, IT.format(word), "--kind", "encoder", "--layer", "1", "--head", "2",
-                "--words", "--scale", "row"], 80)
-        for word in ("tired", "narrow")
-    }  # fmt: skip
+        "quickstart": ([["eval", str(arguments.quickstart)], show], 80),
+        "comparison": ([[*show, "--with", other, "--kind", "encoder", "--view", "full"]], 120),
+    }
+    show = ["visualize-attn", str(arguments.run)]
+    if arguments.run:
+        terminals |= {
+            "terminal": ([[*show, HORSE]], 100),
+            "numbers": ([[*show, HORSE, "--view", "numbers"]], 100),
+        } | {
+            word: ([[*show, IT.format(word), "--kind", "encoder", "--layer", "1", "--head", "2",
+                     "--words", "--scale", "row"]], 80)
+            for word in ("tired", "narrow")
+        }  # fmt: skip
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
-        for name, (words, columns) in terminals.items():
-            photograph(browser, name, on_terminal(words, columns), columns)
-        maps = Path(folder, "maps.html")
-        on_terminal([*show, HORSE, "--save", str(maps)], 80)
-        pages(browser, maps)
+        for name, (commands, columns) in terminals.items():
+            screens = [on_terminal(words, columns) for words in commands]
+            photograph(browser, name, screens, columns)
+        if arguments.run:
+            maps = Path(folder, "maps.html")
+            on_terminal([*show, HORSE, "--save", str(maps)], 80)
+            pages(browser, maps)
         browser.close()
-    on_terminal([*show, HORSE, "--layer", "0", "--save", str(HERE / "picture.png")], 80)
+    if arguments.run:
+        on_terminal([*show, HORSE, "--layer", "0", "--save", str(HERE / "picture.png")], 80)
 
 
 if __name__ == "__main__":
