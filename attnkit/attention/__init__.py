@@ -3,13 +3,13 @@
 from attnkit.attention.base import Attention as Attention
 from attnkit.attention.base import Out as Out
 from attnkit.attention.base import Shape as Shape
-from attnkit.attention.base import numbers as numbers
+from attnkit.attention.base import one_head as one_head
 from attnkit.attention.base import whole as whole
 from attnkit.attention.cache import State as State
 from attnkit.attention.cache import append as append
 from attnkit.attention.cache import reorder as reorder
 from attnkit.attention.linear_family import Kernel as Kernel
-from attnkit.attention.linear_family import new_keys as new_keys
+from attnkit.attention.linear_family import real_keys as real_keys
 from attnkit.attention.mask import Mask as Mask
 from attnkit.attention.scored import Scored as Scored
 from attnkit.attention.scored import dot_scores as dot_scores

@@ -35,7 +35,7 @@ class Out(NamedTuple):
     scores: Float[Tensor, "B H T S"] | None = None
 
 
-def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
+def one_head(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
     """Rows of one head, for worked numbers."""
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
@@ -116,7 +116,7 @@ class Attention(nn.Module, ABC):
             self.train(was_training)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor] | None:
+    def worked_number(cls) -> tuple[Tensor, Tensor] | None:
         """The worked number of the file: what the code gives, and what a hand calculation gives.
 
         Two small tensors of equal shape in float64 that agree to six decimals.

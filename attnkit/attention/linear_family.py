@@ -67,7 +67,7 @@ class Kernel(Attention):
             if state is None:
                 raise ValueError("keys and values must come with the first call")
             return Out(self._answer(maps, q, state), state)
-        real = new_keys(mask, k)
+        real = real_keys(mask, k)
         quick = linear_attention_cpu.usable(q, k, v)
         if mask.causal and k.shape[2] > 1:
             if quick and state is None:
@@ -93,7 +93,7 @@ class Kernel(Attention):
         return linear_attention.answer(maps, q, sums).to(q.dtype)
 
 
-def new_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:
+def real_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:
     """Which of the keys that come with this call are real; None where all are known to be."""
     if mask.layout == "packed":
         return None

@@ -38,7 +38,7 @@ def finite(subject: Subject) -> float:
         valid = up_to(33, 28)
         spread = torch.where(valid, 4.0, 50.0).unsqueeze(-1)
         x = (inputs(2, 33) * spread).to(dtype).requires_grad_()
-        y = subject.kept(subject.answer(layer, x, valid), valid).float()
+        y = subject.real_rows(subject.answer(layer, x, valid), valid).float()
         if not y.isfinite().all():
             raise Broken(f"{dtype}: the answer is not finite")
         named = {"the input": x} | dict(layer.named_parameters())
@@ -60,7 +60,7 @@ def precise(subject: Subject) -> float:
         x, found = inputs(1, length).float(), []
         for layer, tokens in ((short, x), (copy.deepcopy(short).double(), x.double())):
             tokens.requires_grad_()
-            y = subject.kept(subject.answer(layer, tokens, valid), valid)
+            y = subject.real_rows(subject.answer(layer, tokens, valid), valid)
             probe = _drawn(y.double()).to(y.dtype)
             (slope,) = torch.autograd.grad((y * probe).sum(), tokens)
             found.append((y.double(), slope.double()))
@@ -110,7 +110,7 @@ def _difference(
 
 def _total(subject: Subject, layer: MultiHead, x: Tensor, valid: Tensor) -> Tensor:
     """A random sum of all answers that count."""
-    kept = subject.kept(subject.answer(layer, x, valid), valid)
+    kept = subject.real_rows(subject.answer(layer, x, valid), valid)
     return (kept * _drawn(kept)).sum()
 
 
@@ -206,7 +206,7 @@ def _normalised(maps: Tensor) -> Tensor:
 
 def worked(subject: Subject) -> float:
     """What the class gives for the worked number of its file, against the hand calculation."""
-    found = type(subject.layer.mechanism).worked()
+    found = type(subject.layer.mechanism).worked_number()
     if found is None:
         raise NotApplicable("its class has no worked number")
     return close(*found, "the worked number", WORKED)

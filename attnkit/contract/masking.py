@@ -68,7 +68,7 @@ def padding(subject: Subject) -> float:
 
 def _answer_and_slope(subject: Subject, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     x = x.clone().requires_grad_()
-    y = subject.kept(subject.answer(subject.layer, x, valid), valid)
+    y = subject.real_rows(subject.answer(subject.layer, x, valid), valid)
     probe = inputs(1, y.shape[0])[0, :, :WIDTH]
     (slope,) = torch.autograd.grad((y * probe).sum(), x)
     return y.detach(), slope
@@ -86,8 +86,8 @@ def batch(subject: Subject) -> float:
         for row in range(3):
             one = slice(row, row + 1)
             alone = _of(subject, x[one], subject.mask(valid[one]), queries[one])
-            got = subject.kept(together[one], valid[one])
-            expected = subject.kept(alone, valid[one])
+            got = subject.real_rows(together[one], valid[one])
+            expected = subject.real_rows(alone, valid[one])
             worst = max(worst, close(got, expected, f"length {length}, row {row}"))
     return worst
 

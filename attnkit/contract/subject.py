@@ -138,7 +138,9 @@ class Subject:
         merged: Tensor = layer.o(mix(maps, values).transpose(1, 2).flatten(2))
         return merged
 
-    def kept(self, y: Float[Tensor, "B T W"], valid: Bool[Tensor, "B S"]) -> Float[Tensor, "n W"]:
+    def real_rows(
+        self, y: Float[Tensor, "B T W"], valid: Bool[Tensor, "B S"]
+    ) -> Float[Tensor, "n W"]:
         """The answers that count: those of real tokens; all of them in cross attention."""
         return y.flatten(0, 1) if self.role == "cross" else y[valid]
 

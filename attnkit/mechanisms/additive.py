@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.attention.position_tables import per_head, xavier
 from attnkit.errors import UsageError
 from attnkit.kernels.autograd import once_differentiable
@@ -122,7 +122,7 @@ class Additive(Scored):
         self.key = nn.Parameter(xavier(shape.heads, shape.head_width, units))
         self.out = nn.Parameter(xavier(shape.heads, units, 1).squeeze(-1))
 
-    def kept(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S u"]:
+    def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S u"]:
         """W_k k."""
         return per_head(k, self.key, None)
 
@@ -142,13 +142,13 @@ class Additive(Scored):
         return scores.transpose(0, 1)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         with torch.no_grad():
             mechanism.query.fill_(1)
             mechanism.key.fill_(1)
             mechanism.out.fill_(math.log(3) / math.tanh(1))
-        q, k = numbers((1,)), numbers((-1,), (0,))
+        q, k = one_head((1,)), one_head((-1,), (0,))
         mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
-        return mechanism.weights(q, k, k, mask), numbers((0.25, 0.75))
+        return mechanism.weights(q, k, k, mask), one_head((0.25, 0.75))

@@ -18,7 +18,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
+from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, real_keys
 from attnkit.kernels import linear_attention, linear_attention_cpu
 
 KEYS = linear_attention.FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
@@ -56,7 +56,7 @@ class Efficient(Attention):
             raise ValueError("efficient needs queries")
         quick = linear_attention_cpu.usable(q, k, v)
         if k is not None and v is not None:
-            real = new_keys(mask, k)
+            real = real_keys(mask, k)
             if quick:
                 new = linear_attention_cpu.key_sums(KEYS, k, v, real)
             else:
@@ -75,9 +75,9 @@ class Efficient(Attention):
         return Out(y.to(q.dtype), state)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3))
-        x = numbers((1, 0), (0, 2), (1, 1))
+        x = one_head((1, 0), (0, 2), (1, 1))
         maps = mechanism.weights(x, x, x, Mask.packed(3, x.device, causal=False))
-        return maps[:, :, :1], numbers((0.332953, 0.292490, 0.374557))
+        return maps[:, :, :1], one_head((0.332953, 0.292490, 0.374557))

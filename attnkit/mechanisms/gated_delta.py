@@ -32,7 +32,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
+from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, real_keys
 from attnkit.kernels.linear_attention import widest
 from attnkit.kernels.recurrence import scan
 
@@ -82,7 +82,7 @@ class GatedDelta(Attention):
             raise ValueError("gated-delta needs queries, keys, values and gates at every call")
         kind = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
-        real = new_keys(mask, k)
+        real = real_keys(mask, k)
         if real is not None:
             pads = ~real[:, None, :, None]
             k, v, gates = (x.masked_fill(pads, 0) for x in (k, v, gates))
@@ -104,14 +104,14 @@ class GatedDelta(Attention):
         return -rate * speed, gates[..., 1].sigmoid()
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         nn.init.zeros_(mechanism.log_rate)
         nn.init.zeros_(mechanism.step_bias)
-        x, gates = numbers((1,), (1,)), numbers((0, 0), (0, 0))
+        x, gates = one_head((1,), (1,)), one_head((0, 0), (0, 0))
         mask = Mask.packed(2, x.device, causal=True)
-        return mechanism.weights(x, x, x, mask, gates=gates), numbers((0.5, 0), (0.125, 0.5))
+        return mechanism.weights(x, x, x, mask, gates=gates), one_head((0.5, 0), (0.125, 0.5))
 
 
 def one_step(

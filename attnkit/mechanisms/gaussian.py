@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.kernels.autograd import once_differentiable
 from attnkit.mechanisms import dot
 
@@ -98,11 +98,11 @@ class Gaussian(Scored):
         return None if y is None else y[..., : v.shape[-1]]
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=3))
-        q, k, v = numbers((57,)), numbers((51,), (56,), (58,)), numbers((40,), (43,), (48,))
+        q, k, v = one_head((57,)), one_head((51,), (56,), (58,)), one_head((40,), (43,), (48,))
         mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
         far, near = math.exp(-18), math.exp(-0.5)
         exact = (40 * far + 91 * near) / (far + 2 * near)  # 45.49999993
-        return mechanism(q, k, v, mask).y, numbers((exact,))
+        return mechanism(q, k, v, mask).y, one_head((exact,))

@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Shape, numbers
+from attnkit.attention import Kernel, Mask, Shape, one_head
 from attnkit.errors import UsageError
 
 
@@ -83,14 +83,14 @@ class LinearAttention(Kernel):
         return _with_one(k, 1.0) if self.feature_map == "taylor" else k
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; both directions, one below the other."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; both directions, one below the other."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3))
-        x = numbers((1, 0), (0, 1), (1, 1))
+        x = one_head((1, 0), (0, 1), (1, 1))
         masks = (Mask.packed(3, x.device, causal=causal) for causal in (False, True))
         got = torch.cat([mechanism(x, x, x, mask).y for mask in masks], 2)
         both = ((11 / 15, 10 / 15), (10 / 15, 11 / 15), (0.7, 0.7))
-        return got, numbers(*both, (1, 0), (4 / 9, 5 / 9), (0.7, 0.7))
+        return got, one_head(*both, (1, 0), (4 / 9, 5 / 9), (0.7, 0.7))
 
 
 def _with_one(x: Tensor, one: float) -> Tensor:

@@ -26,8 +26,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
-from attnkit.attention.mask import full, pads_last, take
+from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, whole
+from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.attention.position_tables import check_length, per_head
 from attnkit.errors import UsageError
 
@@ -70,12 +70,12 @@ class Linformer(Attention):
         """See `Attention.forward`; whole sequences only, so there is no state."""
         q, k, v = whole("linformer", q, k, v, state, prior, bias)
         check_length(mask, self.project_k.shape[1], "linformer")
-        if not full(mask):
+        if not unpadded(mask):
             hidden = ~mask.valid[:, None, :, None]
             k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
             order = pads_last(mask)
             if order is not None:
-                k, v = take(k, order), take(v, order)
+                k, v = gather_columns(k, order), gather_columns(v, order)
         reach = min(k.shape[2], self.project_k.shape[1])  # what lies beyond are pads
         k, v = k[:, :, :reach], v[:, :, :reach]
         projections = self.project_k[:, :reach], self.project_v[:, :reach]
@@ -111,15 +111,15 @@ class Linformer(Attention):
         return scores.softmax(-1) @ values
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), rank=2).double()
         with torch.no_grad():
             mechanism.project_k.copy_(torch.eye(2))
             mechanism.project_v.copy_(torch.tensor(((1, 2), (0, 4))))
-        q, k = numbers((1,), (1,)), numbers((math.log(3),), (0,))
+        q, k = one_head((1,), (1,)), one_head((math.log(3),), (0,))
         mask = Mask.packed(2, q.device, causal=False)
-        return mechanism.weights(q, k, k, mask)[:, :, :1], numbers((1.25, 1))
+        return mechanism.weights(q, k, k, mask)[:, :, :1], one_head((1.25, 1))
 
 
 def _slots(

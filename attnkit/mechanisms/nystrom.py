@@ -27,8 +27,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
-from attnkit.attention.mask import full, pads_last, take
+from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, whole
+from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.errors import UsageError
 
 STEPS = 6
@@ -52,7 +52,7 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, mask: Mask, most: int) -> "Segments":
         """Segments of real tokens, at most `most` a row and fewer than columns."""
-        if mask.k_pos.shape[1] % most == 0 and full(mask):
+        if mask.k_pos.shape[1] % most == 0 and unpadded(mask):
             return cls(most)
         real = mask.valid.sum(1, keepdim=True)  # [b, 1]
         own = real.clamp_max(most)
@@ -173,7 +173,7 @@ class Nystrom(Attention):
             raise ValueError(
                 f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"
             )
-        packed = full(mask)
+        packed = unpadded(mask)
         visible = None
         if not packed:
             # a row of pads only sees them all, and is emptied in the end
@@ -222,15 +222,15 @@ class Nystrom(Attention):
         order = None if packed else pads_last(mask)
         if not packed:
             v = v.masked_fill(~mask.valid[:, None, :, None], 0)
-        v = v if order is None else take(v, order)
+        v = v if order is None else gather_columns(v, order)
         y = F.conv2d(v, taps, padding=(taps.shape[2] // 2, 0), groups=v.shape[1])
-        return y if order is None else take(y, order.argsort(1))
+        return y if order is None else gather_columns(y, order.argsort(1))
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=4), landmarks=2, pinv="exact")
-        q, k = numbers((0,), (1,), (2,), (3,)), numbers((3,), (2,), (1,), (0,))
+        q, k = one_head((0,), (1,), (2,), (3,)), one_head((3,), (2,), (1,), (0,))
         mask = Mask.packed(4, q.device, causal=False)
-        expected = numbers((0.925406, 0.072121, 0.003591, -0.001118))
+        expected = one_head((0.925406, 0.072121, 0.003591, -0.001118))
         return mechanism.weights(q, k, k, mask)[:, :, 3:], expected

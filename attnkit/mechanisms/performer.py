@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Out, Shape, numbers
+from attnkit.attention import Kernel, Mask, Out, Shape, one_head
 from attnkit.errors import UsageError
 from attnkit.kernels import linear_attention
 from attnkit.kernels.onednn import product
@@ -147,14 +147,14 @@ class Performer(Kernel):
             projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), features=2).double()
         mechanism.projection = torch.tensor([[0.0], [math.log(2)]], dtype=torch.float64)
-        q, k = numbers((1,)), numbers((0,), (1,))
+        q, k = one_head((1,)), one_head((0,), (1,))
         maps = mechanism.weights(q, k, k, Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1))
         first = 3 / (3 + 5 * math.exp(-0.5))
-        return maps, numbers((first, 1 - first))
+        return maps, one_head((first, 1 - first))
 
 
 def directions(features: int, width: int, seed: int) -> Float[Tensor, "M D"]:

@@ -23,13 +23,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.attention.position_tables import (
     check_length,
-    columns,
+    columns_at,
     first_layer,
     per_head,
-    reach,
+    position_count,
     xavier,
 )
 from attnkit.errors import UsageError
@@ -70,18 +70,18 @@ class SynthesizerDense(Scored):
         limit = self.weight.shape[2]
         check_length(mask, limit, "synthesizer-dense")
         x = F.relu(q) if self.layers == 2 else q
-        wide = reach(mask, limit)
+        wide = position_count(mask, limit)
         bias = None if self.bias is None else self.bias[:, :wide]
-        return columns(per_head(x, self.weight[..., :wide], bias), mask)
+        return columns_at(per_head(x, self.weight[..., :wide], bias), mask)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; two layers, then one."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; two layers, then one."""
         maps = []
         for layers in (2, 1):
             mechanism = cls(Shape(heads=1, head_width=2, max_length=2), layers=layers).double()
             with torch.no_grad():
-                mechanism.weight.copy_(numbers((0, math.log(3)), (5, 5))[0])
-            q, mask = numbers((1, -1), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
+                mechanism.weight.copy_(one_head((0, math.log(3)), (5, 5))[0])
+            q, mask = one_head((1, -1), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
             maps.append(mechanism.weights(q, None, q, mask)[:, :, :1])
-        return torch.cat(maps, 2), numbers((0.25, 0.75), (0.25, 0.75))
+        return torch.cat(maps, 2), one_head((0.25, 0.75), (0.25, 0.75))

@@ -22,13 +22,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.attention.position_tables import (
     check_length,
-    columns,
+    columns_at,
     first_layer,
     per_head,
-    reach,
+    position_count,
     xavier,
 )
 from attnkit.errors import UsageError
@@ -100,17 +100,17 @@ class SynthesizerFactorizedDense(Scored):
         assert q is not None
         assert isinstance(self.limit, int)
         check_length(mask, self.limit, "synthesizer-factorized-dense")
-        x, length = F.relu(self.first(q)), reach(mask, self.limit)
+        x, length = F.relu(self.first(q)), position_count(mask, self.limit)
         # entries that no column up to `length` reads are not computed
         b = min(length, self.right.shape[2])
         a = -(-length // b) if self.layout == "outer" else min(length, self.left.shape[2])
         left = per_head(x, self.left[..., :a], self.left_bias[:, :a])
         right = per_head(x, self.right[..., :b], self.right_bias[:, :b])
-        return columns(compose(left, right, self.layout, length), mask)
+        return columns_at(compose(left, right, self.layout, length), mask)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; the scores of both layouts."""
-        rows = numbers((1, 2)), numbers((3, 5))
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; the scores of both layouts."""
+        rows = one_head((1, 2)), one_head((3, 5))
         got = torch.cat([compose(*rows, layout, 4) for layout in ("outer", "tile")], 2)
-        return got, numbers((3, 5, 6, 10), (3, 10, 3, 10))
+        return got, one_head((3, 5, 6, 10), (3, 10, 3, 10))
