@@ -3,8 +3,8 @@
 from attnkit.attention.base import Attention as Attention
 from attnkit.attention.base import Out as Out
 from attnkit.attention.base import Shape as Shape
+from attnkit.attention.base import Unscored as Unscored
 from attnkit.attention.base import one_head as one_head
-from attnkit.attention.base import whole as whole
 from attnkit.attention.cache import State as State
 from attnkit.attention.cache import append as append
 from attnkit.attention.cache import reorder as reorder

@@ -6,13 +6,13 @@ from typing import ClassVar
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnkit.attention.base import Attention, Out
+from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
 from attnkit.kernels import causal_linear_attention_cpu, linear_attention, linear_attention_cpu
 
 
-class Kernel(Attention):
+class Kernel(Unscored):
     """y = phi(q) (phi(k)^T v) / (phi(q) sum phi(k)): linear time, constant state when decoding.
 
     A subclass fills `phi_q` and `phi_k`, each position by itself, so that every key gets a weight
@@ -20,8 +20,6 @@ class Kernel(Attention):
     tensor is formed.  Sums are kept in float32 at least.
     """
 
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     exponent: bool = False
@@ -46,26 +44,18 @@ class Kernel(Attention):
         learned = tuple(self.parameters())
         return linear_attention.FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
 
-    def forward(
+    def attend(
         self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
+        state: State,
+        gates: Tensor | None,
     ) -> Out:
-        """See `Attention.forward`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peaks."""
-        if prior is not None or bias is not None:
-            raise ValueError("a kernel mechanism has no scores: prior and bias cannot be added")
-        if q is None:
-            raise ValueError("a kernel mechanism needs queries")
+        """See `Unscored.attend`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peaks."""
         maps = self.maps()
         if k is None or v is None:
-            if state is None:
-                raise ValueError("keys and values must come with the first call")
             return Out(self._answer(maps, q, state), state)
         real = real_keys(mask, k)
         quick = linear_attention_cpu.usable(q, k, v)

@@ -68,7 +68,7 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
     """
     known, able = facts(word), capable(word, options)
     made = load(word)(shape, **options)
-    for name in ("uses", "causal", "cross", "positions", "cost", "why"):
+    for name in ("uses", "causal", "cross", "positions", "cost", "quadratic", "why"):
         if getattr(able, name) != getattr(known, name):
             setattr(made, name, getattr(able, name))
     return made

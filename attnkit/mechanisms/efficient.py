@@ -15,22 +15,19 @@ Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the 
 
 from typing import ClassVar
 
-from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, real_keys
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
 from attnkit.kernels import linear_attention, linear_attention_cpu
 
 KEYS = linear_attention.FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
 QUERIES = linear_attention.FeatureMaps(lambda q: q.softmax(-1), lambda k, _: k, exponent=False)
 
 
-class Efficient(Attention):
+class Efficient(Unscored):
     """Two softmaxes, neither over scores; cost T*D*E."""
 
     causal: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     why: ClassVar[str] = (
@@ -38,22 +35,16 @@ class Efficient(Attention):
         " linear with feature_map: softmax"
     )
 
-    def forward(
+    def attend(
         self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
+        state: State,
+        gates: Tensor | None,
     ) -> Out:
-        """See `Attention.forward`.  State: sums e^k [v, 1] and the peak of each channel."""
-        if prior is not None or bias is not None:
-            raise ValueError("efficient has no scores: prior and bias cannot be added")
-        if q is None:
-            raise ValueError("efficient needs queries")
+        """See `Unscored.attend`.  State: sums e^k [v, 1] and the peak of each channel."""
         quick = linear_attention_cpu.usable(q, k, v)
         if k is not None and v is not None:
             real = real_keys(mask, k)
@@ -64,8 +55,6 @@ class Efficient(Attention):
                     *linear_attention.prepare(KEYS, k, v, real), KEYS.exponent
                 )
             state = linear_attention.merge(state, new)
-        if state is None:
-            raise ValueError("keys and values must come with the first call")
         context = linear_attention.quotient(state[0])  # [B, H, D, E]
         if quick:
             return Out(

@@ -28,11 +28,10 @@ import math
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, real_keys
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
 from attnkit.kernels.linear_attention import widest
 from attnkit.kernels.recurrence import scan
 
@@ -44,15 +43,13 @@ RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
 """Where exp(log_rate) and softplus(step_bias) start."""
 
 
-class GatedDelta(Attention):
+class GatedDelta(Unscored):
     """A decaying memory with the delta rule; cost T*D*E."""
 
     uses: ClassVar[str] = "qkvg"
     gates: ClassVar[int] = 2
     cross: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     why: ClassVar[str] = "its memory is written by one sequence, from left to right"
@@ -64,21 +61,17 @@ class GatedDelta(Attention):
         self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
         self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
 
-    def forward(
+    def attend(
         self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
+        state: State,
+        gates: Tensor | None,
     ) -> Out:
-        """See `Attention.forward`.  State: S^T [B, H, D, E]."""
-        if prior is not None or bias is not None:
-            raise ValueError("gated-delta has no scores: prior and bias cannot be added")
-        if q is None or k is None or v is None or gates is None:
+        """See `Unscored.attend`.  State: S^T [B, H, D, E]."""
+        if k is None or v is None or gates is None:
             raise ValueError("gated-delta needs queries, keys, values and gates at every call")
         kind = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))

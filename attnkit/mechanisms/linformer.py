@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, whole
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head
 from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.attention.position_tables import check_length, per_head
 from attnkit.errors import UsageError
@@ -35,16 +35,15 @@ PLAIN_UP_TO = 256
 """On a CPU the plain products beat the fused kernel up to about this many queries."""
 
 
-class Linformer(Attention):
+class Linformer(Unscored):
     """Attention to `rank` mixtures of keys; cost T*rank*D."""
 
     causal: ClassVar[bool] = False
     cross: ClassVar[bool] = False
     limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*rank*D"
     normalised: ClassVar[bool] = False
+    whole_sequences: ClassVar[bool] = True
     why: ClassVar[str] = "its slots mix the keys of one whole sequence, later tokens included"
 
     def __init__(self, shape: Shape, *, rank: int = 128) -> None:
@@ -56,19 +55,18 @@ class Linformer(Attention):
         self.project_k = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
         self.project_v = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
 
-    def forward(
+    def attend(
         self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
+        state: State,
+        gates: Tensor | None,
     ) -> Out:
-        """See `Attention.forward`; whole sequences only, so there is no state."""
-        q, k, v = whole("linformer", q, k, v, state, prior, bias)
+        """See `Unscored.attend`; whole sequences only, so there is no state."""
+        assert k is not None
+        assert v is not None
         check_length(mask, self.project_k.shape[1], "linformer")
         if not unpadded(mask):
             hidden = ~mask.valid[:, None, :, None]

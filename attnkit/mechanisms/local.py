@@ -24,6 +24,7 @@ class Local(Pattern):
     """softmax(q k^T / sqrt(D)) v over the keys at most `window` away; cost T*window*D."""
 
     cost: ClassVar[str] = "T*window*D"
+    quadratic: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, *, window: int = 32) -> None:
         super().__init__(shape, at_least("local", "window", window, 0), None)

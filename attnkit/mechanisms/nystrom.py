@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, one_head, whole
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head
 from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.errors import UsageError
 
@@ -121,14 +121,13 @@ def weights_of(
     return scores.softmax(-1)
 
 
-class Nystrom(Attention):
+class Nystrom(Unscored):
     """Attention through landmarks; cost T*landmarks*D."""
 
     causal: ClassVar[bool] = False
     cross: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*landmarks*D"
+    whole_sequences: ClassVar[bool] = True
     why: ClassVar[str] = "its landmarks are means over one whole sequence, later tokens included"
 
     filter: nn.Parameter | None
@@ -156,19 +155,18 @@ class Nystrom(Attention):
             self.filter = nn.Parameter(torch.empty(shape.heads, 1, conv, 1))
             nn.init.kaiming_uniform_(self.filter, a=5**0.5)
 
-    def forward(
+    def attend(
         self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
+        state: State,
+        gates: Tensor | None,
     ) -> Out:
-        """See `Attention.forward`; whole sequences only, so there is no state."""
-        q, k, v = whole("nystrom", q, k, v, state, prior, bias)
+        """See `Unscored.attend`; whole sequences only, so there is no state."""
+        assert k is not None
+        assert v is not None
         if q.shape[2] != k.shape[2]:
             raise ValueError(
                 f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"

@@ -90,11 +90,11 @@ class Performer(Kernel):
         self.register_buffer("projection", torch.empty(features, width).copy_(drawn))
         self._counted = (-1, 0)
 
-    def forward(self, *inputs: Any, **named: Any) -> Out:
-        """See `Attention.forward`; a training call is counted."""
+    def attend(self, *inputs: Any) -> Out:
+        """See `Kernel.attend`; a training call is counted."""
         if self.training and self.redraw_every and self.projection is not None:
             self._count(self.projection)
-        return super().forward(*inputs, **named)
+        return super().attend(*inputs)
 
     def maps(self) -> linear_attention.FeatureMaps:
         """See `Kernel.maps`; a copy of directions that another call could replace."""
