@@ -9,7 +9,9 @@ from torch import Tensor
 from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.kernels import causal_linear_attention_cpu, linear_attention, linear_attention_cpu
+from attnkit.kernels.causal_linear_attention_cpu import causal
+from attnkit.kernels.linear_attention import FeatureMaps, merge
+from attnkit.kernels.linear_attention_cpu import answers, key_sums
 
 
 class Kernel(Unscored):
@@ -39,10 +41,10 @@ class Kernel(Unscored):
     ) -> Float[Tensor, "B H S M"]:
         """Features of the keys, or their logarithms; those of pads are removed afterwards."""
 
-    def maps(self) -> linear_attention.FeatureMaps:
+    def maps(self) -> FeatureMaps:
         """Both maps as they are now, for this call and its backward pass."""
         learned = tuple(self.parameters())
-        return linear_attention.FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
+        return FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
 
     def attend(
         self,
@@ -53,34 +55,15 @@ class Kernel(Unscored):
         state: State,
         gates: Tensor | None,
     ) -> Out:
-        """See `Unscored.attend`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peaks."""
+        """See `Unscored.attend`.  State: `linear_attention.Sums`, phi(k)^T [v, 1] and the peaks."""
         maps = self.maps()
         if k is None or v is None:
-            return Out(self._answer(maps, q, state), state)
+            return Out(answers(maps, q, state), state)
         real = real_keys(mask, k)
-        quick = linear_attention_cpu.usable(q, k, v)
         if mask.causal and k.shape[2] > 1:
-            if quick and state is None:
-                return Out(*causal_linear_attention_cpu.causal(maps, self.chunk, q, k, v, real))
-            phi, values = linear_attention.prepare(maps, k, v, real)
-            features = maps.q(q.to(linear_attention.widest(q.dtype)))
-            y, state = linear_attention.plain_causal(
-                features, phi, values, state, maps.exponent, self.chunk
-            )
-            return Out(y.to(v.dtype), state)
-        if quick and k.shape[2] > 1:
-            new = linear_attention_cpu.key_sums(maps, k, v, real)
-        else:
-            new = linear_attention.add(*linear_attention.prepare(maps, k, v, real), maps.exponent)
-        state = linear_attention.merge(state, new)
-        return Out(self._answer(maps, q, state), state)
-
-    def _answer(
-        self, maps: linear_attention.FeatureMaps, q: Tensor, sums: linear_attention.Sums
-    ) -> Tensor:
-        if q.shape[2] > 1 and linear_attention_cpu.usable(q):
-            return linear_attention_cpu.answers(maps, q, sums)
-        return linear_attention.answer(maps, q, sums).to(q.dtype)
+            return Out(*causal(maps, self.chunk, q, k, v, real, state))
+        state = merge(state, key_sums(maps, k, v, real))
+        return Out(answers(maps, q, state), state)
 
 
 def real_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:

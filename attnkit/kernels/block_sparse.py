@@ -18,20 +18,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
 from attnkit.kernels.sliding_window import Band
 from attnkit.kernels.strided import Strides
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
 
-DEVICE = "cpu"
-"""Where torch's fused kernels answer a query without keys with zeros, and say their sums."""
-
 GROUP = 2**19
 """Numbers in the windows of the keys that are treated at a time."""
 
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+def flash_usable(q: Tensor) -> bool:
+    """Whether torch's fused kernel for the CPU, and its backward pass, may be called."""
+    return usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
 
 
 class _Windows(torch.autograd.Function):
@@ -55,7 +55,7 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     away = band.distances(q.device)
     pattern = (away >= 0 if causal else away >= -window) & (away <= window)
     allowed = band.allowed(pattern, valid, rows, length)
-    if q.device.type == DEVICE:
+    if flash_usable(q):
         y: Tensor = _Near.apply(q, k, v, band, allowed)  # type: ignore[no-untyped-call]
         return y
     part = _in_bands(band, allowed, length)
@@ -84,7 +84,7 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     away = band.distances(q.device)
     pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
     far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
-    if q.device.type == DEVICE:
+    if flash_usable(q):
         y = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
         return y
     parts = (far, _in_bands(band, allowed, length))
@@ -159,7 +159,7 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
 def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
     """All small attentions of one part by torch's fused kernel."""
     bias, causal = part.bias(q.dtype), part.causal
-    if bias is None or q.device.type == DEVICE:
+    if bias is None or flash_usable(q):
         return F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
     # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
     blind = part.blind()
@@ -219,7 +219,7 @@ def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tup
     y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
     logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
     for group in _groups(keys):
-        y[group], logs[group, ..., 0] = _forward(
+        y[group], logs[group, ..., 0] = operator(FLASH)(
             queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
         )
     return band.join(y, q.shape[2]), band.join(logs, q.shape[2])
@@ -236,7 +236,7 @@ def _banded_back(
     q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
     k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
     for group in _groups(keys):
-        q_grad[group], k_part, v_part = _backward(
+        q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
             grads[group],
             queries[group],
             keys[group],
@@ -311,7 +311,7 @@ class _Joint(torch.autograd.Function):
         *kept, allowed = ctx.saved_tensors
         q, k, v, y, logs = kept
         grads = _banded_back(grad, kept, ctx.band, allowed)
-        found = _backward(
+        found = operator(FLASH_BACKWARD)(
             far.queries(grad),
             far.queries(q),
             far.keys(k),
@@ -328,7 +328,7 @@ class _Joint(torch.autograd.Function):
 
 def _far(far: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Answers [B, H, T, D] over the strides, and logarithms of the softmax sums [B, H, T, 1]."""
-    y, sums = _forward(
+    y, sums = operator(FLASH)(
         far.queries(q),
         far.keys(k),
         far.keys(v),

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels.onednn import ONEDNN
+from attnkit.kernels.fast_cpu import PRODUCT, PRODUCT_TIMES, operator, usable
+from attnkit.kernels.onednn import onednn_product
 from attnkit.kernels.sliding_window import Band
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
@@ -115,13 +116,8 @@ class Strides(NamedTuple):
     def suits(self, q: Heads) -> bool:
         """Whether these queries, and keys like them, are answered here."""
         shortest = SHORTEST if self.causal or self.near else SHORTEST_FULL
-        return (
-            ONEDNN is not None
-            and q.dtype == torch.float32
-            and q.device.type == "cpu"
-            and q.shape[2] >= self.rate * shortest
-            and bool(torch.backends.mkldnn.enabled)
-        )
+        long = q.shape[2] >= self.rate * shortest
+        return long and usable(q, operators=(PRODUCT, PRODUCT_TIMES), onednn=True)
 
     def forward(self, q: Heads, k: Heads, v: Heads) -> tuple[Heads, Float[Tensor, "B H T 1"]]:
         """Answers, and logarithms of the softmax sums to base 2."""
@@ -247,9 +243,7 @@ def _times(
     """x w^T + bias."""
     if len(x) > 1:
         return x @ w.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, w.mT)
-    bias = None if bias is None else bias[0]
-    y: Tensor = ONEDNN.default(x, w[0], bias, "none", [], "")  # type: ignore[union-attr]
-    return y
+    return onednn_product(x, w[0], None if bias is None else bias[0])
 
 
 def _times_by(
@@ -261,7 +255,7 @@ def _times_by(
     """(x w^T + bias) other."""
     if len(x) > 1:
         return _times(x, w, bias).mul_(other)
-    y: Tensor = ONEDNN.binary(x, other, w[0], bias[0], "mul")  # type: ignore[union-attr]
+    y: Tensor = operator(PRODUCT_TIMES)(x, other, w[0], bias[0], "mul")
     return y
 
 

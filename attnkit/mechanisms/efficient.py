@@ -18,10 +18,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
-from attnkit.kernels import linear_attention, linear_attention_cpu
+from attnkit.kernels.linear_attention import FeatureMaps, merge, quotient
+from attnkit.kernels.linear_attention_cpu import key_sums
 
-KEYS = linear_attention.FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
-QUERIES = linear_attention.FeatureMaps(lambda q: q.softmax(-1), lambda k, _: k, exponent=False)
+KEYS = FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
 
 
 class Efficient(Unscored):
@@ -45,22 +45,10 @@ class Efficient(Unscored):
         gates: Tensor | None,
     ) -> Out:
         """See `Unscored.attend`.  State: sums e^k [v, 1] and the peak of each channel."""
-        quick = linear_attention_cpu.usable(q, k, v)
         if k is not None and v is not None:
-            real = real_keys(mask, k)
-            if quick:
-                new = linear_attention_cpu.key_sums(KEYS, k, v, real)
-            else:
-                new = linear_attention.add(
-                    *linear_attention.prepare(KEYS, k, v, real), KEYS.exponent
-                )
-            state = linear_attention.merge(state, new)
-        context = linear_attention.quotient(state[0])  # [B, H, D, E]
-        if quick:
-            return Out(
-                linear_attention_cpu.answers(QUERIES, q, (context, None), divide=False), state
-            )
-        y = QUERIES.q(q.to(context.dtype)) @ context
+            state = merge(state, key_sums(KEYS, k, v, real_keys(mask, k)))
+        context = quotient(state[0])  # [B, H, D, E]
+        y = q.to(context.dtype).softmax(-1) @ context
         return Out(y.to(q.dtype), state)
 
     @classmethod
