@@ -11,6 +11,8 @@ from attnkit.attention.cache import reorder as reorder
 from attnkit.attention.linear_family import Kernel as Kernel
 from attnkit.attention.linear_family import real_keys as real_keys
 from attnkit.attention.mask import Mask as Mask
+from attnkit.attention.options import at_least as at_least
+from attnkit.attention.options import one_of as one_of
 from attnkit.attention.scored import Scored as Scored
 from attnkit.attention.scored import dot_scores as dot_scores
 from attnkit.attention.scored import mix as mix

@@ -4,12 +4,29 @@ For mechanisms whose weights are made for N positions: a key at position j has c
 the padding, and a query at position i row i, whatever is cached.
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnkit.attention.base import Shape
 from attnkit.attention.mask import Mask, readable
-from attnkit.errors import UsageError
+from attnkit.attention.options import one_of
+from attnkit.attention.scored import Scored
+
+
+class PositionScored(Scored):
+    """Scores that are made for the N positions of one sequence."""
+
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    why: ClassVar[str] = "its scores have one column for each position of one sequence"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.limit = shape.max_length
 
 
 def aligned(mask: Mask, limit: int) -> bool:
@@ -98,9 +115,8 @@ def first_layer(word: str, reads: str, heads: int, width: int) -> nn.Module:
 
     Raises UsageError unless `reads` is layer or slice.
     """
-    if reads not in ("layer", "slice"):
-        raise UsageError(f"{word}: reads must be layer or slice, got {reads!r}")
-    return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
+    layer = one_of(word, "reads", reads, "layer", "slice") == "layer"
+    return nn.Identity() if layer else SliceLayer(heads, width)
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
-from attnkit.errors import UsageError
 from attnkit.kernels import block_sparse as blocks
 from attnkit.kernels import sliding_window
 
@@ -156,10 +155,3 @@ def trailing(mask: Mask) -> bool:
     if not readable(mask.q_pos):
         return False
     return torch.equal(mask.q_pos, mask.k_pos[:, -mask.q_pos.shape[1] :])
-
-
-def at_least(word: str, option: str, value: int, least: int) -> int:
-    """An option of a pattern, checked.  Raises UsageError where it is too small."""
-    if value < least:
-        raise UsageError(f"{word}: {option} must be at least {least}, got {value}")
-    return value

@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.attention import Mask, Scored, Shape, at_least, one_head
 from attnkit.attention.position_tables import per_head, xavier
-from attnkit.errors import UsageError
 from attnkit.kernels.autograd import once_differentiable
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
@@ -115,9 +114,7 @@ class Additive(Scored):
 
     def __init__(self, shape: Shape, *, hidden: int | None = None) -> None:
         super().__init__(shape)
-        units = shape.head_width if hidden is None else hidden
-        if units < 1:
-            raise UsageError(f"additive: hidden must be 1 or more, got {units}")
+        units = shape.head_width if hidden is None else at_least("additive", "hidden", hidden)
         self.query = nn.Parameter(xavier(shape.heads, shape.head_width, units))
         self.key = nn.Parameter(xavier(shape.heads, shape.head_width, units))
         self.out = nn.Parameter(xavier(shape.heads, units, 1).squeeze(-1))

@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnkit.attention import Mask, Shape, one_head
-from attnkit.attention.sparse_pattern import Pattern, at_least
+from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention.sparse_pattern import Pattern
 
 
 class Atrous(Pattern):

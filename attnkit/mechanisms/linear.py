@@ -33,8 +33,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Shape, one_head
-from attnkit.errors import UsageError
+from attnkit.attention import Kernel, Mask, Shape, at_least, one_head, one_of
 
 
 class LinearAttention(Kernel):
@@ -48,16 +47,13 @@ class LinearAttention(Kernel):
         features: int | None = None,
     ) -> None:
         super().__init__(shape)
-        if features is not None and features < 1:
-            raise UsageError(f"linear: features must be at least 1, got {features}")
-        if feature_map not in ("elu", "taylor", "exp", "softmax"):
-            raise UsageError(
-                f"linear: feature_map must be elu, taylor, exp or softmax, got {feature_map!r}"
-            )
-        self.feature_map = feature_map
+        self.feature_map = one_of(
+            "linear", "feature_map", feature_map, "elu", "taylor", "exp", "softmax"
+        )
         self.exponent = feature_map in ("exp", "softmax")
         self.wide_q = self.wide_k = None
         if features is not None:
+            at_least("linear", "features", features)
             self.chunk = 32 if features <= 64 else 64
             size = (shape.heads, shape.head_width, features)
             self.wide_q = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)

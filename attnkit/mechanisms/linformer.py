@@ -26,10 +26,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head
+from attnkit.attention import Mask, Out, Shape, State, Unscored, at_least, one_head
 from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.attention.position_tables import check_length, per_head
-from attnkit.errors import UsageError
 
 PLAIN_UP_TO = 256
 """On a CPU the plain products beat the fused kernel up to about this many queries."""
@@ -48,10 +47,8 @@ class Linformer(Unscored):
 
     def __init__(self, shape: Shape, *, rank: int = 128) -> None:
         super().__init__(shape)
-        if rank < 1:
-            raise UsageError(f"linformer: rank must be at least 1, got {rank}")
         self.limit = shape.max_length
-        size = (shape.heads, shape.max_length, rank)
+        size = (shape.heads, shape.max_length, at_least("linformer", "rank", rank))
         self.project_k = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
         self.project_v = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
 

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit import mechanisms
-from attnkit.attention import Mask, Scored, Shape, one_head
-from attnkit.errors import UsageError
+from attnkit.attention import Mask, Scored, Shape, one_head, one_of
 
 
 class Mixture(Scored):
@@ -40,11 +39,8 @@ class Mixture(Scored):
         projections: Literal["shared", "own"] = "shared",
     ) -> None:
         super().__init__(shape)
-        if combine not in ("softmax", "sigmoid", "sum"):
-            raise UsageError(f"mixture: combine must be softmax, sigmoid or sum, got {combine!r}")
-        if projections not in ("shared", "own"):
-            raise UsageError(f"mixture: projections must be shared or own, got {projections!r}")
-        self.combine, self.own = combine, projections == "own"
+        self.combine = one_of("mixture", "combine", combine, "softmax", "sigmoid", "sum")
+        self.own = one_of("mixture", "projections", projections, "shared", "own") == "own"
         self.parts = nn.ModuleList()
         for word, options in mechanisms.parts(mechanisms.facts("mixture"), parts):
             self.parts.append(mechanisms.create(word, shape, options))

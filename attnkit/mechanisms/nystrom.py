@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head
+from attnkit.attention import Mask, Out, Shape, State, Unscored, at_least, one_head, one_of
 from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.errors import UsageError
 
@@ -141,13 +141,10 @@ class Nystrom(Unscored):
         conv: int | None = None,
     ) -> None:
         super().__init__(shape)
-        if landmarks < 1:
-            raise UsageError(f"nystrom: landmarks must be at least 1, got {landmarks}")
         if conv is not None and (conv < 1 or conv % 2 == 0):
             raise UsageError(f"nystrom: conv must be an odd number of positions, got {conv}")
-        if pinv not in ("iterative", "exact", "none"):
-            raise UsageError(f"nystrom: pinv must be iterative, exact or none, got {pinv!r}")
-        self.landmarks, self.pinv = landmarks, pinv
+        self.landmarks = at_least("nystrom", "landmarks", landmarks)
+        self.pinv = one_of("nystrom", "pinv", pinv, "iterative", "exact", "none")
         self.register_parameter("filter", None)
         if pinv == "iterative" or conv is not None:
             self.normalised = False  # type: ignore[misc]

@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Out, Shape, one_head
+from attnkit.attention import Kernel, Mask, Out, Shape, at_least, one_head, one_of
 from attnkit.errors import UsageError
 from attnkit.kernels import linear_attention
 from attnkit.kernels.onednn import product
@@ -63,17 +63,14 @@ class Performer(Kernel):
         redraw_every: int = 1000,
     ) -> None:
         super().__init__(shape)
-        if features is not None and features < 1:
-            raise UsageError(f"performer: features must be at least 1, got {features}")
-        if kernel not in ("softmax", "hyperbolic", "relu"):
-            raise UsageError(
-                f"performer: kernel must be softmax, hyperbolic or relu, got {kernel!r}"
-            )
+        if features is not None:
+            at_least("performer", "features", features)
+        self.kernel = one_of("performer", "kernel", kernel, "softmax", "hyperbolic", "relu")
         if redraw_every < 0:
             raise UsageError(
                 f"performer: redraw_every must be at least 0 (0 never redraws), got {redraw_every}"
             )
-        self.kernel, self.redraw_every = kernel, redraw_every
+        self.redraw_every = redraw_every
         self.exponent = kernel != "relu"
         width = shape.head_width
         self.register_buffer("projection", None)

@@ -23,8 +23,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.attention import Mask, Shape, one_head
 from attnkit.attention.position_tables import (
+    PositionScored,
     check_length,
     columns_at,
     first_layer,
@@ -35,15 +36,11 @@ from attnkit.attention.position_tables import (
 from attnkit.errors import UsageError
 
 
-class SynthesizerDense(Scored):
+class SynthesizerDense(PositionScored):
     """softmax(relu(q) W2 + b2) v; cost T*S*D, no keys."""
 
     uses: ClassVar[str] = "qv"
     uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
-    why: ClassVar[str] = "its scores have one column for each position of one sequence"
 
     def __init__(
         self,
@@ -56,7 +53,7 @@ class SynthesizerDense(Scored):
         if layers not in (1, 2):
             raise UsageError(f"synthesizer-dense: layers must be 1 or 2, got {layers}")
         self.first = first_layer("synthesizer-dense", reads, shape.heads, shape.head_width)
-        self.limit, self.layers = shape.max_length, layers
+        self.layers = layers
         size = (shape.heads, shape.head_width, shape.max_length)
         self.weight = nn.Parameter(xavier(*size))
         self.bias = nn.Parameter(torch.zeros(size[0], size[2])) if layers == 2 else None

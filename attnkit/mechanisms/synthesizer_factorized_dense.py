@@ -22,8 +22,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.attention import Mask, Shape, one_head, one_of
 from attnkit.attention.position_tables import (
+    PositionScored,
     check_length,
     columns_at,
     first_layer,
@@ -53,16 +54,12 @@ def compose(
     return left[..., :length] * right[..., :length]
 
 
-class SynthesizerFactorizedDense(Scored):
+class SynthesizerFactorizedDense(PositionScored):
     """softmax(A[j div b] B[j mod b]) v; cost T*S, no keys."""
 
     uses: ClassVar[str] = "qv"
     uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     cost: ClassVar[str] = "T*S"
-    why: ClassVar[str] = "its scores have one column for each position of one sequence"
 
     def __init__(
         self,
@@ -73,21 +70,18 @@ class SynthesizerFactorizedDense(Scored):
         reads: Literal["layer", "slice"] = "layer",
     ) -> None:
         super().__init__(shape)
-        if layout not in ("outer", "tile"):
-            raise UsageError(
-                f"synthesizer-factorized-dense: layout must be outer or tile, got {layout!r}"
-            )
-        self.limit = length = shape.max_length
+        word = "synthesizer-factorized-dense"
+        self.layout = one_of(word, "layout", layout, "outer", "tile")
+        length = shape.max_length
         factors = default_factors(length) if factors is None else factors
         if len(factors) != 2 or min(factors) < 1 or math.prod(factors) != length:
             a, b = default_factors(length)
             raise UsageError(
-                "synthesizer-factorized-dense: factors must be two that multiply to the"
-                f" {length} positions of the layer, such as [{a}, {b}], got {list(factors)}"
+                f"{word}: factors must be two that multiply to the {length} positions of the layer,"
+                f" such as [{a}, {b}], got {list(factors)}"
             )
-        self.layout = layout
         heads, width = shape.heads, shape.head_width
-        self.first = first_layer("synthesizer-factorized-dense", reads, heads, width)
+        self.first = first_layer(word, reads, heads, width)
         self.left, self.right = (nn.Parameter(xavier(heads, width, size)) for size in factors)
         self.left_bias, self.right_bias = (
             nn.Parameter(torch.zeros(heads, size)) for size in factors

@@ -17,29 +17,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, one_head
-from attnkit.attention.position_tables import aligned, check_length, rows_at
+from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention.position_tables import PositionScored, aligned, check_length, rows_at
 from attnkit.errors import UsageError
 
 
-class SynthesizerFactorizedRandom(Scored):
+class SynthesizerFactorizedRandom(PositionScored):
     """softmax(R1[query position] R2[key position]) v; cost T*S*k, no queries, no keys."""
 
     uses: ClassVar[str] = "v"
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
     def __init__(self, shape: Shape, *, rank: int = 8, scale: float = 0.02) -> None:
         super().__init__(shape)
-        if rank < 1:
-            raise UsageError(f"synthesizer-factorized-random: rank must be 1 or more, got {rank}")
+        word = "synthesizer-factorized-random"
         if not 0 < scale < math.inf:
-            raise UsageError(f"synthesizer-factorized-random: scale must be above 0, got {scale}")
-        self.limit = shape.max_length
-        size = (shape.heads, shape.max_length, rank)
+            raise UsageError(f"{word}: scale must be above 0, got {scale}")
+        size = (shape.heads, shape.max_length, at_least(word, "rank", rank))
         each = (scale / rank**0.5) ** 0.5  # so that the sum of k products has the scale
         self.rows = nn.Parameter(torch.randn(size) * each)
         self.columns = nn.Parameter(torch.randn(size) * each)

@@ -19,18 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, one_head
-from attnkit.attention.position_tables import check_length, entries
+from attnkit.attention import Mask, Shape, one_head
+from attnkit.attention.position_tables import PositionScored, check_length, entries
 from attnkit.errors import UsageError
 
 
-class SynthesizerRandom(Scored):
+class SynthesizerRandom(PositionScored):
     """softmax(R[query position, key position]) v; cost T*S*E, no queries, no keys."""
 
     uses: ClassVar[str] = "v"
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
@@ -38,7 +35,6 @@ class SynthesizerRandom(Scored):
         super().__init__(shape)
         if not 0 < scale < math.inf:
             raise UsageError(f"synthesizer-random: scale must be above 0, got {scale}")
-        self.limit = shape.max_length
         table = torch.randn(shape.heads, shape.max_length, shape.max_length) * scale
         if trainable:
             self.table = nn.Parameter(table)

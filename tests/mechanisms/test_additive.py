@@ -92,7 +92,7 @@ def test_the_hidden_width_sets_the_parameters() -> None:
 
     assert own() == 2 * (4 * (4 + 4) + 4)
     assert own(hidden=7) == 2 * (7 * (4 + 4) + 7)
-    with pytest.raises(UsageError, match="hidden must be 1 or more, got 0"):
+    with pytest.raises(UsageError, match="hidden must be at least 1, got 0"):
         own(hidden=0)
 
 

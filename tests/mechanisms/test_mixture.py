@@ -190,7 +190,7 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
         ),
         (
             {"parts": ("dot", {"name": "synthesizer-factorized-random", "rank": 0})},
-            "rank must be 1 or more, got 0",
+            "rank must be at least 1, got 0",
         ),
         (
             {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
