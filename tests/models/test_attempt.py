@@ -51,7 +51,11 @@ def complaint(text: str, *overrides: str) -> str:
         ("local, window: -1", "window", "got -1"),
         ("atrous, rate: 0", "rate", "got 0"),
         ("sparse, rate: 0", "rate", "got 0"),
-        ("mixture, parts: [scaled-dot, {name: additive, hidden: 0}]", "parts", "hidden must be 1"),
+        (
+            "mixture, parts: [scaled-dot, {name: additive, hidden: 0}]",
+            "parts",
+            "hidden must be at least 1",
+        ),
         ("synthesizer-random, key_norm: true", "key_norm", "key_norm needs keys"),
         ("gaussian, score_noise: -1", "score_noise", "score_noise must be 0 or more, got -1"),
         ("gaussian, entropy_scale: {base: 1}", "entropy_scale", "needs a base above 1"),
