@@ -1,14 +1,16 @@
 """Dense Synthesizer: A = softmax(B), B = relu(q) W2 + b2: each token writes its own row of scores.
 
-There are no keys: row i depends on token i only.  With `layers: 2` (the source) q = x W1 + b1 and
-B = relu(q) W2 + b2; with `layers: 1` B = q W, affine in x.  W1, W2, b1 and b2 belong to a head.
-`reads: layer` takes x to be the whole input of the layer, so `layer.q` is the first layer (the
-released code); with `reads: slice` a head reads its own D columns of it.  N is `data.max_length`
-+ 1 (twice that in a model of shape decoder); a longer sequence is refused.  Parameters per head
-beyond the values: D W + D N, or D^2 + D N.  At width 512, 6 + 6 layers, 8 heads and N = 256, where
-plain attention has 67M, that makes 65M or 62M, and the source reports 62M: it reads slices.
-Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", "Dense
-Synthesizer"; one matrix: Su 2020 (spaces.ac.cn/archives/7430).
+There are no keys: row i depends on token i only.  With `layers: 2` (the source) q = x W1 + b1 and B
+= relu(q) W2 + b2; with `layers: 1` B = q W, which is affine in x, not linear, as q = x W1 + b1
+keeps its bias.  Its scores then have a rank of at most D, the head width (with two layers at most D
++ 1), however many positions N there are.  W, W1, W2, b1 and b2 belong to a head.  `reads: layer`
+takes x to be the whole input of the layer, so `layer.q` is the first layer (the released code);
+with `reads: slice` a head reads its own D columns of it.  N is `data.max_length` + 1 (twice that in
+a model of shape decoder); a longer sequence is refused.  Parameters per head beyond the values: D W
++ D N, or D^2 + D N.  At width 512, 6 + 6 layers, 8 heads and N = 256, where plain attention has
+67M, that makes 65M or 62M, and the source reports 62M: it reads slices.  Source: Tay et al. 2021,
+"Synthesizer: Rethinking Self-Attention in Transformer Models", "Dense Synthesizer"; one matrix: Su
+2020 (spaces.ac.cn/archives/7430).
 
 Worked number: D = 2, q = (1, -1), W2 = rows (0, ln 3), (5, 5), b2 = 0 give the scores (0, ln 3),
 because relu drops -1, and the weights 1/4, 3/4; `layers: 1` gives the scores (-5, ln 3 - 5) and the
