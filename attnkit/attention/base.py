@@ -55,8 +55,8 @@ class Attention(nn.Module, ABC):
     positions: ClassVar[tuple[str, ...]] = ("rope", "alibi", "relative")
     """Position schemes of the model that work through this mechanism."""
     map: ClassVar[str] = "exact"
-    """Whether `weights` is the matrix that the mechanism forms ("exact"), or the one that it amounts
-    to ("effective"), whose rows may have negative entries and need not sum to 1."""
+    """Whether `weights` is the matrix that the mechanism forms ("exact"), or what it amounts to
+    ("effective"); the rows of the latter may have negative entries, and need not sum to 1."""
     cost: ClassVar[str] = "T*S*D"
     """Time of one head, in words for people."""
     quadratic: ClassVar[bool] = True

@@ -1,7 +1,7 @@
 """Mechanisms of linear time: feature maps of queries and keys, and sums over keys and values."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -46,15 +46,7 @@ class Kernel(Unscored):
         learned = tuple(self.parameters())
         return FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State,
-        gates: Tensor | None,
-    ) -> Out:
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
         """See `Unscored.attend`.  State: `linear_attention.Sums`, phi(k)^T [v, 1] and the peaks."""
         maps = self.maps()
         if k is None or v is None:

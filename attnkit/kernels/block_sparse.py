@@ -52,11 +52,11 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     """Softmax over the keys at most `window` away; cost T * window."""
     rows, _, length, _ = q.shape
     band = Band.of(window, length, causal=causal)
-    away = band.distances(q.device)
-    pattern = (away >= 0 if causal else away >= -window) & (away <= window)
+    distance = band.distances(q.device)
+    pattern = (distance >= 0 if causal else distance >= -window) & (distance <= window)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
-        y: Tensor = _Near.apply(q, k, v, band, allowed)  # type: ignore[no-untyped-call]
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, None)  # type: ignore[no-untyped-call]
         return y
     part = _in_bands(band, allowed, length)
     return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
@@ -81,14 +81,17 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
         return y
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
-    away = band.distances(q.device)
-    pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
-    far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
+    distance = band.distances(q.device)
+    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)
+    strides, allowed = (
+        _in_strides(q, valid, rate, causal),
+        band.allowed(pattern, valid, rows, length),
+    )
     if flash_usable(q):
-        y = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
+        y = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
         return y
-    parts = (far, _in_bands(band, allowed, length))
-    return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
+    close = _in_bands(band, allowed, length)
+    return _combine(_partial(strides, q, k, v), _partial(close, q, k, v))[0].to(q.dtype)
 
 
 class _SparsePart(NamedTuple):
@@ -185,29 +188,24 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
     return part.answers(y), part.answers(logs)
 
 
-def _combine(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`_partial` by torch's fused kernel for the CPU."""
+    y, sums = operator(FLASH)(
+        *(part.queries(q), part.keys(k), part.keys(v)),
+        is_causal=part.causal,
+        attn_mask=part.bias(q.dtype),
+    )
+    blind, sums = part.blind(), sums.unsqueeze(-1)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(sums)
+
+
+def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Answers and logarithms of two parts as those of one softmax over both."""
-    (one, log_one), (two, log_two) = found
+    (one, log_one), (two, log_two) = first, second
     logs = torch.logaddexp(log_one, log_two)
     logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
     return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
-
-
-class _Near(torch.autograd.Function):
-    """Attention in bands by torch's fused kernel for the CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> Tensor:
-        y, logs = _banded(q, k, v, band, allowed)
-        ctx.band = band
-        ctx.save_for_backward(q, k, v, y, logs, allowed)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *kept, allowed = ctx.saved_tensors
-        return (*_banded_back(grad, kept, ctx.band, allowed), None, None)
 
 
 def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tuple[Tensor, Tensor]:
@@ -226,10 +224,10 @@ def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tup
 
 
 def _banded_back(
-    grad: Tensor, kept: list[Tensor], band: Band, allowed: Tensor
+    grad: Tensor, saved: list[Tensor], band: Band, allowed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, from what was kept: q, k, v, and what `_banded` made of them."""
-    q, k, v, y, logs = kept
+    """Gradients of q, k, v, from what was saved: q, k, v, and what `_banded` made of them."""
+    q, k, v, y, logs = saved
     rows, _, length, _ = q.shape
     queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
     grads, answers, sums = (band.cut(x) for x in (grad, y, logs))
@@ -237,14 +235,8 @@ def _banded_back(
     k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
     for group in _groups(keys):
         q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
-            grads[group],
-            queries[group],
-            keys[group],
-            values[group],
-            answers[group],
-            sums[group, ..., 0],
-            0.0,
-            False,
+            *(x[group] for x in (grads, queries, keys, values, answers)),
+            *(sums[group, ..., 0], 0.0, False),
             attn_mask=_bias(allowed[group], q.dtype),
         )
         band.add(k_grad, group.start, k_part)
@@ -276,8 +268,8 @@ class _Strided(torch.autograd.Function):
         return (*ctx.strides.back(grad, *ctx.saved_tensors), None)
 
 
-class _Joint(torch.autograd.Function):
-    """One softmax over strides and a band by torch's fused kernel for the CPU.
+class _Banded(torch.autograd.Function):
+    """Attention in a band, joined with strides where they are given, by torch's fused kernel.
 
     The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
     ones, each part yields its share of the joint gradient.
@@ -289,52 +281,32 @@ class _Joint(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        far: _SparsePart,
         band: Band,
         allowed: Tensor,
+        strides: _SparsePart | None,
     ) -> Tensor:
-        close, logs = _banded(q, k, v, band, allowed)
-        alone = band.join(
-            (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1), q.shape[2]
-        )
-        found = [_far(far, q, k, v), (close, logs.masked_fill(alone, -torch.inf))]
-        y, logs = _combine(found)
-        y = y.to(q.dtype)
-        ctx.far, ctx.band = far, band
+        y, logs = _banded(q, k, v, band, allowed)
+        if strides is not None:
+            blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
+            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)
+            y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
+            y = y.to(q.dtype)
+        ctx.band, ctx.strides = band, strides
         ctx.save_for_backward(q, k, v, y, logs, allowed)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        far = ctx.far
-        *kept, allowed = ctx.saved_tensors
-        q, k, v, y, logs = kept
-        grads = _banded_back(grad, kept, ctx.band, allowed)
-        found = operator(FLASH_BACKWARD)(
-            far.queries(grad),
-            far.queries(q),
-            far.keys(k),
-            far.keys(v),
-            far.queries(y),
-            far.queries(logs).squeeze(-1),
-            0.0,
-            far.causal,
-            attn_mask=far.bias(q.dtype),
-        )
-        total = [one.add_(far.answers(other)) for one, other in zip(grads, found, strict=True)]
-        return (*total, None, None, None)
-
-
-def _far(far: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Answers [B, H, T, D] over the strides, and logarithms of the softmax sums [B, H, T, 1]."""
-    y, sums = operator(FLASH)(
-        far.queries(q),
-        far.keys(k),
-        far.keys(v),
-        is_causal=far.causal,
-        attn_mask=far.bias(q.dtype),
-    )
-    blind, sums = far.blind(), sums.unsqueeze(-1)
-    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
-    return far.answers(y), far.answers(sums)
+        *saved, allowed = ctx.saved_tensors
+        grads, part = _banded_back(grad, saved, ctx.band, allowed), ctx.strides
+        if part is not None:
+            q, k, v, y, logs = saved
+            others = operator(FLASH_BACKWARD)(
+                *(part.queries(grad), part.queries(q), part.keys(k), part.keys(v)),
+                *(part.queries(y), part.queries(logs).squeeze(-1), 0.0, part.causal),
+                attn_mask=part.bias(q.dtype),
+            )
+            for own, other in zip(grads, others, strict=True):
+                own.add_(part.answers(other))
+        return (*grads, None, None, None)

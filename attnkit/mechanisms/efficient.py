@@ -13,7 +13,7 @@ Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the 
 (.332953, .292490, .374557).
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -35,15 +35,7 @@ class Efficient(Unscored):
         " linear with feature_map: softmax"
     )
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State,
-        gates: Tensor | None,
-    ) -> Out:
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
         """See `Unscored.attend`.  State: sums e^k [v, 1] and the peak of each channel."""
         if k is not None and v is not None:
             state = merge(state, key_sums(KEYS, k, v, real_keys(mask, k)))

@@ -25,7 +25,7 @@ S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -61,15 +61,7 @@ class GatedDelta(Unscored):
         self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
         self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State,
-        gates: Tensor | None,
-    ) -> Out:
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """See `Unscored.attend`.  State: S^T [B, H, D, E]."""
         if k is None or v is None or gates is None:
             raise ValueError("gated-delta needs queries, keys, values and gates at every call")

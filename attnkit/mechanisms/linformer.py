@@ -19,14 +19,14 @@ the slots have the weights 3/4 and 1/4, so the tokens have 3/4 + 2/4 = 5/4 and 4
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, at_least, one_head
+from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head
 from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.attention.position_tables import check_length, per_head
 
@@ -52,18 +52,8 @@ class Linformer(Unscored):
         self.project_k = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
         self.project_v = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State,
-        gates: Tensor | None,
-    ) -> Out:
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, *_: object) -> Out:
         """See `Unscored.attend`; whole sequences only, so there is no state."""
-        assert k is not None
-        assert v is not None
         check_length(mask, self.project_k.shape[1], "linformer")
         if not unpadded(mask):
             hidden = ~mask.valid[:, None, :, None]

@@ -20,14 +20,14 @@ Worked number: D = 1, Q = (0, 1, 2, 3), K = (3, 2, 1, 0), 2 landmarks, exact inv
 has the weights (.925406, .072121, .003591, -.001118).
 """
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, at_least, one_head, one_of
+from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head, one_of
 from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.errors import UsageError
 
@@ -152,18 +152,8 @@ class Nystrom(Unscored):
             self.filter = nn.Parameter(torch.empty(shape.heads, 1, conv, 1))
             nn.init.kaiming_uniform_(self.filter, a=5**0.5)
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State,
-        gates: Tensor | None,
-    ) -> Out:
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, *_: object) -> Out:
         """See `Unscored.attend`; whole sequences only, so there is no state."""
-        assert k is not None
-        assert v is not None
         if q.shape[2] != k.shape[2]:
             raise ValueError(
                 f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"
