@@ -17,7 +17,7 @@ from attnkit.attention.mask import Mask
 
 
 class Shape(NamedTuple):
-    """What a mechanism is told about the layer it sits in."""
+    """The layer that a mechanism sits in."""
 
     heads: int
     head_width: int
@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
 
 class Out(NamedTuple):
-    """What a mechanism answers."""
+    """The output of a mechanism, its state, and scores where it carries them."""
 
     y: Float[Tensor, "B H T E"]
     state: State

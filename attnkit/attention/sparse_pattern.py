@@ -2,7 +2,7 @@
 
 A distance is one between positions, that is between real tokens: padding never counts.  The plain
 path is dense attention under a narrowed mask; long sequences are answered in blocks, by
-pattern_blocks.py, and a step of decoding looks at the keys it needs.
+`kernels.block_sparse`, and a step of decoding looks at the keys it needs.
 """
 
 import math
@@ -85,7 +85,7 @@ class Pattern(Scored):
         """Blocks for a long sequence, a few keys for a step of decoding."""
         queries, keys = q.shape[2], k.shape[2]
         if v.shape[3] != q.shape[3]:
-            return None  # the matrix itself is asked for
+            return None  # for `weights`: the values are the identity
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
         small = queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys

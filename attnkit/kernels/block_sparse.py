@@ -1,11 +1,11 @@
-"""Self-attention over some distances only, in blocks: no T x T square is ever formed.
+"""Block-sparse self-attention over some distances only: no T x T square is ever formed.
 
 Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
 between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
 hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
 
-- `near`: |i - j| <= window.  Blocks of queries against overlapping windows of keys.
-- `strided`: |i - j| mod rate = 0.  As many dense attentions over sub-sequences as the rate.
+- `near`: |i - j| <= window, a sliding window.  Blocks of queries against overlapping windows.
+- `strided`: |i - j| mod rate = 0.  `rate` dense attentions over sub-sequences.
 - `joint`: both, for rate = window.  One softmax over two sets that share no pair.
 """
 
@@ -83,10 +83,8 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     band = Band.of(rate - 1, length, causal=causal)
     distance = band.distances(q.device)
     pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)
-    strides, allowed = (
-        _in_strides(q, valid, rate, causal),
-        band.allowed(pattern, valid, rows, length),
-    )
+    strides = _in_strides(q, valid, rate, causal)
+    allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
         y = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
         return y
@@ -140,10 +138,10 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
 
     def split(x: Tensor) -> Tensor:
         x = F.pad(x, (0, 0, 0, -length % rate)) if length % rate else x
-        x = torch.unflatten(x, 2, (-1, rate))
+        x = torch.unflatten(x, 2, (-1, rate))  # [B, H, t, rate, D]
         if heads_first:
-            return x.flatten(0, 1).transpose(1, 2)
-        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)
+            return x.flatten(0, 1).transpose(1, 2)  # [B H, rate, t, D]
+        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)  # [B, rate H, t, D]
 
     def merge(x: Tensor) -> Tensor:
         if heads_first:
@@ -174,7 +172,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
 def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Answers [B, H, T, D] of one part, and the logarithms of its softmax sums [B, H, T, 1]."""
     queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
-    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [N, h, t, s]
     bias, blind = part.bias(q.dtype), part.blind()
     if bias is not None and blind is not None:
         scores = scores + bias.masked_fill(blind, 0)
@@ -182,8 +180,8 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
     scores = scores.to(torch.promote_types(q.dtype, torch.float32))
-    logs = scores.logsumexp(-1, keepdim=True)
-    y = (scores - logs).exp().to(q.dtype) @ values
+    logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
+    y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
     logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
     return part.answers(y), part.answers(logs)
 
@@ -213,7 +211,7 @@ def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tup
 
     What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
     """
-    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [blocks, H, t or s, D]
     y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
     logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
     for group in _groups(keys):

@@ -91,14 +91,14 @@ class TanhScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Float[Tensor, "H B T S"]) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Float[Tensor, "H B T S"]) -> tuple[Tensor, Tensor, Tensor]:
         """tanh' = 4 h (1 - h) for h = (1 + tanh) / 2."""
         left, right, weight = ctx.saved_tensors
         to_left, to_right, to_weight = map(torch.zeros_like, (left, right, weight))
         room = None
         for head in range(len(weight)):
             for rows, queries, units in hidden_units(left[head], right[head]):
-                g = slope[head, rows, queries]
+                g = grad[head, rows, queries]
                 to_weight[head] += 2 * torch.mv(units.flatten(0, 2).t(), g.flatten()) - g.sum()
                 room = torch.empty_like(units).flatten() if room is None else room
                 bends = room[: units.numel()].view_as(units)  # the first block is the largest

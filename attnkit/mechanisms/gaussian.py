@@ -47,13 +47,13 @@ class Distances(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Float[Tensor, "B H T S"]) -> tuple[Tensor, Tensor]:
-        """The slope of a score is k - q along q, and q - k along k."""
+    def backward(ctx: Any, grad: Float[Tensor, "B H T S"]) -> tuple[Tensor, Tensor]:
+        """The gradient of a score is k - q along q, and q - k along k."""
         q, k = ctx.saved_tensors
-        rows, columns = slope.sum(-1).unsqueeze(-1).to(q.dtype), slope.sum(-2).unsqueeze(-1)
-        slope = slope.to(q.dtype)
-        to_q = (slope @ k).addcmul_(rows, q, value=-1)
-        to_k = (slope.transpose(-1, -2) @ q).addcmul_(columns.to(q.dtype), k, value=-1)
+        rows, columns = grad.sum(-1).unsqueeze(-1).to(q.dtype), grad.sum(-2).unsqueeze(-1)
+        grad = grad.to(q.dtype)
+        to_q = (grad @ k).addcmul_(rows, q, value=-1)
+        to_k = (grad.transpose(-1, -2) @ q).addcmul_(columns.to(q.dtype), k, value=-1)
         return to_q, to_k
 
 
