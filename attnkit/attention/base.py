@@ -17,7 +17,7 @@ from attnkit.attention.mask import Mask
 
 
 class Shape(NamedTuple):
-    """What a mechanism is told about the layer it sits in."""
+    """The layer that a mechanism sits in."""
 
     heads: int
     head_width: int
@@ -28,15 +28,15 @@ class Shape(NamedTuple):
 
 
 class Out(NamedTuple):
-    """What a mechanism answers."""
+    """The output of a mechanism, its state, and scores where it carries them."""
 
     y: Float[Tensor, "B H T E"]
     state: State
     scores: Float[Tensor, "B H T S"] | None = None
 
 
-def numbers(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
-    """Rows of one head, for worked numbers."""
+def one_head(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
+    """Queries, keys or values of one head, written as rows: for worked numbers."""
     return torch.tensor(rows, dtype=torch.float64)[None, None]
 
 
@@ -55,9 +55,12 @@ class Attention(nn.Module, ABC):
     positions: ClassVar[tuple[str, ...]] = ("rope", "alibi", "relative")
     """Position schemes of the model that work through this mechanism."""
     map: ClassVar[str] = "exact"
-    """Whether `weights` is the matrix that the mechanism forms (exact) or what it amounts to."""
+    """Whether `weights` is the matrix that the mechanism forms ("exact"), or what it amounts to
+    ("effective"); the rows of the latter may have negative entries, and need not sum to 1."""
     cost: ClassVar[str] = "T*S*D"
-    """Time of one head."""
+    """Time of one head, in words for people."""
+    quadratic: ClassVar[bool] = True
+    """Whether that time grows as T x S, the number of pairs, however small its share of them."""
     state: ClassVar[str] = "growing"
     """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
     by_distance: ClassVar[bool] = False
@@ -116,7 +119,7 @@ class Attention(nn.Module, ABC):
             self.train(was_training)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor] | None:
+    def worked_number(cls) -> tuple[Tensor, Tensor] | None:
         """The worked number of the file: what the code gives, and what a hand calculation gives.
 
         Two small tensors of equal shape in float64 that agree to six decimals.
@@ -128,14 +131,53 @@ class Attention(nn.Module, ABC):
         return ", ".join(f"{name}={value}" for name, value in self.shape._asdict().items())
 
 
-def whole(word: str, q: Tensor | None, k: Tensor | None, v: Tensor | None,
-          state: State, prior: object, bias: object) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """q, k, v of a mechanism without scores of pairs that answers whole sequences only.
+class Unscored(Attention):
+    """A mechanism that forms no matrix of scores: linear time, and nothing to add a bias to.
 
-    Raises ValueError for a part of a sequence, and for what would be added to scores.
+    A subclass fills `attend`.
     """
-    if prior is not None or bias is not None:
-        raise ValueError(f"{word} has no scores of pairs: prior and bias cannot be added")
-    if q is None or k is None or v is None or state is not None:
-        raise ValueError(f"{word} answers whole sequences: queries, keys and values, no state")
-    return q, k, v
+
+    positions: ClassVar[tuple[str, ...]] = ("rope",)
+    map: ClassVar[str] = "effective"
+    quadratic: ClassVar[bool] = False
+    whole_sequences: ClassVar[bool] = False
+    """Answers whole sequences only: queries, keys and values at every call, no state."""
+
+    @abstractmethod
+    def attend(
+        self,
+        q: Float[Tensor, "B H T D"],
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State,
+        gates: Float[Tensor, "B H T n"] | None,
+    ) -> Out:
+        """`forward` without scores; keys and values come with the call, or are in the state."""
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H T D"] | None,
+        k: Float[Tensor, "B H S D"] | None,
+        v: Float[Tensor, "B H S E"] | None,
+        mask: Mask,
+        state: State = None,
+        prior: Float[Tensor, "B H T S"] | None = None,
+        bias: Float[Tensor, "b H T S"] | None = None,
+        gates: Float[Tensor, "B H T n"] | None = None,
+    ) -> Out:
+        """See `Attention.forward`.
+
+        Raises ValueError for a prior or a bias, and for a call without queries, or without keys
+        where there is no state.
+        """
+        name = type(self).__name__
+        if prior is not None or bias is not None:
+            raise ValueError(f"{name} has no scores of pairs: prior and bias cannot be added")
+        if self.whole_sequences and (q is None or k is None or v is None or state is not None):
+            raise ValueError(f"{name} answers whole sequences: queries, keys and values, no state")
+        if q is None:
+            raise ValueError(f"{name} needs queries")
+        if (k is None or v is None) and state is None:
+            raise ValueError("keys and values must come with the first call")
+        return self.attend(q, k, v, mask, state, gates)

@@ -1,18 +1,20 @@
 """Mechanisms of linear time: feature maps of queries and keys, and sums over keys and values."""
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnkit.attention.base import Attention, Out
+from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.kernels import causal_linear_attention_cpu, linear_attention, linear_attention_cpu
+from attnkit.kernels.causal_linear_attention_cpu import causal
+from attnkit.kernels.linear_attention import FeatureMaps, merge
+from attnkit.kernels.linear_attention_cpu import answers, key_sums
 
 
-class Kernel(Attention):
+class Kernel(Unscored):
     """y = phi(q) (phi(k)^T v) / (phi(q) sum phi(k)): linear time, constant state when decoding.
 
     A subclass fills `phi_q` and `phi_k`, each position by itself, so that every key gets a weight
@@ -20,8 +22,6 @@ class Kernel(Attention):
     tensor is formed.  Sums are kept in float32 at least.
     """
 
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     exponent: bool = False
@@ -41,59 +41,24 @@ class Kernel(Attention):
     ) -> Float[Tensor, "B H S M"]:
         """Features of the keys, or their logarithms; those of pads are removed afterwards."""
 
-    def maps(self) -> linear_attention.FeatureMaps:
+    def maps(self) -> FeatureMaps:
         """Both maps as they are now, for this call and its backward pass."""
         learned = tuple(self.parameters())
-        return linear_attention.FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
+        return FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
-        """See `Attention.forward`.  State: `kernels.Sums`, phi(k)^T [v, 1] and the peaks."""
-        if prior is not None or bias is not None:
-            raise ValueError("a kernel mechanism has no scores: prior and bias cannot be added")
-        if q is None:
-            raise ValueError("a kernel mechanism needs queries")
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
+        """See `Unscored.attend`.  State: `linear_attention.Sums`, phi(k)^T [v, 1] and the peaks."""
         maps = self.maps()
         if k is None or v is None:
-            if state is None:
-                raise ValueError("keys and values must come with the first call")
-            return Out(self._answer(maps, q, state), state)
-        real = new_keys(mask, k)
-        quick = linear_attention_cpu.usable(q, k, v)
+            return Out(answers(maps, q, state), state)
+        real = real_keys(mask, k)
         if mask.causal and k.shape[2] > 1:
-            if quick and state is None:
-                return Out(*causal_linear_attention_cpu.causal(maps, self.chunk, q, k, v, real))
-            phi, values = linear_attention.prepare(maps, k, v, real)
-            features = maps.q(q.to(linear_attention.widest(q.dtype)))
-            y, state = linear_attention.plain_causal(
-                features, phi, values, state, maps.exponent, self.chunk
-            )
-            return Out(y.to(v.dtype), state)
-        if quick and k.shape[2] > 1:
-            new = linear_attention_cpu.key_sums(maps, k, v, real)
-        else:
-            new = linear_attention.add(*linear_attention.prepare(maps, k, v, real), maps.exponent)
-        state = linear_attention.merge(state, new)
-        return Out(self._answer(maps, q, state), state)
-
-    def _answer(
-        self, maps: linear_attention.FeatureMaps, q: Tensor, sums: linear_attention.Sums
-    ) -> Tensor:
-        if q.shape[2] > 1 and linear_attention_cpu.usable(q):
-            return linear_attention_cpu.answers(maps, q, sums)
-        return linear_attention.answer(maps, q, sums).to(q.dtype)
+            return Out(*causal(maps, self.chunk, q, k, v, real, state))
+        state = merge(state, key_sums(maps, k, v, real))
+        return Out(answers(maps, q, state), state)
 
 
-def new_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:
+def real_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:
     """Which of the keys that come with this call are real; None where all are known to be."""
     if mask.layout == "packed":
         return None

@@ -79,7 +79,7 @@ class Mask(NamedTuple):
         return visible.expand(-1, -1, self.q_pos.shape[1], -1)
 
 
-def full(mask: Mask) -> bool:
+def unpadded(mask: Mask) -> bool:
     """Whether no key is known to be a pad."""
     return mask.layout == "packed" or (readable(mask.valid) and bool(mask.valid.all()))
 
@@ -96,6 +96,8 @@ def pads_last(mask: Mask) -> Int[Tensor, "b S"] | None:
     return mask.valid.int().argsort(dim=1, descending=True, stable=True)
 
 
-def take(x: Float[Tensor, "B H S D"], columns: Int[Tensor, "b S"]) -> Float[Tensor, "B H S D"]:
+def gather_columns(
+    x: Float[Tensor, "B H S D"], columns: Int[Tensor, "b S"]
+) -> Float[Tensor, "B H S D"]:
     """The columns of each row in an order of its own."""
     return x.gather(2, columns[:, None, :, None].expand(*x.shape[:2], -1, x.shape[3]))

@@ -4,12 +4,29 @@ For mechanisms whose weights are made for N positions: a key at position j has c
 the padding, and a query at position i row i, whatever is cached.
 """
 
+from typing import ClassVar
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attnkit.attention.base import Shape
 from attnkit.attention.mask import Mask, readable
-from attnkit.errors import UsageError
+from attnkit.attention.options import one_of
+from attnkit.attention.scored import Scored
+
+
+class PositionScored(Scored):
+    """Scores that are made for the N positions of one sequence."""
+
+    cross: ClassVar[bool] = False
+    limit: int | str | None = "max_length"
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    why: ClassVar[str] = "its scores have one column for each position of one sequence"
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.limit = shape.max_length
 
 
 def aligned(mask: Mask, limit: int) -> bool:
@@ -43,27 +60,27 @@ def check_length(mask: Mask, limit: int, word: str) -> None:
         )
 
 
-def reach(mask: Mask, limit: int) -> int:
+def position_count(mask: Mask, limit: int) -> int:
     """How many positions a mask can name: no position is larger than its column."""
     return min(mask.k_pos.shape[1], limit)
 
 
-def cells(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
+def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
     """The entries of a table at the positions of queries and keys."""
     keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
     if aligned(mask, table.shape[1]):
         return table[None, :, keys - queries : keys, :keys]
-    wide = reach(mask, table.shape[1])
+    wide = position_count(mask, table.shape[1])
     index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]
-    return taken(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)
+    return rows_at(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)
 
 
-def taken(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:
+def rows_at(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:
     """Entries [H, b, ...] by position, by `index_select` for its fast backward pass."""
     return torch.unflatten(table.index_select(1, positions.flatten()), 1, positions.shape)
 
 
-def columns(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B H T S"]:
+def columns_at(scores: Float[Tensor, "B H T N"], mask: Mask) -> Float[Tensor, "B H T S"]:
     """The columns of scores that belong to the positions of the keys."""
     if aligned(mask, scores.shape[-1]):
         return scores[..., : mask.k_pos.shape[1]]
@@ -98,9 +115,8 @@ def first_layer(word: str, reads: str, heads: int, width: int) -> nn.Module:
 
     Raises UsageError unless `reads` is layer or slice.
     """
-    if reads not in ("layer", "slice"):
-        raise UsageError(f"{word}: reads must be layer or slice, got {reads!r}")
-    return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
+    layer = one_of(word, "reads", reads, "layer", "slice") == "layer"
+    return nn.Identity() if layer else SliceLayer(heads, width)
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:

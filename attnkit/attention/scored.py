@@ -35,7 +35,7 @@ class Scored(Attention):
         """Take the options that all scored mechanisms share."""
         self.modifiers = modifiers
 
-    def kept(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S M"]:
+    def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S M"]:
         """What scores read of each key by itself; a state keeps that, so it is made only once."""
         return k
 
@@ -43,7 +43,7 @@ class Scored(Attention):
     def scores(
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S M"] | None, mask: Mask
     ) -> Float[Tensor, "b H T S"]:
-        """Scores before bias, mask and softmax; k as `kept` made it."""
+        """Scores before bias, mask and softmax; k as `cached_keys` made it."""
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"] | None:
         """True where a key may be seen; None where all may."""
@@ -85,8 +85,8 @@ class Scored(Attention):
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
-        k = None if k is None else self.kept(k)
-        keys, values, state = self._remember(k, v, state, mask.valid.shape[1])
+        k = None if k is None else self.cached_keys(k)
+        keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
         factor = self._factor(mask, values.dtype)
         if factor is not None and self.homogeneous and q is not None:
             q, factor = q * factor, None
@@ -128,7 +128,7 @@ class Scored(Attention):
             total = total + torch.randn_like(total) * self.modifiers.score_noise
         return total
 
-    def _remember(
+    def _extend_cache(
         self, k: Tensor | None, v: Tensor | None, state: State, total: int
     ) -> tuple[Tensor | None, Tensor, State]:
         """All keys and values seen so far, and the state that holds them."""

@@ -2,7 +2,7 @@
 
 A distance is one between positions, that is between real tokens: padding never counts.  The plain
 path is dense attention under a narrowed mask; long sequences are answered in blocks, by
-pattern_blocks.py, and a step of decoding looks at the keys it needs.
+`kernels.block_sparse`, and a step of decoding looks at the keys it needs.
 """
 
 import math
@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
-from attnkit.attention.mask import full, pads_last, readable, take
-from attnkit.errors import UsageError
+from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
 from attnkit.kernels import block_sparse as blocks
 from attnkit.kernels import sliding_window
 
@@ -86,7 +85,7 @@ class Pattern(Scored):
         """Blocks for a long sequence, a few keys for a step of decoding."""
         queries, keys = q.shape[2], k.shape[2]
         if v.shape[3] != q.shape[3]:
-            return None  # the matrix itself is asked for
+            return None  # for `weights`: the values are the identity
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
         small = queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys
@@ -99,14 +98,14 @@ class Pattern(Scored):
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
         """Whole sequences: pads go to the end of their rows, and come back."""
-        if full(mask):
+        if unpadded(mask):
             return self._blocks(q, k, v, None, mask.causal)
         order, valid = pads_last(mask), mask.valid
         if order is not None:
-            q, k, v = (take(x, order) for x in (q, k, v))
+            q, k, v = (gather_columns(x, order) for x in (q, k, v))
             valid = valid.gather(1, order)
         y = self._blocks(q, k, v, valid, mask.causal)
-        y = y if order is None else take(y, order.argsort(1))
+        y = y if order is None else gather_columns(y, order.argsort(1))
         return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
 
     def _blocks(
@@ -130,7 +129,7 @@ class Pattern(Scored):
             column = torch.searchsorted(count, position.clamp_min(0) + 1)
             column = column.clamp_max(k.shape[2] - 1)
             allowed = (position >= 0) & mask.valid.gather(1, column)
-            k, v = take(k, column), take(v, column)
+            k, v = gather_columns(k, column), gather_columns(v, column)
         elif self.rate is None:
             k, v = (x[:, :, -len(behind) :] for x in (k, v))
         else:
@@ -156,10 +155,3 @@ def trailing(mask: Mask) -> bool:
     if not readable(mask.q_pos):
         return False
     return torch.equal(mask.q_pos, mask.k_pos[:, -mask.q_pos.shape[1] :])
-
-
-def at_least(word: str, option: str, value: int, least: int) -> int:
-    """An option of a pattern, checked.  Raises UsageError where it is too small."""
-    if value < least:
-        raise UsageError(f"{word}: {option} must be at least {least}, got {value}")
-    return value

@@ -1,7 +1,7 @@
 """Contracts on states: steps, cached memories, beams, fast paths, saved weights."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from attnkit.contract.subject import (
     Subject,
     close,
     everything,
+    gradients,
     inputs,
     up_to,
 )
@@ -27,7 +28,7 @@ BRANCHED = (1, 63, 64, 65, 200)
 """Cached tokens from which two continuations go on: caches grow in place from some length on."""
 
 
-def steps(subject: Subject) -> float:
+def steps(subject: Subject) -> Iterator[float]:
     """Prefill and steps whose rows trade places, against one pass; then promised layouts."""
     layer, length = subject.layer, sum(PIECES)
     x, valid = inputs(3, length), everything(3, length)
@@ -46,11 +47,11 @@ def steps(subject: Subject) -> float:
             seen = [y[order] for y in (*seen, out.y)]
             x, valid, full = x[order], valid[order], full[order]
             start += new
-        worst = close(torch.cat(seen, 1)[valid], full[valid], "steps with reordered rows")
+        yield close(torch.cat(seen, 1)[valid], full[valid], "steps with reordered rows")
         plain = inputs(2, length)
         whole = layer(plain, Mask.of(everything(2, length), length, causal=True)).y
         stepped = _by_steps(layer, plain, PIECES)
-    return max(worst, close(stepped, whole, "steps without padding"))
+    yield close(stepped, whole, "steps without padding")
 
 
 def _by_steps(layer: MultiHead, x: Tensor, pieces: Sequence[int]) -> Tensor:
@@ -63,9 +64,9 @@ def _by_steps(layer: MultiHead, x: Tensor, pieces: Sequence[int]) -> Tensor:
     return torch.cat(seen, 1)
 
 
-def branches(subject: Subject) -> float:
+def branches(subject: Subject) -> Iterator[float]:
     """Two continuations of one state, the first one going on after the second was made."""
-    layer, worst = subject.layer, 0.0
+    layer = subject.layer
     for length in BRANCHED:
         texts = inputs(2, length + 2)
         texts[1, :length] = texts[0, :length]  # they differ in the last two tokens
@@ -83,10 +84,7 @@ def branches(subject: Subject) -> float:
             ]
         for number, pair in enumerate((forks, ends)):
             where = f"continuations of {length} cached tokens, token {number + 1}"
-            worst = max(
-                worst, close(torch.cat([out.y for out in pair])[:, 0], whole[:, number], where)
-            )
-    return worst
+            yield close(torch.cat([out.y for out in pair])[:, 0], whole[:, number], where)
 
 
 def _next(layer: MultiHead, x: Tensor, start: int, new: int, state: State) -> Out:
@@ -96,7 +94,7 @@ def _next(layer: MultiHead, x: Tensor, start: int, new: int, state: State) -> Ou
     return out
 
 
-def cached(subject: Subject) -> float:
+def cached(subject: Subject) -> Iterator[float]:
     """Cross attention from the state alone, against the memory anew."""
     layer, valid = subject.layer, up_to(13, 5)
     x, memory = inputs(2, 6), inputs(2, 13)
@@ -105,13 +103,13 @@ def cached(subject: Subject) -> float:
         state = layer(x[:, :1], Mask.cross(valid, 1), memory=memory).state
         swapped = torch.tensor([1, 0])
         first = layer(x[:, 1:3], Mask.cross(valid, 2), state=state)
-        worst = close(first.y, fresh[:, 1:3], "cached keys")
+        yield close(first.y, fresh[:, 1:3], "cached keys")
         state = reorder(first.state, swapped)
         last = layer(x[swapped, 3:], Mask.cross(valid[swapped], 3), state=state).y
-    return max(worst, close(last, fresh[swapped, 3:], "cached keys of sentences that moved"))
+    yield close(last, fresh[swapped, 3:], "cached keys of sentences that moved")
 
 
-def beams(subject: Subject) -> float:
+def beams(subject: Subject) -> Iterator[float]:
     """Three beams a sentence folded into the queries, against keys repeated three times."""
     layer, valid = subject.layer, up_to(13, 5)
     x, memory = inputs(6, 4), inputs(2, 13)
@@ -119,54 +117,53 @@ def beams(subject: Subject) -> float:
     with torch.no_grad():
         repeated = layer(x, again, memory=memory.repeat_interleave(3, 0)).y
         folded = layer(x, Mask.cross(valid, 4), memory=memory).y
-    return close(folded, repeated, "3 beams")
+    yield close(folded, repeated, "3 beams")
 
 
-def fast(subject: Subject) -> float:
+def fast(subject: Subject) -> Iterator[float]:
     """The fused path against the plain one, or one pass against single steps, with gradients."""
     mechanism = subject.layer.mechanism
     if isinstance(mechanism, Scored):
         if type(mechanism).fused is Scored.fused:
             raise NotApplicable("it has no fast path")
-        return _fused(subject)
+        yield from _fused(subject)
+        return
     if not subject.causal:
         raise NotApplicable("it has one path in this role")
     x, whole = inputs(1, 70), everything(1, 70)
-    once = _slopes(subject.layer, subject.layer(x, Mask.of(whole, 70, causal=True)).y)
-    slowly = _slopes(subject.layer, _by_steps(subject.layer, x, (1,) * 70))
+    once = _with_gradients(subject.layer, subject.layer(x, Mask.of(whole, 70, causal=True)).y)
+    slowly = _with_gradients(subject.layer, _by_steps(subject.layer, x, (1,) * 70))
     names = ("forward", *(f"gradient of {name}" for name, _ in subject.layer.named_parameters()))
-    return max(close(a, b, name) for a, b, name in zip(once, slowly, names, strict=True))
+    yield from (close(a, b, name) for a, b, name in zip(once, slowly, names, strict=True))
 
 
-def _fused(subject: Subject) -> float:
+def _fused(subject: Subject) -> Iterator[float]:
     layer, plain = subject.copy(), subject.copy()
     mechanism: Any = layer.mechanism
     without: Any = plain.mechanism
-    fused, taken = mechanism.fused, []
+    fused, calls = mechanism.fused, list[bool]()
 
     def counted(*given: Any) -> Tensor | None:
         y: Tensor | None = fused(*given)
-        taken.append(y is not None)
+        calls.append(y is not None)
         return y
 
     mechanism.fused, without.fused = counted, lambda *given: None
-    worst = 0.0
     for length in (40, 300):
         x, valid = inputs(2, length), up_to(length, length - 7)
         for mask in _masks(subject, valid):
             both = (
-                _slopes(made, subject.kept(subject.answer(made, x, valid, mask), valid))
+                _with_gradients(made, subject.real_outputs(made, x, valid, mask))
                 for made in (layer, plain)
             )
             for number, (got, expected) in enumerate(zip(*both, strict=True)):
                 part = "gradients" if number else "forward"
                 where = f"length {length}, layout {mask.layout}, {part}"
-                worst = max(worst, close(got, expected, where))
-    if not taken:
+                yield close(got, expected, where)
+    if not calls:
         raise NotApplicable("its options take the plain path")
-    if not any(taken):
+    if not any(calls):
         raise Broken("the fast path was never taken, up to length 300")
-    return worst
 
 
 def _masks(subject: Subject, valid: Tensor) -> list[Mask]:
@@ -180,25 +177,25 @@ def _masks(subject: Subject, valid: Tensor) -> list[Mask]:
     return [general, Mask.right(valid), Mask.packed(length, valid.device, causal=False)]
 
 
-def _slopes(layer: MultiHead, y: Tensor) -> list[Tensor]:
-    """An answer and the gradients of a random sum of it."""
-    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(5), dtype=y.dtype)
-    return [y, *torch.autograd.grad((y * probe).sum(), [*layer.parameters()])]
+def _with_gradients(layer: MultiHead, y: Tensor) -> list[Tensor]:
+    """An output and the gradients of a random sum of it."""
+    found = gradients(y, [*layer.parameters()])
+    return [y, *(grad for grad in found if grad is not None)]
 
 
-def saved(subject: Subject) -> float:
+def saved(subject: Subject) -> Iterator[float]:
     """A layer drawn anew that loads the saved tensors of the first."""
     layer, other = subject.layer, subject.make(seed=4).double()
     tensors = {name: tensor.contiguous() for name, tensor in layer.state_dict().items()}
     other.load_state_dict(load(save(tensors)))
     x, valid = inputs(2, 9), up_to(9, 4)
-    got, expected = (subject.kept(subject.answer(made, x, valid), valid) for made in (other, layer))
-    return close(got, expected, "after loading", 0)
+    got, expected = (subject.real_outputs(made, x, valid) for made in (other, layer))
+    yield close(got, expected, "after loading", 0)
 
 
-def same(subject: Subject) -> float:
+def same(subject: Subject) -> Iterator[float]:
     """Two layers with equal weights and the same tokens, twice."""
     x, valid = inputs(2, 9), up_to(9, 4)
     twin = copy.deepcopy(subject.layer)
     first, second = (subject.answer(made, x, valid) for made in (subject.layer, twin))
-    return close(second, first, "a second time", 0)
+    yield close(second, first, "a second time", 0)

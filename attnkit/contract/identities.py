@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,89 +16,87 @@ from attnkit.contract.subject import (
     Subject,
     close,
     everything,
+    gradients,
     inputs,
+    random_like,
     up_to,
 )
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 
 LENGTHS = (1, 2, 7, 64, 65, 300)
-STEPS, ROUGH = (1e-6, 1e-8), 1e-5
-"""How far differences reach for a slope (a kink may lie within one), and how near they come."""
+STEPS, DIFFERENCE_ERROR = (1e-6, 1e-8), 1e-5
+"""How far differences reach (a kink may lie within one), and how near they come."""
 SHORT = 1e-3
 """How near float32 must come, relative to the largest value; most come within 1e-6."""
 WORKED = 5e-7
 """Worked numbers are written with six decimals."""
 
 
-def finite(subject: Subject) -> float:
+def finite(subject: Subject) -> Iterator[float]:
     """Forward and gradients while training, in short floats, with large numbers in the pads."""
     for dtype in (torch.float32, torch.bfloat16):
         layer = subject.copy(dtype).train()
         valid = up_to(33, 28)
         spread = torch.where(valid, 4.0, 50.0).unsqueeze(-1)
         x = (inputs(2, 33) * spread).to(dtype).requires_grad_()
-        y = subject.kept(subject.answer(layer, x, valid), valid).float()
+        y = subject.real_outputs(layer, x, valid).float()
         if not y.isfinite().all():
             raise Broken(f"{dtype}: the answer is not finite")
         named = {"the input": x} | dict(layer.named_parameters())
-        slopes = torch.autograd.grad(y.square().sum(), [*named.values()], allow_unused=True)
-        for name, slope in zip(named, slopes, strict=True):
-            if slope is None:
+        grads = torch.autograd.grad(y.square().sum(), [*named.values()], allow_unused=True)
+        for name, grad in zip(named, grads, strict=True):
+            if grad is None:
                 raise Broken(f"{dtype}: {name} has no gradient")
-            if not slope.isfinite().all():
+            if not grad.isfinite().all():
                 raise Broken(f"{dtype}: the gradient of {name} is not finite")
-    return 0.0
+    yield 0.0
 
 
-def precise(subject: Subject) -> float:
+def precise(subject: Subject) -> Iterator[float]:
     """Answers and gradients of a float32 copy, against the same weights and tokens in float64."""
     short = subject.copy(torch.float32)
-    worst = 0.0
     for length in (7, 300):
         valid = up_to(length)
         x, found = inputs(1, length).float(), []
         for layer, tokens in ((short, x), (copy.deepcopy(short).double(), x.double())):
             tokens.requires_grad_()
-            y = subject.kept(subject.answer(layer, tokens, valid), valid)
-            probe = _drawn(y.double()).to(y.dtype)
-            (slope,) = torch.autograd.grad((y * probe).sum(), tokens)
-            found.append((y.double(), slope.double()))
+            y = subject.real_outputs(layer, tokens, valid)
+            (grad,) = gradients(y, [tokens])
+            assert grad is not None
+            found.append((y.double(), grad.double()))
         for part, got, expected in zip(("forward", "gradient"), *found, strict=True):
-            worst = max(worst, close(got, expected, f"length {length}, {part}", SHORT))
-    return worst
+            yield close(got, expected, f"length {length}, {part}", SHORT)
 
 
-def slopes(subject: Subject) -> float:
-    """The slope along a random direction of tokens and parameters, against a difference."""
-    worst = 0.0
+def slopes(subject: Subject) -> Iterator[float]:
+    """The derivative along a random direction of tokens and parameters, against a difference."""
     for length in (7, 300):
         x, valid = inputs(2, length), up_to(length, length - 3)
         leaves = [x.requires_grad_(), *subject.layer.parameters()]
-        ways = [_drawn(leaf) for leaf in leaves]
+        ways = [random_like(leaf) for leaf in leaves]
         total = _total(subject, subject.layer, x, valid)
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
-        slope = torch.zeros_like(total)
-        for part, way in zip(found, ways, strict=True):
-            slope += 0 if part is None else (part * way).sum()
+        grads = torch.autograd.grad(total, leaves, allow_unused=True)
+        derivative = torch.zeros_like(total)
+        for part, way in zip(grads, ways, strict=True):
+            derivative += 0 if part is None else (part * way).sum()
         error = math.inf
         for step in STEPS:
             difference = _difference(subject, x, ways, valid, step)
             scale = max(1.0, difference.abs().item())
-            error = min(error, (slope - difference).abs().item() / scale)
-            if error <= ROUGH:
+            error = min(error, (derivative - difference).abs().item() / scale)
+            if error <= DIFFERENCE_ERROR:
                 break
         else:
             raise Broken(f"length {length}: gradients are off by {error:.2g}", error)
-        worst = max(worst, error)
-    return worst
+        yield error
 
 
 @torch.no_grad()
 def _difference(
     subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tensor, step: float
 ) -> Tensor:
-    """The slope of the random sum, by steps both ways."""
+    """The derivative of the random sum along `ways`, by central differences."""
     ends = []
     for along in (step, -step):
         moved = subject.copy()
@@ -109,56 +107,45 @@ def _difference(
 
 
 def _total(subject: Subject, layer: MultiHead, x: Tensor, valid: Tensor) -> Tensor:
-    """A random sum of all answers that count."""
-    kept = subject.kept(subject.answer(layer, x, valid), valid)
-    return (kept * _drawn(kept)).sum()
+    """A random sum of all outputs that count."""
+    y = subject.real_outputs(layer, x, valid)
+    return (y * random_like(y)).sum()
 
 
-def _drawn(like: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(like.numel())
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype)
-
-
-def multiplies(subject: Subject) -> float:
+def multiplies(subject: Subject) -> Iterator[float]:
     """The layer's answer, against its map times its values."""
-    worst = 0.0
     for length in LENGTHS:
         batch = 2 if length < 100 else 1
         x, mask = inputs(batch, length), subject.mask(everything(batch, length), length)
         y = subject.answer(subject.layer, x, mask.valid, mask)
         maps = subject.weights(x, mask)
-        worst = max(worst, close(subject.mixed(maps, x), y, f"length {length}"))
-    return worst
+        yield close(subject.mixed(maps, x), y, f"length {length}")
 
 
-def rows(subject: Subject) -> float:
+def rows(subject: Subject) -> Iterator[float]:
     """Sums of the rows of the map."""
     if not subject.layer.mechanism.normalised:
         raise NotApplicable("it declares that its rows do not sum to 1")
-    worst = 0.0
     for length in (1, 7, 65):
         mask = subject.mask(everything(1, length))
         sums = subject.weights(inputs(1, length), mask).sum(-1)
-        worst = max(worst, close(sums, torch.ones_like(sums), f"length {length}"))
-    return worst
+        yield close(sums, torch.ones_like(sums), f"length {length}")
 
 
-def lengths(subject: Subject) -> float:
+def lengths(subject: Subject) -> Iterator[float]:
     """More queries than keys and fewer: each one's answer, against its answer alone."""
-    worst = 0.0
     for queries, keys in ((1, 9), (3, 1), (5, 13), (20, 13), (3, 130)):
         x, memory = inputs(2, queries), inputs(2, keys)
         where = f"{queries} queries, {keys} keys"
         mask, one = Mask.cross(everything(2, keys), queries), Mask.cross(everything(2, keys), 1)
         y = subject.layer(x, mask, memory=memory).y
         alone = [subject.layer(x[:, i : i + 1], one, memory=memory).y for i in range(queries)]
-        worst = max(worst, close(y, torch.cat(alone, 1), where))
+        yield close(y, torch.cat(alone, 1), where)
         maps = subject.layer.weights(x, mask, memory=memory)
-        worst = max(worst, close(subject.mixed(maps, memory), y, where))
-    return worst
+        yield close(subject.mixed(maps, memory), y, where)
 
 
-def empty(subject: Subject) -> float:
+def empty(subject: Subject) -> Iterator[float]:
     """The map, the answer and the gradients of a sentence without a single key."""
     layer, valid = subject.layer, everything(2, 6)
     valid[1] = False
@@ -171,13 +158,13 @@ def empty(subject: Subject) -> float:
     if not torch.equal(y[1], nothing):
         error = (y[1] - nothing).abs().max().item()
         raise Broken(f"a query without keys answers {error:.2g}, 0 is right", error)
-    slopes = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], allow_unused=True)
-    if not all(slope is None or slope.isfinite().all() for slope in slopes):
+    grads = torch.autograd.grad(y.square().sum(), [x, *layer.parameters()], allow_unused=True)
+    if not all(grad is None or grad.isfinite().all() for grad in grads):
         raise Broken("a query without keys makes gradients that are not finite")
-    return 0.0
+    yield 0.0
 
 
-def bias(subject: Subject) -> float:
+def bias(subject: Subject) -> Iterator[float]:
     """Weights with a bias or a sum of earlier scores, against exp(bias) times the weights."""
     valid = up_to(9, 5)
     x, mask = inputs(2, 9), subject.mask(valid)
@@ -190,13 +177,12 @@ def bias(subject: Subject) -> float:
             except (ValueError, UsageError):
                 continue
             raise Broken(f"{name} is accepted in silence though there are no scores to add it to")
-        return 0.0
+        yield 0.0
+        return
     plain = subject.weights(x, mask) * added.exp()
     expected = _normalised(plain)
-    return max(
-        close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
-        for name in ("bias", "prior")
-    )
+    for name in ("bias", "prior"):
+        yield close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
 
 
 def _normalised(maps: Tensor) -> Tensor:
@@ -204,9 +190,9 @@ def _normalised(maps: Tensor) -> Tensor:
     return maps / total.masked_fill(total == 0, 1)
 
 
-def worked(subject: Subject) -> float:
+def worked(subject: Subject) -> Iterator[float]:
     """What the class gives for the worked number of its file, against the hand calculation."""
-    found = type(subject.layer.mechanism).worked()
+    found = type(subject.layer.mechanism).worked_number()
     if found is None:
         raise NotApplicable("its class has no worked number")
-    return close(*found, "the worked number", WORKED)
+    yield close(*found, "the worked number", WORKED)

@@ -1,6 +1,6 @@
 """The contract on declarations: what a mechanism says that it cannot do, it refuses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from attnkit.contract.subject import Broken, NotApplicable, Subject, everything,
 from attnkit.errors import UsageError
 
 
-def limits(subject: Subject) -> float:
+def limits(subject: Subject) -> Iterator[float]:
     """Roles and lengths beyond what is declared."""
     facts = subject.facts
     if not possible(subject):
@@ -23,7 +23,8 @@ def limits(subject: Subject) -> float:
             layer = subject.build(False, False).double()
             mask = Mask.of(everything(1, 3), 3, causal=True)
             _refuses(lambda: layer(inputs(1, 3), mask), "a causal mask", facts.why)
-        return 0.0
+        yield 0.0
+        return
     limit = subject.layer.mechanism.limit
     if facts.limit is None and limit is None:
         raise NotApplicable("it declares no limit in this role")
@@ -38,7 +39,7 @@ def limits(subject: Subject) -> float:
             f"{limit + 1} tokens",
             str(limit),
         )
-    return 0.0
+    yield 0.0
 
 
 def possible(subject: Subject) -> bool:

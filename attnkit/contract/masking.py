@@ -1,19 +1,28 @@
 """Contracts on who sees whom: the future, padding, neighbours in a batch, promised layouts."""
 
-import torch
+from collections.abc import Iterator
+
 from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.attention.mask import Mask
-from attnkit.contract.subject import EXACT, WIDTH, Broken, Subject, close, everything, inputs, up_to
+from attnkit.contract.subject import (
+    EXACT,
+    Broken,
+    Subject,
+    close,
+    everything,
+    gradients,
+    inputs,
+    up_to,
+)
 
 LENGTHS = (1, 2, 7, 64, 65, 513)
 PADS = 5
 
 
-def future(subject: Subject) -> float:
+def future(subject: Subject) -> Iterator[float]:
     """What reaches an answer from later tokens: by a change of theirs, and by gradient."""
-    worst = 0.0
     for length in LENGTHS:
         x = inputs(1, length)
         general = Mask.of(everything(1, length), length, causal=True)
@@ -21,62 +30,62 @@ def future(subject: Subject) -> float:
             # the last seen token lies inside a block of any even size, not at its border
             for cut in {length * 2 // 5} | ({length - 2} if 2 < length < 100 else set()):
                 where = f"length {length}, layout {mask.layout}, after token {cut}"
-                worst = max(worst, _leak(subject, x, mask, cut, where))
-    return worst
+                yield from _leak(subject, x, mask, cut, where)
 
 
-def _leak(subject: Subject, x: Float[Tensor, "1 T W"], mask: Mask, cut: int, where: str) -> float:
+def _leak(
+    subject: Subject, x: Float[Tensor, "1 T W"], mask: Mask, cut: int, where: str
+) -> Iterator[float]:
     layer, x = subject.layer, x.clone().requires_grad_()
     y = layer(x, mask).y[:, : cut + 1]
-    (slope,) = torch.autograd.grad((y * inputs(1, cut + 1)).sum(), x)
-    largest = slope.abs().max().item()
+    (grad,) = gradients(y, [x])
+    assert grad is not None
+    largest = grad.abs().max().item()
     if largest == 0:
         raise Broken(f"{where}: the answers do not depend on any token")
     if cut + 1 == x.shape[1]:
-        return 0.0
-    leak = slope[:, cut + 1 :].abs().max().item() / largest
+        return
+    leak = grad[:, cut + 1 :].abs().max().item() / largest
     if not leak <= EXACT:
         raise Broken(
             f"{where}: the future has {leak:.2g} of the largest gradient, 0 is right", leak
         )
     changed = x.detach().clone()
     changed[:, cut + 1 :] = inputs(1, x.shape[1] - cut - 1) * 50
-    return max(leak, close(layer(changed, mask).y[:, : cut + 1], y, where))
+    yield leak
+    yield close(layer(changed, mask).y[:, : cut + 1], y, where)
 
 
-def padding(subject: Subject) -> float:
+def padding(subject: Subject) -> Iterator[float]:
     """Rows padded left, right and in between with garbage, against the same rows without pads."""
-    worst = 0.0
     for length in (1, 7, 65):
         x, valid = inputs(3, length), everything(3, length + PADS)
         for row, first in enumerate((0, length, max(1, length // 2))):
             valid[row, first : first + PADS] = False
         longer = inputs(3, length + PADS) * 50
         longer[valid] = x.flatten(0, 1)
-        (plain, slope), (padded, spread) = (
-            _answer_and_slope(subject, *given)
+        (plain, grad), (padded, spread) = (
+            _with_gradient(subject, *given)
             for given in ((x, everything(3, length)), (longer, valid))
         )
         where = f"length {length} and {PADS} pads"
-        worst = max(worst, close(padded, plain, where))
+        yield close(padded, plain, where)
         of_pads = spread[~valid]
         if not (of_pads == 0).all():
             raise Broken(f"{where}: pads have a gradient", of_pads.abs().max().item())
-        worst = max(worst, close(spread[valid], slope.flatten(0, 1), f"{where}: gradient"))
-    return worst
+        yield close(spread[valid], grad.flatten(0, 1), f"{where}: gradient")
 
 
-def _answer_and_slope(subject: Subject, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+def _with_gradient(subject: Subject, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
     x = x.clone().requires_grad_()
-    y = subject.kept(subject.answer(subject.layer, x, valid), valid)
-    probe = inputs(1, y.shape[0])[0, :, :WIDTH]
-    (slope,) = torch.autograd.grad((y * probe).sum(), x)
-    return y.detach(), slope
+    y = subject.real_outputs(subject.layer, x, valid)
+    (grad,) = gradients(y, [x])
+    assert grad is not None
+    return y.detach(), grad
 
 
-def batch(subject: Subject) -> float:
+def batch(subject: Subject) -> Iterator[float]:
     """A batch of unequal rows, against each row alone."""
-    worst = 0.0
     for length in (9, 70):
         x, valid = inputs(3, length), up_to(length, length - 4, length)
         valid[2, :3] = False
@@ -86,10 +95,9 @@ def batch(subject: Subject) -> float:
         for row in range(3):
             one = slice(row, row + 1)
             alone = _of(subject, x[one], subject.mask(valid[one]), queries[one])
-            got = subject.kept(together[one], valid[one])
-            expected = subject.kept(alone, valid[one])
-            worst = max(worst, close(got, expected, f"length {length}, row {row}"))
-    return worst
+            got = subject.real_rows(together[one], valid[one])
+            expected = subject.real_rows(alone, valid[one])
+            yield close(got, expected, f"length {length}, row {row}")
 
 
 def _of(subject: Subject, x: Tensor, mask: Mask, queries: Tensor) -> Tensor:
@@ -98,9 +106,8 @@ def _of(subject: Subject, x: Tensor, mask: Mask, queries: Tensor) -> Tensor:
     return y
 
 
-def layouts(subject: Subject) -> float:
+def layouts(subject: Subject) -> Iterator[float]:
     """Masks of a promised layout, against the general mask of the same rows."""
-    worst = 0.0
     for length in (11, 100):
         x, valid = inputs(3, length), up_to(length, length // 3, length - 2)
         promised = Mask.packed(length, x.device, causal=subject.causal)
@@ -109,5 +116,4 @@ def layouts(subject: Subject) -> float:
         for mask, real in masks:
             general = subject.answer(subject.layer, x, real)[real]
             got = subject.answer(subject.layer, x, real, mask)[real]
-            worst = max(worst, close(got, general, f"length {length}, layout {mask.layout}"))
-    return worst
+            yield close(got, general, f"length {length}, layout {mask.layout}")

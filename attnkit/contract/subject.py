@@ -1,7 +1,7 @@
-"""What is put to the test: a mechanism with its options in one role, and how it is called."""
+"""The subject of a contract: a mechanism with its options in one role, and how it is called."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self, TypeAlias
@@ -93,11 +93,11 @@ class Subject:
     def make(self, seed: int) -> MultiHead:
         """A layer whose parameters are drawn so that an error shows: no zeros, spread scores."""
         torch.manual_seed(seed)
-        made = self.build(self.role == "cross", self.causal)
+        layer = self.build(self.role == "cross", self.causal)
         with torch.no_grad():
-            for parameter in made.parameters():
+            for parameter in layer.parameters():
                 parameter.mul_(1.5).add_(torch.randn_like(parameter) * 0.3)
-        return made.eval()
+        return layer.eval()
 
     def copy(self, dtype: torch.dtype = torch.float64) -> MultiHead:
         """A layer of its own, to train or to change."""
@@ -123,6 +123,16 @@ class Subject:
         queries = inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
         return layer(queries, mask, memory=x).y  # type: ignore[no-any-return]
 
+    def real_outputs(
+        self,
+        layer: MultiHead,
+        x: Float[Tensor, "B S W"],
+        valid: Bool[Tensor, "B S"],
+        mask: Mask | None = None,
+    ) -> Float[Tensor, "n W"]:
+        """The rows of `answer` that count, see `real_rows`."""
+        return self.real_rows(self.answer(layer, x, valid, mask), valid)
+
     def weights(self, x: Float[Tensor, "B S W"], mask: Mask, **given: Tensor) -> Tensor:
         """The maps [B, H, T, S] that go with `answer`."""
         if self.role != "cross":
@@ -135,11 +145,13 @@ class Subject:
         layer = self.layer
         assert layer.v is not None
         values = torch.unflatten(layer.v(x), -1, (layer.key_heads, -1)).transpose(1, 2)
-        merged: Tensor = layer.o(mix(maps, values).transpose(1, 2).flatten(2))
-        return merged
+        y: Tensor = layer.o(mix(maps, values).transpose(1, 2).flatten(2))
+        return y
 
-    def kept(self, y: Float[Tensor, "B T W"], valid: Bool[Tensor, "B S"]) -> Float[Tensor, "n W"]:
-        """The answers that count: those of real tokens; all of them in cross attention."""
+    def real_rows(
+        self, y: Float[Tensor, "B T W"], valid: Bool[Tensor, "B S"]
+    ) -> Float[Tensor, "n W"]:
+        """The outputs that count: those of real tokens; all of them in cross attention."""
         return y.flatten(0, 1) if self.role == "cross" else y[valid]
 
 
@@ -157,6 +169,17 @@ def everything(rows: int, length: int) -> Bool[Tensor, "B T"]:
 def up_to(*lengths: int) -> Bool[Tensor, "B S"]:
     """Rows of these lengths, padded on the right."""
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def random_like(x: Tensor) -> Tensor:
+    """Random numbers of the shape of x, the same ones for every tensor of that size and type."""
+    generator = torch.Generator().manual_seed(x.numel())
+    return torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype)
+
+
+def gradients(y: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients of a random sum of y; None where y does not depend on a leaf."""
+    return torch.autograd.grad((y * random_like(y)).sum(), leaves, allow_unused=True)
 
 
 def close(got: Tensor, expected: Tensor, where: str, within: float = EXACT) -> float:

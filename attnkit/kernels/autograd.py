@@ -1,4 +1,4 @@
-"""Gradients by hand that have no gradient themselves."""
+"""Hand-written gradients that cannot be differentiated again."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -16,12 +16,12 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(backward)
-    def first_only(ctx: Any, *slopes: Any) -> Any:
+    def first_only(ctx: Any, *grads: Any) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "attnkit's fast paths are differentiable once: create_graph=True (second"
                 " derivatives) does not pass through them; call backward without it"
             )
-        return backward(ctx, *slopes)
+        return backward(ctx, *grads)
 
     return first_only

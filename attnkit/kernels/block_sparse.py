@@ -1,11 +1,11 @@
-"""Self-attention over some distances only, in blocks: no T x T square is ever formed.
+"""Block-sparse self-attention over some distances only: no T x T square is ever formed.
 
 Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
 between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
 hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
 
-- `near`: |i - j| <= window.  Blocks of queries against overlapping windows of keys.
-- `strided`: |i - j| mod rate = 0.  As many dense attentions over sub-sequences as the rate.
+- `near`: |i - j| <= window, a sliding window.  Blocks of queries against overlapping windows.
+- `strided`: |i - j| mod rate = 0.  `rate` dense attentions over sub-sequences.
 - `joint`: both, for rate = window.  One softmax over two sets that share no pair.
 """
 
@@ -18,20 +18,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
 from attnkit.kernels.sliding_window import Band
 from attnkit.kernels.strided import Strides
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
 
-DEVICE = "cpu"
-"""Where torch's fused kernels answer a query without keys with zeros, and say their sums."""
-
 GROUP = 2**19
 """Numbers in the windows of the keys that are treated at a time."""
 
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+def flash_usable(q: Tensor) -> bool:
+    """Whether torch's fused kernel for the CPU, and its backward pass, may be called."""
+    return usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
 
 
 class _Windows(torch.autograd.Function):
@@ -52,11 +52,11 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     """Softmax over the keys at most `window` away; cost T * window."""
     rows, _, length, _ = q.shape
     band = Band.of(window, length, causal=causal)
-    away = band.distances(q.device)
-    pattern = (away >= 0 if causal else away >= -window) & (away <= window)
+    distance = band.distances(q.device)
+    pattern = (distance >= 0 if causal else distance >= -window) & (distance <= window)
     allowed = band.allowed(pattern, valid, rows, length)
-    if q.device.type == DEVICE:
-        y: Tensor = _Near.apply(q, k, v, band, allowed)  # type: ignore[no-untyped-call]
+    if flash_usable(q):
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, None)  # type: ignore[no-untyped-call]
         return y
     part = _in_bands(band, allowed, length)
     return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
@@ -81,14 +81,15 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
         return y
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
-    away = band.distances(q.device)
-    pattern = (away > 0 if causal else away != 0) & (away.abs() < rate)
-    far, allowed = _in_strides(q, valid, rate, causal), band.allowed(pattern, valid, rows, length)
-    if q.device.type == DEVICE:
-        y = _Joint.apply(q, k, v, far, band, allowed)  # type: ignore[no-untyped-call]
+    distance = band.distances(q.device)
+    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)
+    strides = _in_strides(q, valid, rate, causal)
+    allowed = band.allowed(pattern, valid, rows, length)
+    if flash_usable(q):
+        y = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
         return y
-    parts = (far, _in_bands(band, allowed, length))
-    return _combine([_partial(part, q, k, v) for part in parts])[0].to(q.dtype)
+    close = _in_bands(band, allowed, length)
+    return _combine(_partial(strides, q, k, v), _partial(close, q, k, v))[0].to(q.dtype)
 
 
 class _SparsePart(NamedTuple):
@@ -137,10 +138,10 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
 
     def split(x: Tensor) -> Tensor:
         x = F.pad(x, (0, 0, 0, -length % rate)) if length % rate else x
-        x = torch.unflatten(x, 2, (-1, rate))
+        x = torch.unflatten(x, 2, (-1, rate))  # [B, H, t, rate, D]
         if heads_first:
-            return x.flatten(0, 1).transpose(1, 2)
-        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)
+            return x.flatten(0, 1).transpose(1, 2)  # [B H, rate, t, D]
+        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)  # [B, rate H, t, D]
 
     def merge(x: Tensor) -> Tensor:
         if heads_first:
@@ -159,7 +160,7 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
 def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
     """All small attentions of one part by torch's fused kernel."""
     bias, causal = part.bias(q.dtype), part.causal
-    if bias is None or q.device.type == DEVICE:
+    if bias is None or flash_usable(q):
         return F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
     # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
     blind = part.blind()
@@ -171,7 +172,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
 def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Answers [B, H, T, D] of one part, and the logarithms of its softmax sums [B, H, T, 1]."""
     queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
-    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [N, h, t, s]
     bias, blind = part.bias(q.dtype), part.blind()
     if bias is not None and blind is not None:
         scores = scores + bias.masked_fill(blind, 0)
@@ -179,35 +180,30 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
     scores = scores.to(torch.promote_types(q.dtype, torch.float32))
-    logs = scores.logsumexp(-1, keepdim=True)
-    y = (scores - logs).exp().to(q.dtype) @ values
+    logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
+    y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
     logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
     return part.answers(y), part.answers(logs)
 
 
-def _combine(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`_partial` by torch's fused kernel for the CPU."""
+    y, sums = operator(FLASH)(
+        *(part.queries(q), part.keys(k), part.keys(v)),
+        is_causal=part.causal,
+        attn_mask=part.bias(q.dtype),
+    )
+    blind, sums = part.blind(), sums.unsqueeze(-1)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(sums)
+
+
+def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Answers and logarithms of two parts as those of one softmax over both."""
-    (one, log_one), (two, log_two) = found
+    (one, log_one), (two, log_two) = first, second
     logs = torch.logaddexp(log_one, log_two)
     logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
     return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
-
-
-class _Near(torch.autograd.Function):
-    """Attention in bands by torch's fused kernel for the CPU."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> Tensor:
-        y, logs = _banded(q, k, v, band, allowed)
-        ctx.band = band
-        ctx.save_for_backward(q, k, v, y, logs, allowed)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *kept, allowed = ctx.saved_tensors
-        return (*_banded_back(grad, kept, ctx.band, allowed), None, None)
 
 
 def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tuple[Tensor, Tensor]:
@@ -215,36 +211,30 @@ def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tup
 
     What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
     """
-    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [blocks, H, t or s, D]
     y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
     logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
     for group in _groups(keys):
-        y[group], logs[group, ..., 0] = _forward(
+        y[group], logs[group, ..., 0] = operator(FLASH)(
             queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
         )
     return band.join(y, q.shape[2]), band.join(logs, q.shape[2])
 
 
 def _banded_back(
-    grad: Tensor, kept: list[Tensor], band: Band, allowed: Tensor
+    grad: Tensor, saved: list[Tensor], band: Band, allowed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, from what was kept: q, k, v, and what `_banded` made of them."""
-    q, k, v, y, logs = kept
+    """Gradients of q, k, v, from what was saved: q, k, v, and what `_banded` made of them."""
+    q, k, v, y, logs = saved
     rows, _, length, _ = q.shape
     queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
     grads, answers, sums = (band.cut(x) for x in (grad, y, logs))
     q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
     k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
     for group in _groups(keys):
-        q_grad[group], k_part, v_part = _backward(
-            grads[group],
-            queries[group],
-            keys[group],
-            values[group],
-            answers[group],
-            sums[group, ..., 0],
-            0.0,
-            False,
+        q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
+            *(x[group] for x in (grads, queries, keys, values, answers)),
+            *(sums[group, ..., 0], 0.0, False),
             attn_mask=_bias(allowed[group], q.dtype),
         )
         band.add(k_grad, group.start, k_part)
@@ -276,8 +266,8 @@ class _Strided(torch.autograd.Function):
         return (*ctx.strides.back(grad, *ctx.saved_tensors), None)
 
 
-class _Joint(torch.autograd.Function):
-    """One softmax over strides and a band by torch's fused kernel for the CPU.
+class _Banded(torch.autograd.Function):
+    """Attention in a band, joined with strides where they are given, by torch's fused kernel.
 
     The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
     ones, each part yields its share of the joint gradient.
@@ -289,52 +279,32 @@ class _Joint(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        far: _SparsePart,
         band: Band,
         allowed: Tensor,
+        strides: _SparsePart | None,
     ) -> Tensor:
-        close, logs = _banded(q, k, v, band, allowed)
-        alone = band.join(
-            (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1), q.shape[2]
-        )
-        found = [_far(far, q, k, v), (close, logs.masked_fill(alone, -torch.inf))]
-        y, logs = _combine(found)
-        y = y.to(q.dtype)
-        ctx.far, ctx.band = far, band
+        y, logs = _banded(q, k, v, band, allowed)
+        if strides is not None:
+            blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
+            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)
+            y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
+            y = y.to(q.dtype)
+        ctx.band, ctx.strides = band, strides
         ctx.save_for_backward(q, k, v, y, logs, allowed)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        far = ctx.far
-        *kept, allowed = ctx.saved_tensors
-        q, k, v, y, logs = kept
-        grads = _banded_back(grad, kept, ctx.band, allowed)
-        found = _backward(
-            far.queries(grad),
-            far.queries(q),
-            far.keys(k),
-            far.keys(v),
-            far.queries(y),
-            far.queries(logs).squeeze(-1),
-            0.0,
-            far.causal,
-            attn_mask=far.bias(q.dtype),
-        )
-        total = [one.add_(far.answers(other)) for one, other in zip(grads, found, strict=True)]
-        return (*total, None, None, None)
-
-
-def _far(far: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Answers [B, H, T, D] over the strides, and logarithms of the softmax sums [B, H, T, 1]."""
-    y, sums = _forward(
-        far.queries(q),
-        far.keys(k),
-        far.keys(v),
-        is_causal=far.causal,
-        attn_mask=far.bias(q.dtype),
-    )
-    blind, sums = far.blind(), sums.unsqueeze(-1)
-    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
-    return far.answers(y), far.answers(sums)
+        *saved, allowed = ctx.saved_tensors
+        grads, part = _banded_back(grad, saved, ctx.band, allowed), ctx.strides
+        if part is not None:
+            q, k, v, y, logs = saved
+            others = operator(FLASH_BACKWARD)(
+                *(part.queries(grad), part.queries(q), part.keys(k), part.keys(v)),
+                *(part.queries(y), part.queries(logs).squeeze(-1), 0.0, part.causal),
+                attn_mask=part.bias(q.dtype),
+            )
+            for own, other in zip(grads, others, strict=True):
+                own.add_(part.answers(other))
+        return (*grads, None, None, None)

@@ -1,36 +1,51 @@
-"""Causal sums of kernels.py for a CPU, in blocks of chunks."""
+"""Causal linear attention, on a CPU in blocks of chunks that stay in its cache."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from attnkit.kernels import linear_attention
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.fast_cpu import usable
 from attnkit.kernels.linear_attention import FeatureMaps, Sums, finite, widest
 from attnkit.kernels.linear_attention_cpu import (
     SPREAD,
-    ParameterGradients,
+    Block,
+    MapGradients,
+    divide,
     exponentials,
-    groups_of,
     highest,
-    key_map,
-    leaf_of,
+    key_features,
+    leaf,
     moderate,
-    spans_of,
-    upstream,
-    values_of,
+    numerator_gradient,
+    row_groups,
+    spans,
+    values_with_ones,
 )
 
 
 def causal(
-    maps: FeatureMaps, chunk: int, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None
+    maps: FeatureMaps,
+    chunk: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: Tensor | None,
+    state: Sums | None,
 ) -> tuple[Tensor, Sums]:
-    """Answers [B, H, T, E] of causal self-attention, and the sums after it.
+    """Answers [B, H, T, E] of causal self-attention after the sums `state`, and the sums then.
 
     q, k [B, H, T, D], v [B, H, T, E], valid [B, T] or None where no key is a pad.
     """
-    found = _Causal.apply(maps, chunk, q, k, v, valid, *maps.parameters)  # type: ignore[no-untyped-call]
-    return found[0], (found[1], found[2])
+    if state is None and usable(q, k, v):
+        y, sums, peak = _Causal.apply(maps, chunk, q, k, v, valid, *maps.parameters)  # type: ignore[no-untyped-call]
+        return y, (sums, peak)
+    phi, values = linear_attention.prepare(maps, k, v, valid)
+    features = maps.q(q.to(widest(q.dtype)))
+    y, after = linear_attention.plain_causal(features, phi, values, state, maps.exponent, chunk)
+    return y.to(v.dtype), after
 
 
 def _rise(phi: Tensor, peak: Tensor) -> tuple[float, Tensor]:
@@ -84,14 +99,14 @@ def _backward_block(
     values: Tensor,
     before: Tensor,
     du: Tensor,
-    slope: Tensor,
+    dstate: Tensor,
     size: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of features, phi and values; `slope`, that of the sums, goes to the start."""
+    """Gradients of features, phi and values; `dstate`, that of the sums, goes to the start."""
     features, phi, values, du = (
         x.reshape(-1, size, x.shape[-1]) for x in (features, phi, values, du)
     )
-    after = _running(torch.bmm(features.transpose(1, 2), du), slope, 1)
+    after = _running(torch.bmm(features.transpose(1, 2), du), dstate, 1)
     square = torch.bmm(features, phi.transpose(1, 2)).tril_()
     dsquare = torch.bmm(du, values.transpose(1, 2)).tril_()
     dfeatures = torch.bmm(dsquare, phi).baddbmm_(du, before.transpose(1, 2))
@@ -103,8 +118,7 @@ def _backward_block(
 class _Trace(NamedTuple):
     """What the backward pass of a causal block must know."""
 
-    rows: slice
-    span: slice
+    block: Block
     size: int
     rescale: Tensor | None
     """Factors [R, M, 1] from the units of the sums that entered to the block's units."""
@@ -124,27 +138,25 @@ class _Causal(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         valid: Tensor | None,
-        *parameters: Tensor,
+        *learned: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         batch, heads, length, width = v.shape
         y = v.new_empty((batch, length, heads, width)).transpose(1, 2)
-        below = v.new_empty((batch, heads, length, 1), dtype=widest(v.dtype))
+        norms = v.new_empty((batch, heads, length, 1), dtype=widest(v.dtype))
         ctx.maps, ctx.traces, ctx.before = maps, [], []
-        groups, longest = groups_of(batch, heads, length)
+        groups, longest = row_groups(batch, heads, length)
         ends = [
-            _forward_rows(
-                ctx, rows, spans_of(length, longest, chunk), chunk, q, k, v, valid, y, below
-            )
+            _forward_rows(ctx, rows, spans(length, longest, chunk), chunk, q, k, v, valid, y, norms)
             for rows in groups
         ]
         # sums before each chunk, saved like the rest, so that they go when the pass has used them
-        ctx.save_for_backward(q, k, v, valid, y, below, *ctx.before, *parameters)
+        ctx.save_for_backward(q, k, v, valid, y, norms, *ctx.before, *learned)
         del ctx.before
         ctx.set_materialize_grads(False)
-        sums = torch.cat([end[0] for end in ends])
+        sums = torch.cat([end[0] for end in ends])  # [B, H, M, E + 1]
         if not maps.exponent:
             return y, sums, None
-        peak = torch.cat([end[1] for end in ends])
+        peak = torch.cat([end[1] for end in ends])  # [B, H, M]
         ctx.mark_non_differentiable(peak)
         return y, sums, peak
 
@@ -153,61 +165,62 @@ class _Causal(torch.autograd.Function):
     def backward(
         ctx: Any, dy: Tensor | None, dsums: Tensor | None, _: Tensor | None
     ) -> tuple[Any, ...]:
-        q, k, v, valid, y, below, *rest = ctx.saved_tensors
-        sums, parameters = rest[: len(ctx.traces)], rest[len(ctx.traces) :]
-        maps, slopes = ctx.maps, ParameterGradients(parameters)
+        q, k, v, valid, y, norms, *rest = ctx.saved_tensors
+        sums, learned = rest[: len(ctx.traces)], rest[len(ctx.traces) :]
+        maps, gradients = ctx.maps, MapGradients(learned)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         dy = torch.zeros_like(y) if dy is None else dy
-        heads, group, slope = y.shape[1], None, below
+        group, dstate = None, norms
         for trace, before in zip(reversed(ctx.traces), reversed(sums), strict=True):
-            rows, span, size, rescale, shift = trace
-            if rows is not group:
-                group, count = rows, (rows.stop - rows.start) * heads
-                slope = before.new_zeros((count, *before.shape[1:]))
+            block, size, rescale, shift = trace
+            if block[0] is not group:
+                group, count = block[0], (block[0].stop - block[0].start) * y.shape[1]
+                dstate = before.new_zeros((count, *before.shape[1:]))  # [R, M, E + 1]
                 if dsums is not None:
-                    slope += dsums[rows].flatten(0, 1)
+                    dstate += dsums[group].flatten(0, 1)
             with torch.enable_grad():
-                leaf_q, leaf_k = leaf_of(q, rows, span), leaf_of(k, rows, span, valid)
-                mapped = maps.q(leaf_q)
-                own = key_map(maps, leaf_k, rows, span, valid)
-            features, phi = mapped.detach().flatten(0, 1), own.detach().flatten(0, 1)
+                leaf_q, leaf_k = leaf(q, block), leaf(k, block, valid)
+                mapped_q = maps.q(leaf_q)
+                mapped_k = key_features(maps, leaf_k, block, valid)
+            features, phi = (x.detach().flatten(0, 1) for x in (mapped_q, mapped_k))  # [R, L, M]
             if maps.exponent:
                 features = exponentials(features, shift)
                 phi = phi.exp() if shift is None else (phi - shift).exp_()
-            du = upstream(dy, y, below, rows, span)
-            values = values_of(v, rows, span, valid)
-            df, dphi, dvalues = _backward_block(features, phi, values, before, du, slope, size)
+            du = numerator_gradient(dy, y, norms, block)
+            values = values_with_ones(v, block, valid)
+            df, dphi, dvalues = _backward_block(features, phi, values, before, du, dstate, size)
             if rescale is not None:
-                slope *= rescale
+                dstate *= rescale
             if maps.exponent:
                 df.view_as(features).mul_(features)
                 dphi.view_as(phi).mul_(phi)
-            dq[rows, :, span] = slopes.through(mapped, df, leaf_q)
-            dk[rows, :, span] = slopes.through(own, dphi, leaf_k)
-            dv[rows, :, span] = dvalues.view(*leaf_k.shape[:3], -1)[..., :-1]
-        return None, None, dq, dk, dv, None, *slopes.of(parameters)
+            dq[block] = gradients.through(mapped_q, df, leaf_q)
+            dk[block] = gradients.through(mapped_k, dphi, leaf_k)
+            dv[block] = dvalues.view(*leaf_k.shape[:3], -1)[..., :-1]
+        return None, None, dq, dk, dv, None, *gradients.of(learned)
 
 
 def _forward_rows(
     ctx: Any,
     rows: slice,
-    spans: list[slice],
+    todo: list[slice],
     chunk: int,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     valid: Tensor | None,
     y: Tensor,
-    below: Tensor,
+    norms: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Fill y and below for some rows of a batch; their sums and peaks at the end."""
+    """Fill y and norms for some rows of a batch, span by span; their sums and peaks at the end."""
     maps, heads = ctx.maps, q.shape[1]
     state = peak = torch.empty(0)
-    todo, calm = spans[::-1], True
+    todo, calm = todo[::-1], True
     while todo:
         span = todo.pop()
-        phi = key_map(maps, leaf_of(k, rows, span, valid), rows, span, valid).flatten(0, 1)
-        count, long, features = phi.shape
+        block = rows, slice(None), span
+        phi = key_features(maps, leaf(k, block, valid), block, valid).flatten(0, 1)
+        count, long, features = phi.shape  # [R, L, M]
         size = min(chunk, long)
         if span.start == 0 and state.numel() == 0:
             state = phi.new_zeros((count, features, v.shape[3] + 1))
@@ -226,14 +239,12 @@ def _forward_rows(
             rescale = (peak - shift).exp_().transpose(1, 2)
             peak, phi = end, (phi - shift).exp_()
             state *= rescale
-        psi = maps.q(leaf_of(q, rows, span)).flatten(0, 1)
+        psi = maps.q(leaf(q, block)).flatten(0, 1)  # [R, L, M]
         psi = exponentials(psi, shift) if maps.exponent else psi
-        u, before = _forward_block(psi, phi, values_of(v, rows, span, valid), state, size)
-        u = u.view(-1, heads, long, u.shape[-1])
-        norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
-        torch.div(u[..., :-1], norm, out=y[rows, :, span])
-        below[rows, :, span] = norm
+        values = values_with_ones(v, block, valid)
+        u, before = _forward_block(psi, phi, values, state, size)
+        divide(u, block, y, norms)
         if any(ctx.needs_input_grad):
-            ctx.traces.append(_Trace(rows, span, size, rescale, shift))
+            ctx.traces.append(_Trace(block, size, rescale, shift))
             ctx.before.append(before)
     return state.view(-1, heads, *state.shape[1:]), peak.view(-1, heads, peak.shape[2])

@@ -1,10 +1,10 @@
-"""Sums of kernel attention: y = phi(q) (sum phi(k) v^T) / phi(q) (sum phi(k)), in linear time.
+"""Linear attention: y = phi(q) (sum phi(k) v^T) / phi(q) (sum phi(k)), in linear time.
 
-Letters as in attention.py.  A value gets one more column of ones, so that numerator and denominator
-are one product: u = phi(q) S with S [B, H, M, E + 1], and y = u[..., :E] / u[..., E].
+Letters as in `attention.base`.  A value gets one more column of ones, so that numerator and
+denominator are one product: u = phi(q) S with S [B, H, M, E + 1], and y = u[..., :E] / u[..., E].
 
-These are the plain forms, ordinary differentiable code for every device; blocked.py has the same
-sums for a CPU.
+These are the plain forms, ordinary differentiable code for every device; `linear_attention_cpu`
+and `causal_linear_attention_cpu` have the same sums for a CPU.
 
 Exponentials of large logarithms: a product phi(q)_m phi(k)_m is e^(q_m + k_m), and neither factor
 need be near 1 where their product is the largest.  So every feature m of the keys has a shift of

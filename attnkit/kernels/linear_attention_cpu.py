@@ -1,129 +1,130 @@
-"""The sums of kernels.py for a CPU, in blocks that stay in its cache.
+"""The sums of linear attention, on a CPU in blocks that stay in its cache.
 
 Features and squares are computed again in the backward pass, so nothing of size T x M or T x C is
-ever stored.  Everything here equals the plain forms, forward and backward.
+ever stored.  The blocks equal the plain forms of `linear_attention`, forward and backward, which
+answer wherever `fast_cpu.usable` refuses them.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from attnkit.kernels import linear_attention
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.fast_cpu import usable
 from attnkit.kernels.linear_attention import FeatureMaps, Sums, finite, shifted_exp, widest
 
 SPREAD = 30.0
 """Keys of one block share a shift as long as the running maximum rises by at most this in it."""
 BLOCK = 4096
 """Rows x heads x positions of a block."""
-
-
-def usable(*tensors: Tensor | None) -> bool:
-    """Whether these sums may be taken: eager code on a CPU, for at least one row and position.
-
-    Not under autocast, which would mix types in sums that are added to in place.
-    """
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
-        return False
-    return all(x is None or (x.device.type == "cpu" and x.numel() > 0) for x in tensors)
+Block: TypeAlias = tuple[slice, slice, slice]
+"""The index of a block in [B, H, T, ...]: some rows, all heads, some positions."""
 
 
 def key_sums(maps: FeatureMaps, k: Tensor, v: Tensor, valid: Tensor | None) -> Sums:
-    """Sums over all keys."""
-    found = _KeySums.apply(maps, k, v, valid, *maps.parameters)  # type: ignore[no-untyped-call]
-    return found[0], found[1]
+    """Sums over all keys [B, H, S, D] with values [B, H, S, E]; `valid` [B, S] or None: all."""
+    if k.shape[2] > 1 and usable(k, v):
+        sums, peak = _KeySums.apply(maps, k, v, valid, *maps.parameters)  # type: ignore[no-untyped-call]
+        return sums, peak
+    return linear_attention.add(*linear_attention.prepare(maps, k, v, valid), maps.exponent)
 
 
-def answers(maps: FeatureMaps, q: Tensor, sums: Sums, *, divide: bool = True) -> Tensor:
-    """phi(q) S [B, H, T, E]: divided by its last column, or (divide=False) as it is."""
-    y: Tensor = _Answers.apply(maps, divide, q, *sums, *maps.parameters)  # type: ignore[no-untyped-call]
-    return y
+def answers(maps: FeatureMaps, q: Tensor, sums: Sums) -> Tensor:
+    """What queries [B, H, T, D] read from the sums: [B, H, T, E]."""
+    if q.shape[2] > 1 and usable(q):
+        y: Tensor = _Answers.apply(maps, q, *sums, *maps.parameters)  # type: ignore[no-untyped-call]
+        return y
+    return linear_attention.answer(maps, q, sums).to(q.dtype)
 
 
-def groups_of(batch: int, heads: int, length: int) -> tuple[list[slice], int]:
+def row_groups(batch: int, heads: int, length: int) -> tuple[list[slice], int]:
     """Groups of rows of a batch, and the longest block of positions of such a group."""
     rows = min(batch, max(1, BLOCK // (heads * min(length, 64))))
     groups = [slice(start, min(start + rows, batch)) for start in range(0, batch, rows)]
     return groups, max(1, BLOCK // (rows * heads))
 
 
-def spans_of(length: int, block: int, chunk: int) -> list[slice]:
+def spans(length: int, block: int, chunk: int = 1) -> list[slice]:
     """Blocks of whole chunks, and what is left, in order."""
     step = max(1, block // chunk) * chunk
-    whole = length - length % chunk
-    spans = [slice(start, min(start + step, whole)) for start in range(0, whole, step)]
-    return [*spans, slice(whole, length)] if whole < length else spans
+    chunked = length - length % chunk
+    found = [slice(start, min(start + step, chunked)) for start in range(0, chunked, step)]
+    return [*found, slice(chunked, length)] if chunked < length else found
 
 
-def leaf_of(x: Tensor, rows: slice, span: slice, valid: Tensor | None = None) -> Tensor:
+def blocks(x: Tensor) -> Iterator[Block]:
+    """The blocks of [B, H, T, ...], those of one group of rows one after the other."""
+    groups, longest = row_groups(*x.shape[:3])
+    for rows in groups:
+        for span in spans(x.shape[2], longest):
+            yield rows, slice(None), span
+
+
+def leaf(x: Tensor, block: Block, valid: Tensor | None = None) -> Tensor:
     """A block of x in at least float32, with zeros on pads: garbage there may be infinite."""
-    block = x[rows, :, span].to(widest(x.dtype)).detach()
+    own = x[block].to(widest(x.dtype)).detach()
     if valid is not None:
-        block = block.masked_fill(~valid[rows, None, span, None], 0)
-    return block.requires_grad_(torch.is_grad_enabled())
+        own = own.masked_fill(pads(valid, block), 0)
+    return own.requires_grad_(torch.is_grad_enabled())
 
 
-def values_of(v: Tensor, rows: slice, span: slice, valid: Tensor | None) -> Tensor:
-    """A block of values with ones: [R, L, E + 1]."""
-    block = v[rows, :, span]
-    out = block.new_empty((*block.shape[:3], block.shape[3] + 1), dtype=widest(v.dtype))
-    out[..., :-1] = block
+def pads(valid: Tensor, block: Block) -> Tensor:
+    """The pads of a block: [r, 1, L, 1]."""
+    return ~valid[block[0], None, block[2], None]
+
+
+def values_with_ones(v: Tensor, block: Block, valid: Tensor | None) -> Tensor:
+    """A block of values with a column of ones: [R, L, E + 1], zeros on pads."""
+    own = v[block]
+    out = own.new_empty((*own.shape[:3], own.shape[3] + 1), dtype=widest(v.dtype))
+    out[..., :-1] = own
     out[..., -1] = 1
     if valid is not None:
-        out.masked_fill_(~valid[rows, None, span, None], 0)
+        out.masked_fill_(pads(valid, block), 0)
     return out.flatten(0, 1)
 
 
-def key_map(
-    maps: FeatureMaps, leaf: Tensor, rows: slice, span: slice, valid: Tensor | None
-) -> Tensor:
+def key_features(maps: FeatureMaps, own: Tensor, block: Block, valid: Tensor | None) -> Tensor:
     """Features of a block of keys, or their logarithms: [r, H, L, M]; 0 or -inf on pads."""
     if valid is None:
-        seen = torch.ones((), dtype=torch.bool).expand(leaf.shape[0], leaf.shape[2])
-        return maps.k(leaf, seen)
-    seen = valid[rows, span]
-    pads = ~seen[:, None, :, None]
-    return maps.k(leaf, seen).masked_fill(pads, -torch.inf if maps.exponent else 0)
+        all_real = torch.ones((), dtype=torch.bool).expand(own.shape[0], own.shape[2])
+        return maps.k(own, all_real)
+    hidden = -torch.inf if maps.exponent else 0
+    return maps.k(own, valid[block[0], block[2]]).masked_fill(pads(valid, block), hidden)
 
 
-class ParameterGradients:
-    """Gradients of learned parameters, collected block by block."""
+class MapGradients:
+    """Gradients through feature maps; those of learned parameters add up block by block."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
         self.parameters = [x for x in parameters if x.requires_grad]
         self.learned: dict[int, Tensor] = {}
 
-    def through(self, output: Tensor, slope: Tensor, leaf: Tensor) -> Tensor:
-        """The gradient of a block's input from that of what a map made of it."""
-        slope = slope.view_as(output)
-        if output is leaf:
-            return slope
+    def through(self, output: Tensor, grad: Tensor, own: Tensor) -> Tensor:
+        """The gradient of a block `own` from that of what a map made of it."""
+        grad = grad.view_as(output)
+        if output is own:
+            return grad
         if not output.requires_grad:
-            return torch.zeros_like(leaf)
-        inputs = (leaf, *self.parameters)
-        own, *rest = torch.autograd.grad(output, inputs, slope, allow_unused=True)
+            return torch.zeros_like(own)
+        inputs = (own, *self.parameters)
+        own_grad, *rest = torch.autograd.grad(output, inputs, grad, allow_unused=True)
         for parameter, new in zip(self.parameters, rest, strict=True):
             if new is not None:
                 old = self.learned.get(id(parameter))
                 self.learned[id(parameter)] = new if old is None else old.add_(new)
-        return torch.zeros_like(leaf) if own is None else own
+        return torch.zeros_like(own) if own_grad is None else own_grad
 
     def of(self, parameters: list[Tensor]) -> list[Tensor | None]:
         """One gradient a parameter, None where it took no part."""
         return [self.learned.get(id(x)) for x in parameters]
 
 
-def multiply(left: Tensor, right: Tensor, whole: Tensor, rows: slice, span: slice) -> None:
-    """Write left @ right [R, L, E] to a block of `whole`, without a copy where it is one row's."""
-    block = whole[rows, :, span]
-    if len(block) == 1 and block.dtype == left.dtype:
-        torch.bmm(left, right, out=block[0])
-    else:
-        block.copy_(torch.bmm(left, right).view_as(block))
-
-
 def exponentials(logarithms: Tensor, peak: Tensor | None) -> Tensor:
-    """Features of queries [R, L, M] for sums in units of e^peak [R, 1, M] (None: of 1)."""
+    """Features of queries [..., L, M] for sums in units of e^peak [..., 1, M] (None: of 1)."""
     return shifted_exp(logarithms if peak is None else logarithms + peak)
 
 
@@ -141,13 +142,21 @@ def highest(logarithms: Tensor) -> Tensor:
     return logarithms.amax(1, keepdim=True)
 
 
-def upstream(dy: Tensor, y: Tensor, below: Tensor, rows: slice, span: slice) -> Tensor:
+def divide(u: Tensor, block: Block, y: Tensor, norms: Tensor) -> None:
+    """Write the quotients of a block u [R, L, E + 1] to y, and their denominators to `norms`."""
+    u = u.view(*norms[block].shape[:3], -1)  # [r, H, L, E + 1]
+    norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
+    norms[block] = norm
+    torch.div(u[..., :-1], norm, out=y[block])
+
+
+def numerator_gradient(dy: Tensor, y: Tensor, norms: Tensor, block: Block) -> Tensor:
     """Gradient of numerators and denominators of a block, [R, L, E + 1], from that of y."""
-    norm = below[rows, :, span]
-    slope = dy[rows, :, span].to(below.dtype)
-    out = norm.new_empty((*slope.shape[:3], slope.shape[3] + 1))
-    torch.div(slope, norm, out=out[..., :-1])
-    torch.sum(out[..., :-1] * y[rows, :, span], -1, keepdim=True, out=out[..., -1:]).neg_()
+    norm = norms[block]
+    grad = dy[block].to(norms.dtype)
+    out = norm.new_empty((*grad.shape[:3], grad.shape[3] + 1))
+    torch.div(grad, norm, out=out[..., :-1])
+    torch.sum(out[..., :-1] * y[block], -1, keepdim=True, out=out[..., -1:]).neg_()
     return out.flatten(0, 1)
 
 
@@ -156,144 +165,115 @@ class _KeySums(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        maps: FeatureMaps,
-        k: Tensor,
-        v: Tensor,
-        valid: Tensor | None,
-        *parameters: Tensor,
+        ctx: Any, maps: FeatureMaps, k: Tensor, v: Tensor, valid: Tensor | None, *learned: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        batch, heads, length = k.shape[:3]
+        states, peaks, calm = list[Any](), list[Any](), False
+        outer = total = peak = torch.empty(0)
+        for block in blocks(k):
+            phi = key_features(maps, leaf(k, block, valid), block, valid).flatten(0, 1)  # [R, L, M]
+            if block[2].start == 0:
+                calm = maps.exponent and valid is None
+                # two tensors while they grow: a product cannot be added to a part of one
+                outer = phi.new_zeros((phi.shape[0], phi.shape[2], v.shape[3]))
+                total = phi.new_zeros((phi.shape[0], 1, phi.shape[2]))
+                peak = torch.full_like(total, -torch.inf)
+            if calm and moderate(phi):
+                peak, phi = torch.zeros_like(peak), phi.exp()
+            elif maps.exponent:
+                calm = False
+                end = torch.maximum(highest(phi), peak)
+                phi = (phi - finite(end)).exp_()
+                rescale, peak = (peak - finite(end)).exp_(), end
+                outer *= rescale.transpose(1, 2)
+                total *= rescale
+            outer.baddbmm_(phi.transpose(1, 2), leaf(v, block, valid).flatten(0, 1))  # [R, M, E]
+            total.baddbmm_(phi.new_ones((phi.shape[0], 1, phi.shape[1])), phi)  # [R, 1, M]
+            if block[2].stop == k.shape[2]:
+                states.append(torch.cat((outer, total.transpose(1, 2)), 2))
+                peaks.append(peak)
         ctx.maps = maps
-        groups, longest = groups_of(batch, heads, length)
-        states, peaks = list[Any](), list[Any]()
-        for rows in groups:
-            outer, total, peak = torch.empty(0), torch.empty(0), torch.empty(0)
-            calm = maps.exponent and valid is None
-            for span in spans_of(length, longest, 1):
-                phi = key_map(maps, leaf_of(k, rows, span, valid), rows, span, valid)
-                phi = phi.flatten(0, 1)
-                if span.start == 0:
-                    # two tensors while they grow: a product cannot be added to a part of one
-                    outer = phi.new_zeros((phi.shape[0], phi.shape[2], v.shape[3]))
-                    total = phi.new_zeros((phi.shape[0], 1, phi.shape[2]))
-                    peak = torch.full_like(total, -torch.inf)
-                if calm and moderate(phi):
-                    peak, phi = torch.zeros_like(peak), phi.exp()
-                elif maps.exponent:
-                    calm = False
-                    end = torch.maximum(highest(phi), peak)
-                    phi = (phi - finite(end)).exp_()
-                    rescale, peak = (peak - finite(end)).exp_(), end
-                    outer *= rescale.transpose(1, 2)
-                    total *= rescale
-                outer.baddbmm_(phi.transpose(1, 2), leaf_of(v, rows, span, valid).flatten(0, 1))
-                total.baddbmm_(phi.new_ones((phi.shape[0], 1, phi.shape[1])), phi)
-            states.append(torch.cat((outer, total.transpose(1, 2)), 2))
-            peaks.append(peak)
         ctx.set_materialize_grads(False)
         sums = torch.cat(states)
-        sums = sums.view(batch, heads, *sums.shape[1:])
+        sums = sums.view(*k.shape[:2], *sums.shape[1:])  # [B, H, M, E + 1]
         if not maps.exponent:
-            ctx.save_for_backward(k, v, valid, None, *parameters)
+            ctx.save_for_backward(k, v, valid, None, *learned)
             return sums, None
         peak = torch.cat(peaks)
-        ctx.save_for_backward(k, v, valid, peak, *parameters)
-        peak = peak.view(batch, heads, -1)
+        ctx.save_for_backward(k, v, valid, peak, *learned)
+        peak = peak.view(*k.shape[:2], -1)  # [B, H, M]
         ctx.mark_non_differentiable(peak)
         return sums, peak
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dsums: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-        k, v, valid, peak, *parameters = ctx.saved_tensors
+        k, v, valid, peak, *learned = ctx.saved_tensors
         if dsums is None:
-            return (None,) * (4 + len(parameters))
-        maps, slopes = ctx.maps, ParameterGradients(parameters)
+            return (None,) * (4 + len(learned))
+        maps, gradients, heads = ctx.maps, MapGradients(learned), k.shape[1]
         dk, dv = torch.empty_like(k), torch.empty_like(v)
-        (batch, heads, length), slope_of = k.shape[:3], dsums.flatten(0, 1)
-        groups, longest = groups_of(batch, heads, length)
-        for rows in groups:
-            inner = slice(rows.start * heads, rows.stop * heads)
-            slope = slope_of[inner]
-            for span in spans_of(length, longest, 1):
-                with torch.enable_grad():
-                    leaf = leaf_of(k, rows, span, valid)
-                    own = key_map(maps, leaf, rows, span, valid)
-                phi = own.detach().flatten(0, 1)
-                if peak is not None:
-                    shift = finite(peak[inner])
-                    phi = (phi - shift).exp_() if bool(shift.any()) else phi.exp()
-                values, outer = leaf_of(v, rows, span, valid).flatten(0, 1), slope.transpose(1, 2)
-                dphi = torch.bmm(values, outer[:, :-1]).add_(outer[:, -1:])
-                if peak is not None:
-                    dphi *= phi
-                dk[rows, :, span] = slopes.through(own, dphi, leaf)
-                multiply(phi, slope[..., :-1], dv, rows, span)
-        return None, dk, dv, None, *slopes.of(parameters)
+        for block in blocks(k):
+            with torch.enable_grad():
+                own = leaf(k, block, valid)
+                mapped = key_features(maps, own, block, valid)
+            phi = mapped.detach().flatten(0, 1)  # [R, L, M]
+            if peak is not None:
+                shift = finite(peak[block[0].start * heads : block[0].stop * heads])
+                phi = (phi - shift).exp_() if bool(shift.any()) else phi.exp()
+            dstate = dsums[block[0]].flatten(0, 1)  # [R, M, E + 1]
+            values, outer = leaf(v, block, valid).flatten(0, 1), dstate.transpose(1, 2)
+            dphi = torch.bmm(values, outer[:, :-1]).add_(outer[:, -1:])
+            if peak is not None:
+                dphi *= phi
+            dk[block] = gradients.through(mapped, dphi, own)
+            own_dv = dv[block]
+            if len(own_dv) == 1 and own_dv.dtype == phi.dtype:  # one row's: no copy is needed
+                torch.bmm(phi, dstate[..., :-1], out=own_dv[0])
+            else:
+                own_dv.copy_(torch.bmm(phi, dstate[..., :-1]).view_as(own_dv))
+        return None, dk, dv, None, *gradients.of(learned)
 
 
 class _Answers(torch.autograd.Function):
-    """phi(q) S, block by block."""
+    """phi(q) S divided by its last column, block by block."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        maps: FeatureMaps,
-        divide: bool,
-        q: Tensor,
-        sums: Tensor,
-        peak: Tensor | None,
-        *parameters: Tensor,
+        ctx: Any, maps: FeatureMaps, q: Tensor, sums: Tensor, peak: Tensor | None, *learned: Tensor
     ) -> Tensor:
         batch, heads, length = q.shape[:3]
-        width = sums.shape[3] - int(divide)
-        y = q.new_empty((batch, length, heads, width)).transpose(1, 2)
-        below = q.new_empty((batch, heads, length, 1), dtype=sums.dtype) if divide else None
-        groups, longest = groups_of(batch, heads, length)
-        shift = None if peak is None else finite(peak).unsqueeze(2)
-        for rows in groups:
-            state = sums[rows].flatten(0, 1)
-            for span in spans_of(length, longest, 1):
-                features = maps.q(leaf_of(q, rows, span))
-                if shift is not None:
-                    features = exponentials(features, shift[rows])
-                if below is None:
-                    multiply(features.flatten(0, 1), state, y, rows, span)
-                    continue
-                u = torch.bmm(features.flatten(0, 1), state)
-                u = u.view(-1, heads, u.shape[1], u.shape[2])
-                norm = u[..., -1:].masked_fill(u[..., -1:] == 0, 1)
-                below[rows, :, span] = norm
-                torch.div(u[..., :-1], norm, out=y[rows, :, span])
+        y = q.new_empty((batch, length, heads, sums.shape[3] - 1)).transpose(1, 2)
+        norms = q.new_empty((batch, heads, length, 1), dtype=sums.dtype)
+        shift = None if peak is None else finite(peak).unsqueeze(2)  # [B, H, 1, M]
+        for block in blocks(q):
+            features = maps.q(leaf(q, block))
+            if shift is not None:
+                features = exponentials(features, shift[block[0]])
+            u = torch.bmm(features.flatten(0, 1), sums[block[0]].flatten(0, 1))  # [R, L, E + 1]
+            divide(u, block, y, norms)
         ctx.maps = maps
-        ctx.save_for_backward(q, sums, shift, y if divide else None, below, *parameters)
+        ctx.save_for_backward(q, sums, shift, y, norms, *learned)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        q, sums, shift, y, below, *parameters = ctx.saved_tensors
-        maps, slopes = ctx.maps, ParameterGradients(parameters)
+        q, sums, shift, y, norms, *learned = ctx.saved_tensors
+        maps, gradients = ctx.maps, MapGradients(learned)
         dq, dsums = torch.empty_like(q), torch.zeros_like(sums)
-        groups, longest = groups_of(*q.shape[:3])
-        for rows in groups:
-            state, slope = sums[rows].flatten(0, 1), dsums[rows].flatten(0, 1)
-            for span in spans_of(q.shape[2], longest, 1):
-                with torch.enable_grad():
-                    leaf = leaf_of(q, rows, span)
-                    own = maps.q(leaf)
-                features = own.detach()
-                if shift is not None:
-                    features = exponentials(features, shift[rows])
-                features = features.flatten(0, 1)
-                if below is None:
-                    du = dy[rows, :, span].to(sums.dtype).reshape(*features.shape[:2], -1)
-                else:
-                    du = upstream(dy, y, below, rows, span)
-                slope.baddbmm_(features.transpose(1, 2), du)
-                df = torch.bmm(du, state.transpose(1, 2))
-                if shift is not None:
-                    df *= features
-                dq[rows, :, span] = slopes.through(own, df, leaf)
-        return None, None, dq, dsums, None, *slopes.of(parameters)
+        for block in blocks(q):
+            with torch.enable_grad():
+                own = leaf(q, block)
+                mapped = maps.q(own)
+            features = mapped.detach()
+            if shift is not None:
+                features = exponentials(features, shift[block[0]])
+            features = features.flatten(0, 1)  # [R, L, M]
+            du = numerator_gradient(dy, y, norms, block)
+            state, dstate = (x[block[0]].flatten(0, 1) for x in (sums, dsums))  # [R, M, E + 1]
+            dstate.baddbmm_(features.transpose(1, 2), du)
+            dfeatures = torch.bmm(du, state.transpose(1, 2))
+            if shift is not None:
+                dfeatures *= features
+            dq[block] = gradients.through(mapped, dfeatures, own)
+        return None, dq, dsums, None, *gradients.of(learned)

@@ -1,4 +1,4 @@
-"""A recurrence over positions, block by block, whose inside is computed again when going back."""
+"""Checkpointed recurrence over positions: blocks are computed again in the backward pass."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -20,8 +20,8 @@ def scan(rule: Rule, block: int, state: Tensor, *sequences: Tensor) -> tuple[Ten
     """
     if sequences[0].shape[2] <= block or torch.compiler.is_compiling():
         return rule(*sequences, state)
-    found = _Scan.apply(rule, block, state, *sequences)  # type: ignore[no-untyped-call]
-    return found[0], found[1]
+    y, end = _Scan.apply(rule, block, state, *sequences)  # type: ignore[no-untyped-call]
+    return y, end
 
 
 class _Scan(torch.autograd.Function):
@@ -42,16 +42,18 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor, slope: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Tensor, dstate: Tensor) -> tuple[Any, ...]:
         count = len(ctx.spans)
         sequences, states = ctx.saved_tensors[:-count], ctx.saved_tensors[-count:]
-        slopes = [torch.empty_like(x) for x in sequences]
+        gradients = [torch.empty_like(x) for x in sequences]
         for span, state in zip(reversed(ctx.spans), reversed(states), strict=True):
-            leaves = [x[:, :, span].detach().requires_grad_() for x in (*sequences,)]
+            leaves = [x[:, :, span].detach().requires_grad_() for x in sequences]
             start = state.detach().requires_grad_()
             with torch.enable_grad():
                 outputs = ctx.rule(*leaves, start)
-            *parts, slope = torch.autograd.grad(outputs, (*leaves, start), (dy[:, :, span], slope))
-            for whole, part in zip(slopes, parts, strict=True):
+            *parts, dstate = torch.autograd.grad(
+                outputs, (*leaves, start), (dy[:, :, span], dstate)
+            )
+            for whole, part in zip(gradients, parts, strict=True):
                 whole[:, :, span] = part
-        return None, None, slope, *slopes
+        return None, None, dstate, *gradients

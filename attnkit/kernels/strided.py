@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels.onednn import ONEDNN
+from attnkit.kernels.fast_cpu import PRODUCT, PRODUCT_TIMES, operator, usable
+from attnkit.kernels.onednn import onednn_product
 from attnkit.kernels.sliding_window import Band
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
@@ -77,12 +78,12 @@ class Near(NamedTuple):
         self, grad: Head, shift: Sums, logs: Sums, q: Head, k: Head, v: Head
     ) -> tuple[Head, Head, Head]:
         """See `Strides._far_back`."""
-        queries, keys, slopes = self._cut(q), self._windows(k), self._cut(grad)
-        weights = self._scores(queries, keys).sub_(self._cut(logs)).exp2_()
-        v_grad = self._gather(torch.bmm(weights.mT, slopes), len(q))
-        slope = torch.bmm(slopes, self._windows(v).mT).sub_(self._cut(shift)).mul_(weights)
-        q_grad = self._join(torch.bmm(slope, keys), len(q))
-        k_grad = self._gather(torch.bmm(slope.mul_(_unit(q)).mT, queries), len(q))
+        queries, keys, dy = self._cut(q), self._windows(k), self._cut(grad)
+        weights = self._scores(queries, keys).sub_(self._cut(logs)).exp2_()  # [blocks, step, width]
+        v_grad = self._gather(torch.bmm(weights.mT, dy), len(q))
+        dscores = torch.bmm(dy, self._windows(v).mT).sub_(self._cut(shift)).mul_(weights)
+        q_grad = self._join(torch.bmm(dscores, keys), len(q))
+        k_grad = self._gather(torch.bmm(dscores.mul_(_unit(q)).mT, queries), len(q))
         return q_grad, k_grad, v_grad
 
     def _scores(
@@ -115,13 +116,8 @@ class Strides(NamedTuple):
     def suits(self, q: Heads) -> bool:
         """Whether these queries, and keys like them, are answered here."""
         shortest = SHORTEST if self.causal or self.near else SHORTEST_FULL
-        return (
-            ONEDNN is not None
-            and q.dtype == torch.float32
-            and q.device.type == "cpu"
-            and q.shape[2] >= self.rate * shortest
-            and bool(torch.backends.mkldnn.enabled)
-        )
+        long = q.shape[2] >= self.rate * shortest
+        return long and usable(q, operators=(PRODUCT, PRODUCT_TIMES), onednn=True)
 
     def forward(self, q: Heads, k: Heads, v: Heads) -> tuple[Heads, Float[Tensor, "B H T 1"]]:
         """Answers, and logarithms of the softmax sums to base 2."""
@@ -131,14 +127,14 @@ class Strides(NamedTuple):
         near = Near.of(q, length, self.rate, causal=self.causal) if self.near else None
         for place in product(*map(range, q.shape[:2])):
             given = q[place], k[place], v[place]
-            found, top, total = self._far(*given, length)
+            y_head, top, total = self._far(*given, length)
             if near is not None:
                 beside, high, rest = (self._grid(x) for x in near.forward(*given))
                 most = torch.maximum(top, high)
                 low, high = top.sub_(most).exp2_(), high.sub(most).exp2_()
-                found = found.mul_(low).addcmul_(beside, high)
+                y_head = y_head.mul_(low).addcmul_(beside, high)
                 top, total = most, total.mul_(low).addcmul_(rest, high)
-            torch.div(found, total, out=self._grid(y[place]))
+            torch.div(y_head, total, out=self._grid(y[place]))
             torch.add(top, total.log2_(), out=self._grid(logs[place]))
         return y[:, :, :length], logs[:, :, :length]
 
@@ -151,9 +147,9 @@ class Strides(NamedTuple):
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         near = Near.of(q, length, self.rate, causal=self.causal) if self.near else None
         for place in product(*map(range, q.shape[:2])):
-            slope = grad[place].contiguous()
-            shift = (slope * y[place]).sum(1, keepdim=True)
-            given = slope, shift, logs[place], q[place], k[place], v[place]
+            dy = grad[place].contiguous()
+            shift = (dy * y[place]).sum(1, keepdim=True)
+            given = dy, shift, logs[place], q[place], k[place], v[place]
             parts = self._far_back(*given, length)
             if near is not None:
                 for own, other in zip(parts, near.back(*given), strict=True):
@@ -171,7 +167,7 @@ class Strides(NamedTuple):
         y, (top, total) = torch.empty_like(queries), queries.new_empty(2, *queries.shape[:2], 1)
         later = self._later(q)
         for some, rows, end, _ in self._runs(length):
-            scores = _times(queries[some, rows], keys[some, :end])
+            scores = _times(queries[some, rows], keys[some, :end])  # [n, t, s]
             if later is not None:
                 scores[:, :, rows] += later[0, : scores.shape[1], : scores.shape[1]]
             high = scores.amax(2, keepdim=True)
@@ -188,23 +184,23 @@ class Strides(NamedTuple):
         `shift` is the gradient of the answers times them, summed; with `logs` over more keys than
         these, this is their share of the joint gradient.
         """
-        queries, keys, values, slopes = (self._split(x) for x in (q, k, v, grad))
+        queries, keys, values, grads = (self._split(x) for x in (q, k, v, grad))
         queries *= _unit(q)
         shifts, sums = (self._split(-x).squeeze(2) for x in (shift, logs))
         q_grad, k_grad, v_grad = (torch.empty_like(x) for x in (queries, keys, values))
         later = self._later(q)
         for some, rows, end, new in self._runs(length):
-            query, slope, key = queries[some, rows], slopes[some, rows], keys[some, :end]
-            # [keys, queries], as what is added to each column costs nothing then
+            query, dy, key = queries[some, rows], grads[some, rows], keys[some, :end]
+            # [n, s, t], as what is added to each column costs nothing then
             weights = _times(key, query, sums[some, rows])
             if later is not None:
                 weights[:, rows] += later[1, : query.shape[1], : query.shape[1]]
             weights.exp2_()
             write = Tensor.copy_ if new else Tensor.add_
-            write(v_grad[some, :end], _times(weights, slope.mT))
-            slope = _times_by(values[some, :end], slope, shifts[some, rows], weights)
-            write(k_grad[some, :end], _times(slope, query.mT))
-            q_grad[some, rows] = _turned(slope, key)
+            write(v_grad[some, :end], _times(weights, dy.mT))
+            dscores = _times_by(values[some, :end], dy, shifts[some, rows], weights)
+            write(k_grad[some, :end], _times(dscores, query.mT))
+            q_grad[some, rows] = _turned(dscores, key)
         return [x.transpose(0, 1) for x in (q_grad, k_grad, v_grad)]
 
     def _later(self, q: Head) -> Float[Tensor, "2 t t"] | None:
@@ -247,9 +243,7 @@ def _times(
     """x w^T + bias."""
     if len(x) > 1:
         return x @ w.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, w.mT)
-    bias = None if bias is None else bias[0]
-    y: Tensor = ONEDNN.default(x, w[0], bias, "none", [], "")  # type: ignore[union-attr]
-    return y
+    return onednn_product(x, w[0], None if bias is None else bias[0])
 
 
 def _times_by(
@@ -261,7 +255,7 @@ def _times_by(
     """(x w^T + bias) other."""
     if len(x) > 1:
         return _times(x, w, bias).mul_(other)
-    y: Tensor = ONEDNN.binary(x, other, w[0], bias[0], "mul")  # type: ignore[union-attr]
+    y: Tensor = operator(PRODUCT_TIMES)(x, other, w[0], bias[0], "mul")
     return y
 
 

@@ -15,49 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_file
-from attnkit.recipe.mechanism_file import Facts as Facts
-from attnkit.recipe.mechanism_file import Option as Option
+from attnkit.recipe.mechanism_file import Facts, Option
 from attnkit.recipe.mechanism_registry import (
-    Part as Part,
-)
-from attnkit.recipe.mechanism_registry import (
-    capable as capable,
-)
-from attnkit.recipe.mechanism_registry import (
-    facts as facts,
-)
-from attnkit.recipe.mechanism_registry import (
-    faults as faults,
-)
-from attnkit.recipe.mechanism_registry import (
-    in_turn as in_turn,
-)
-from attnkit.recipe.mechanism_registry import (
+    capable,
+    facts,
+    faults,
+    in_turn,
     installed,
     module_name,
+    names,
+    parts,
+    plug_in,
+    plugged,
     shipped,
-)
-from attnkit.recipe.mechanism_registry import (
-    names as names,
-)
-from attnkit.recipe.mechanism_registry import (
-    no_option as no_option,
-)
-from attnkit.recipe.mechanism_registry import (
-    part as part,
-)
-from attnkit.recipe.mechanism_registry import (
-    parts as parts,
-)
-from attnkit.recipe.mechanism_registry import (
-    plug_in as plug_in,
-)
-from attnkit.recipe.mechanism_registry import (
-    plugged as plugged,
 )
 
 if TYPE_CHECKING:
     from attnkit.attention import Attention, Shape
+
+
+__all__ = ["Facts", "Option", "capable", "create", "facts", "faults", "in_turn", "load", "names"]
+__all__ += ["parts", "plug_in", "plugged", "word_of"]
 
 
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
@@ -67,11 +45,11 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
     and for option values that the mechanism refuses.
     """
     known, able = facts(word), capable(word, options)
-    made = load(word)(shape, **options)
-    for name in ("uses", "causal", "cross", "positions", "cost", "why"):
+    mechanism = load(word)(shape, **options)
+    for name in ("uses", "causal", "cross", "positions", "cost", "quadratic", "why"):
         if getattr(able, name) != getattr(known, name):
-            setattr(made, name, getattr(able, name))
-    return made
+            setattr(mechanism, name, getattr(able, name))
+    return mechanism
 
 
 def load(word: str) -> "type[Attention]":
@@ -86,8 +64,8 @@ def load(word: str) -> "type[Attention]":
         module = _run(word, path)
     else:
         module = importlib.import_module(installed()[word].module)
-    found: type[Attention] = getattr(module, mechanism_file.mechanism_class(path))
-    return found
+    mechanism: type[Attention] = getattr(module, mechanism_file.mechanism_class(path))
+    return mechanism
 
 
 def word_of(mechanism: "type[Attention]") -> str:

@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, at_least, one_head
 from attnkit.attention.position_tables import per_head, xavier
-from attnkit.errors import UsageError
 from attnkit.kernels.autograd import once_differentiable
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
@@ -92,14 +91,14 @@ class TanhScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Float[Tensor, "H B T S"]) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Float[Tensor, "H B T S"]) -> tuple[Tensor, Tensor, Tensor]:
         """tanh' = 4 h (1 - h) for h = (1 + tanh) / 2."""
         left, right, weight = ctx.saved_tensors
         to_left, to_right, to_weight = map(torch.zeros_like, (left, right, weight))
         room = None
         for head in range(len(weight)):
             for rows, queries, units in hidden_units(left[head], right[head]):
-                g = slope[head, rows, queries]
+                g = grad[head, rows, queries]
                 to_weight[head] += 2 * torch.mv(units.flatten(0, 2).t(), g.flatten()) - g.sum()
                 room = torch.empty_like(units).flatten() if room is None else room
                 bends = room[: units.numel()].view_as(units)  # the first block is the largest
@@ -115,14 +114,12 @@ class Additive(Scored):
 
     def __init__(self, shape: Shape, *, hidden: int | None = None) -> None:
         super().__init__(shape)
-        units = shape.head_width if hidden is None else hidden
-        if units < 1:
-            raise UsageError(f"additive: hidden must be 1 or more, got {units}")
+        units = shape.head_width if hidden is None else at_least("additive", "hidden", hidden)
         self.query = nn.Parameter(xavier(shape.heads, shape.head_width, units))
         self.key = nn.Parameter(xavier(shape.heads, shape.head_width, units))
         self.out = nn.Parameter(xavier(shape.heads, units, 1).squeeze(-1))
 
-    def kept(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S u"]:
+    def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S u"]:
         """W_k k."""
         return per_head(k, self.key, None)
 
@@ -142,13 +139,13 @@ class Additive(Scored):
         return scores.transpose(0, 1)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         with torch.no_grad():
             mechanism.query.fill_(1)
             mechanism.key.fill_(1)
             mechanism.out.fill_(math.log(3) / math.tanh(1))
-        q, k = numbers((1,)), numbers((-1,), (0,))
+        q, k = one_head((1,)), one_head((-1,), (0,))
         mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
-        return mechanism.weights(q, k, k, mask), numbers((0.25, 0.75))
+        return mechanism.weights(q, k, k, mask), one_head((0.25, 0.75))

@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnkit.attention import Mask, Shape, numbers
-from attnkit.attention.sparse_pattern import Pattern, at_least
+from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention.sparse_pattern import Pattern
 
 
 class Atrous(Pattern):
@@ -28,10 +28,10 @@ class Atrous(Pattern):
         super().__init__(shape, 0, at_least("atrous", "rate", rate, 2))
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=4, max_length=3), rate=2)
-        q = numbers((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
-        k = numbers((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))
+        q = one_head((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
+        k = one_head((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))
         mask = Mask.packed(3, torch.device("cpu"), causal=False)
-        return mechanism.weights(q, k, k, mask)[:, :, 2:], numbers((0.25, 0, 0.75))
+        return mechanism.weights(q, k, k, mask)[:, :, 2:], one_head((0.25, 0, 0.75))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, dot_scores, numbers
+from attnkit.attention import Mask, Scored, Shape, dot_scores, one_head
 from attnkit.errors import UsageError
 
 PLAIN_UP_TO = 256 * 256
@@ -87,9 +87,9 @@ class Dot(Scored):
         return fused_dot(q, k, v, mask, 1.0)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=2))
-        q, k = numbers((1, 0)), numbers((0, 1), (math.log(3), 0))
+        q, k = one_head((1, 0)), one_head((0, 1), (math.log(3), 0))
         mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
-        return mechanism.weights(q, k, k, mask), numbers((0.25, 0.75))
+        return mechanism.weights(q, k, k, mask), one_head((0.25, 0.75))

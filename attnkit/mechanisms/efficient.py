@@ -13,24 +13,21 @@ Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the 
 (.332953, .292490, .374557).
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
-from attnkit.kernels import linear_attention, linear_attention_cpu
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
+from attnkit.kernels.linear_attention import FeatureMaps, merge, quotient
+from attnkit.kernels.linear_attention_cpu import key_sums
 
-KEYS = linear_attention.FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
-QUERIES = linear_attention.FeatureMaps(lambda q: q.softmax(-1), lambda k, _: k, exponent=False)
+KEYS = FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
 
 
-class Efficient(Attention):
+class Efficient(Unscored):
     """Two softmaxes, neither over scores; cost T*D*E."""
 
     causal: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     why: ClassVar[str] = (
@@ -38,46 +35,18 @@ class Efficient(Attention):
         " linear with feature_map: softmax"
     )
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
-        """See `Attention.forward`.  State: sums e^k [v, 1] and the peak of each channel."""
-        if prior is not None or bias is not None:
-            raise ValueError("efficient has no scores: prior and bias cannot be added")
-        if q is None:
-            raise ValueError("efficient needs queries")
-        quick = linear_attention_cpu.usable(q, k, v)
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
+        """See `Unscored.attend`.  State: sums e^k [v, 1] and the peak of each channel."""
         if k is not None and v is not None:
-            real = new_keys(mask, k)
-            if quick:
-                new = linear_attention_cpu.key_sums(KEYS, k, v, real)
-            else:
-                new = linear_attention.add(
-                    *linear_attention.prepare(KEYS, k, v, real), KEYS.exponent
-                )
-            state = linear_attention.merge(state, new)
-        if state is None:
-            raise ValueError("keys and values must come with the first call")
-        context = linear_attention.quotient(state[0])  # [B, H, D, E]
-        if quick:
-            return Out(
-                linear_attention_cpu.answers(QUERIES, q, (context, None), divide=False), state
-            )
-        y = QUERIES.q(q.to(context.dtype)) @ context
+            state = merge(state, key_sums(KEYS, k, v, real_keys(mask, k)))
+        context = quotient(state[0])  # [B, H, D, E]
+        y = q.to(context.dtype).softmax(-1) @ context
         return Out(y.to(q.dtype), state)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3))
-        x = numbers((1, 0), (0, 2), (1, 1))
+        x = one_head((1, 0), (0, 2), (1, 1))
         maps = mechanism.weights(x, x, x, Mask.packed(3, x.device, causal=False))
-        return maps[:, :, :1], numbers((0.332953, 0.292490, 0.374557))
+        return maps[:, :, :1], one_head((0.332953, 0.292490, 0.374557))

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.errors import UsageError
 
 BOTH_WAYS = ("previous", "current", "next", "left", "right", "start", "end")
@@ -124,11 +124,11 @@ class FixedPattern(Scored):
         return torch.stack([found[name] for name in self.patterns], 1) & mask.dense()
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; the last row of three heads."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; the last row of three heads."""
         shape = Shape(heads=3, head_width=1, max_length=3)
         mechanism = cls(shape, patterns=("start", "end", "left")).double()
         v = torch.zeros(1, 3, 3, 1, dtype=torch.float64)
         maps = mechanism.weights(None, None, v, Mask.packed(3, v.device, causal=False))
-        cubes = numbers((27, 8, 1), (1, 8, 27), (36, 0, 0)) / 36
+        cubes = one_head((27, 8, 1), (1, 8, 27), (36, 0, 0)) / 36
         return maps[:, :, 2], cubes[0]

@@ -25,14 +25,13 @@ S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, new_keys, numbers
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
 from attnkit.kernels.linear_attention import widest
 from attnkit.kernels.recurrence import scan
 
@@ -44,15 +43,13 @@ RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
 """Where exp(log_rate) and softplus(step_bias) start."""
 
 
-class GatedDelta(Attention):
+class GatedDelta(Unscored):
     """A decaying memory with the delta rule; cost T*D*E."""
 
     uses: ClassVar[str] = "qkvg"
     gates: ClassVar[int] = 2
     cross: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*D*D"
     state: ClassVar[str] = "constant"
     why: ClassVar[str] = "its memory is written by one sequence, from left to right"
@@ -64,25 +61,13 @@ class GatedDelta(Attention):
         self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
         self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
-        """See `Attention.forward`.  State: S^T [B, H, D, E]."""
-        if prior is not None or bias is not None:
-            raise ValueError("gated-delta has no scores: prior and bias cannot be added")
-        if q is None or k is None or v is None or gates is None:
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
+        """See `Unscored.attend`.  State: S^T [B, H, D, E]."""
+        if k is None or v is None or gates is None:
             raise ValueError("gated-delta needs queries, keys, values and gates at every call")
         kind = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
-        real = new_keys(mask, k)
+        real = real_keys(mask, k)
         if real is not None:
             pads = ~real[:, None, :, None]
             k, v, gates = (x.masked_fill(pads, 0) for x in (k, v, gates))
@@ -104,14 +89,14 @@ class GatedDelta(Attention):
         return -rate * speed, gates[..., 1].sigmoid()
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         nn.init.zeros_(mechanism.log_rate)
         nn.init.zeros_(mechanism.step_bias)
-        x, gates = numbers((1,), (1,)), numbers((0, 0), (0, 0))
+        x, gates = one_head((1,), (1,)), one_head((0, 0), (0, 0))
         mask = Mask.packed(2, x.device, causal=True)
-        return mechanism.weights(x, x, x, mask, gates=gates), numbers((0.5, 0), (0.125, 0.5))
+        return mechanism.weights(x, x, x, mask, gates=gates), one_head((0.5, 0), (0.125, 0.5))
 
 
 def one_step(

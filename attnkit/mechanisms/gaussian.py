@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.kernels.autograd import once_differentiable
 from attnkit.mechanisms import dot
 
@@ -47,13 +47,13 @@ class Distances(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Float[Tensor, "B H T S"]) -> tuple[Tensor, Tensor]:
-        """The slope of a score is k - q along q, and q - k along k."""
+    def backward(ctx: Any, grad: Float[Tensor, "B H T S"]) -> tuple[Tensor, Tensor]:
+        """The gradient of a score is k - q along q, and q - k along k."""
         q, k = ctx.saved_tensors
-        rows, columns = slope.sum(-1).unsqueeze(-1).to(q.dtype), slope.sum(-2).unsqueeze(-1)
-        slope = slope.to(q.dtype)
-        to_q = (slope @ k).addcmul_(rows, q, value=-1)
-        to_k = (slope.transpose(-1, -2) @ q).addcmul_(columns.to(q.dtype), k, value=-1)
+        rows, columns = grad.sum(-1).unsqueeze(-1).to(q.dtype), grad.sum(-2).unsqueeze(-1)
+        grad = grad.to(q.dtype)
+        to_q = (grad @ k).addcmul_(rows, q, value=-1)
+        to_k = (grad.transpose(-1, -2) @ q).addcmul_(columns.to(q.dtype), k, value=-1)
         return to_q, to_k
 
 
@@ -98,11 +98,11 @@ class Gaussian(Scored):
         return None if y is None else y[..., : v.shape[-1]]
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=3))
-        q, k, v = numbers((57,)), numbers((51,), (56,), (58,)), numbers((40,), (43,), (48,))
+        q, k, v = one_head((57,)), one_head((51,), (56,), (58,)), one_head((40,), (43,), (48,))
         mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
         far, near = math.exp(-18), math.exp(-0.5)
         exact = (40 * far + 91 * near) / (far + 2 * near)  # 45.49999993
-        return mechanism(q, k, v, mask).y, numbers((exact,))
+        return mechanism(q, k, v, mask).y, one_head((exact,))

@@ -33,8 +33,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Shape, numbers
-from attnkit.errors import UsageError
+from attnkit.attention import Kernel, Mask, Shape, at_least, one_head, one_of
 
 
 class LinearAttention(Kernel):
@@ -48,16 +47,13 @@ class LinearAttention(Kernel):
         features: int | None = None,
     ) -> None:
         super().__init__(shape)
-        if features is not None and features < 1:
-            raise UsageError(f"linear: features must be at least 1, got {features}")
-        if feature_map not in ("elu", "taylor", "exp", "softmax"):
-            raise UsageError(
-                f"linear: feature_map must be elu, taylor, exp or softmax, got {feature_map!r}"
-            )
-        self.feature_map = feature_map
+        self.feature_map = one_of(
+            "linear", "feature_map", feature_map, "elu", "taylor", "exp", "softmax"
+        )
         self.exponent = feature_map in ("exp", "softmax")
         self.wide_q = self.wide_k = None
         if features is not None:
+            at_least("linear", "features", features)
             self.chunk = 32 if features <= 64 else 64
             size = (shape.heads, shape.head_width, features)
             self.wide_q = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
@@ -83,14 +79,14 @@ class LinearAttention(Kernel):
         return _with_one(k, 1.0) if self.feature_map == "taylor" else k
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; both directions, one below the other."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; both directions, one below the other."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3))
-        x = numbers((1, 0), (0, 1), (1, 1))
+        x = one_head((1, 0), (0, 1), (1, 1))
         masks = (Mask.packed(3, x.device, causal=causal) for causal in (False, True))
         got = torch.cat([mechanism(x, x, x, mask).y for mask in masks], 2)
         both = ((11 / 15, 10 / 15), (10 / 15, 11 / 15), (0.7, 0.7))
-        return got, numbers(*both, (1, 0), (4 / 9, 5 / 9), (0.7, 0.7))
+        return got, one_head(*both, (1, 0), (4 / 9, 5 / 9), (0.7, 0.7))
 
 
 def _with_one(x: Tensor, one: float) -> Tensor:

@@ -19,63 +19,48 @@ the slots have the weights 3/4 and 1/4, so the tokens have 3/4 + 2/4 = 5/4 and 4
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
-from attnkit.attention.mask import full, pads_last, take
+from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head
+from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.attention.position_tables import check_length, per_head
-from attnkit.errors import UsageError
 
 PLAIN_UP_TO = 256
 """On a CPU the plain products beat the fused kernel up to about this many queries."""
 
 
-class Linformer(Attention):
+class Linformer(Unscored):
     """Attention to `rank` mixtures of keys; cost T*rank*D."""
 
     causal: ClassVar[bool] = False
     cross: ClassVar[bool] = False
     limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*rank*D"
     normalised: ClassVar[bool] = False
+    whole_sequences: ClassVar[bool] = True
     why: ClassVar[str] = "its slots mix the keys of one whole sequence, later tokens included"
 
     def __init__(self, shape: Shape, *, rank: int = 128) -> None:
         super().__init__(shape)
-        if rank < 1:
-            raise UsageError(f"linformer: rank must be at least 1, got {rank}")
         self.limit = shape.max_length
-        size = (shape.heads, shape.max_length, rank)
+        size = (shape.heads, shape.max_length, at_least("linformer", "rank", rank))
         self.project_k = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
         self.project_v = nn.Parameter(torch.randn(size) * shape.max_length**-0.5)
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
-        """See `Attention.forward`; whole sequences only, so there is no state."""
-        q, k, v = whole("linformer", q, k, v, state, prior, bias)
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, *_: object) -> Out:
+        """See `Unscored.attend`; whole sequences only, so there is no state."""
         check_length(mask, self.project_k.shape[1], "linformer")
-        if not full(mask):
+        if not unpadded(mask):
             hidden = ~mask.valid[:, None, :, None]
             k, v = k.masked_fill(hidden, 0), v.masked_fill(hidden, 0)
             order = pads_last(mask)
             if order is not None:
-                k, v = take(k, order), take(v, order)
+                k, v = gather_columns(k, order), gather_columns(v, order)
         reach = min(k.shape[2], self.project_k.shape[1])  # what lies beyond are pads
         k, v = k[:, :, :reach], v[:, :, :reach]
         projections = self.project_k[:, :reach], self.project_v[:, :reach]
@@ -111,15 +96,15 @@ class Linformer(Attention):
         return scores.softmax(-1) @ values
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), rank=2).double()
         with torch.no_grad():
             mechanism.project_k.copy_(torch.eye(2))
             mechanism.project_v.copy_(torch.tensor(((1, 2), (0, 4))))
-        q, k = numbers((1,), (1,)), numbers((math.log(3),), (0,))
+        q, k = one_head((1,), (1,)), one_head((math.log(3),), (0,))
         mask = Mask.packed(2, q.device, causal=False)
-        return mechanism.weights(q, k, k, mask)[:, :, :1], numbers((1.25, 1))
+        return mechanism.weights(q, k, k, mask)[:, :, :1], one_head((1.25, 1))
 
 
 def _slots(

@@ -16,23 +16,24 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnkit.attention import Mask, Shape, numbers
-from attnkit.attention.sparse_pattern import Pattern, at_least
+from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention.sparse_pattern import Pattern
 
 
 class Local(Pattern):
     """softmax(q k^T / sqrt(D)) v over the keys at most `window` away; cost T*window*D."""
 
     cost: ClassVar[str] = "T*window*D"
+    quadratic: ClassVar[bool] = False
 
     def __init__(self, shape: Shape, *, window: int = 32) -> None:
         super().__init__(shape, at_least("local", "window", window, 0), None)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=4, max_length=3), window=1)
-        q = numbers((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
-        k = numbers((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))
+        q = one_head((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
+        k = one_head((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))
         mask = Mask.packed(3, torch.device("cpu"), causal=False)
-        return mechanism.weights(q, k, k, mask)[:, :, 2:], numbers((0, 0.25, 0.75))
+        return mechanism.weights(q, k, k, mask)[:, :, 2:], one_head((0, 0.25, 0.75))

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit import mechanisms
-from attnkit.attention import Mask, Scored, Shape, numbers
-from attnkit.errors import UsageError
+from attnkit.attention import Mask, Scored, Shape, one_head, one_of
 
 
 class Mixture(Scored):
@@ -40,11 +39,8 @@ class Mixture(Scored):
         projections: Literal["shared", "own"] = "shared",
     ) -> None:
         super().__init__(shape)
-        if combine not in ("softmax", "sigmoid", "sum"):
-            raise UsageError(f"mixture: combine must be softmax, sigmoid or sum, got {combine!r}")
-        if projections not in ("shared", "own"):
-            raise UsageError(f"mixture: projections must be shared or own, got {projections!r}")
-        self.combine, self.own = combine, projections == "own"
+        self.combine = one_of("mixture", "combine", combine, "softmax", "sigmoid", "sum")
+        self.own = one_of("mixture", "projections", projections, "shared", "own") == "own"
         self.parts = nn.ModuleList()
         for word, options in mechanisms.parts(mechanisms.facts("mixture"), parts):
             self.parts.append(mechanisms.create(word, shape, options))
@@ -88,7 +84,7 @@ class Mixture(Scored):
         first_q = first_k = 0
         for part in self._scored():
             own_q = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
-            own_k = part.kept(keys[first_k]) if "k" in part.uses else None
+            own_k = part.cached_keys(keys[first_k]) if "k" in part.uses else None
             yield part, (own_q, own_k)
             first_q += self.own and "q" in part.uses
             first_k += self.own and "k" in part.uses
@@ -97,14 +93,14 @@ class Mixture(Scored):
         return [part for part in self.parts if isinstance(part, Scored)]
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; the scores, then the weights."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; the scores, then the weights."""
         shape = Shape(heads=1, head_width=2, max_length=2)
         mechanism = cls(shape, parts=("dot", "synthesizer-random")).double()
         with torch.no_grad():
-            mechanism.state_dict()["parts.1.table"].copy_(numbers((2, 0), (0, 0))[0])
-        q, k = numbers((0, 2), (0, 0)), numbers((1, 0), (0, 1))
+            mechanism.state_dict()["parts.1.table"].copy_(one_head((2, 0), (0, 0))[0])
+        q, k = one_head((0, 2), (0, 0)), one_head((1, 0), (0, 1))
         mask = Mask.packed(2, torch.device("cpu"), causal=False)
         maps = mechanism.weights(q, k, k, mask)
         got = torch.cat((mechanism.scores(q, k, mask)[:, :, :1], maps[:, :, :1]), 2)
-        return got, numbers((1, 1), (0.5, 0.5))
+        return got, one_head((1, 1), (0.5, 0.5))

@@ -20,15 +20,15 @@ Worked number: D = 1, Q = (0, 1, 2, 3), K = (3, 2, 1, 0), 2 landmarks, exact inv
 has the weights (.925406, .072121, .003591, -.001118).
 """
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, numbers, whole
-from attnkit.attention.mask import full, pads_last, take
+from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head, one_of
+from attnkit.attention.mask import gather_columns, pads_last, unpadded
 from attnkit.errors import UsageError
 
 STEPS = 6
@@ -52,7 +52,7 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, mask: Mask, most: int) -> "Segments":
         """Segments of real tokens, at most `most` a row and fewer than columns."""
-        if mask.k_pos.shape[1] % most == 0 and full(mask):
+        if mask.k_pos.shape[1] % most == 0 and unpadded(mask):
             return cls(most)
         real = mask.valid.sum(1, keepdim=True)  # [b, 1]
         own = real.clamp_max(most)
@@ -121,14 +121,13 @@ def weights_of(
     return scores.softmax(-1)
 
 
-class Nystrom(Attention):
+class Nystrom(Unscored):
     """Attention through landmarks; cost T*landmarks*D."""
 
     causal: ClassVar[bool] = False
     cross: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("rope",)
-    map: ClassVar[str] = "effective"
     cost: ClassVar[str] = "T*landmarks*D"
+    whole_sequences: ClassVar[bool] = True
     why: ClassVar[str] = "its landmarks are means over one whole sequence, later tokens included"
 
     filter: nn.Parameter | None
@@ -142,13 +141,10 @@ class Nystrom(Attention):
         conv: int | None = None,
     ) -> None:
         super().__init__(shape)
-        if landmarks < 1:
-            raise UsageError(f"nystrom: landmarks must be at least 1, got {landmarks}")
         if conv is not None and (conv < 1 or conv % 2 == 0):
             raise UsageError(f"nystrom: conv must be an odd number of positions, got {conv}")
-        if pinv not in ("iterative", "exact", "none"):
-            raise UsageError(f"nystrom: pinv must be iterative, exact or none, got {pinv!r}")
-        self.landmarks, self.pinv = landmarks, pinv
+        self.landmarks = at_least("nystrom", "landmarks", landmarks)
+        self.pinv = one_of("nystrom", "pinv", pinv, "iterative", "exact", "none")
         self.register_parameter("filter", None)
         if pinv == "iterative" or conv is not None:
             self.normalised = False  # type: ignore[misc]
@@ -156,24 +152,13 @@ class Nystrom(Attention):
             self.filter = nn.Parameter(torch.empty(shape.heads, 1, conv, 1))
             nn.init.kaiming_uniform_(self.filter, a=5**0.5)
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
-        """See `Attention.forward`; whole sequences only, so there is no state."""
-        q, k, v = whole("nystrom", q, k, v, state, prior, bias)
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, *_: object) -> Out:
+        """See `Unscored.attend`; whole sequences only, so there is no state."""
         if q.shape[2] != k.shape[2]:
             raise ValueError(
                 f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"
             )
-        packed = full(mask)
+        packed = unpadded(mask)
         visible = None
         if not packed:
             # a row of pads only sees them all, and is emptied in the end
@@ -222,15 +207,15 @@ class Nystrom(Attention):
         order = None if packed else pads_last(mask)
         if not packed:
             v = v.masked_fill(~mask.valid[:, None, :, None], 0)
-        v = v if order is None else take(v, order)
+        v = v if order is None else gather_columns(v, order)
         y = F.conv2d(v, taps, padding=(taps.shape[2] // 2, 0), groups=v.shape[1])
-        return y if order is None else take(y, order.argsort(1))
+        return y if order is None else gather_columns(y, order.argsort(1))
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=4), landmarks=2, pinv="exact")
-        q, k = numbers((0,), (1,), (2,), (3,)), numbers((3,), (2,), (1,), (0,))
+        q, k = one_head((0,), (1,), (2,), (3,)), one_head((3,), (2,), (1,), (0,))
         mask = Mask.packed(4, q.device, causal=False)
-        expected = numbers((0.925406, 0.072121, 0.003591, -0.001118))
+        expected = one_head((0.925406, 0.072121, 0.003591, -0.001118))
         return mechanism.weights(q, k, k, mask)[:, :, 3:], expected

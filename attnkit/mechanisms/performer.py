@@ -37,7 +37,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Out, Shape, numbers
+from attnkit.attention import Kernel, Mask, Out, Shape, at_least, one_head, one_of
 from attnkit.errors import UsageError
 from attnkit.kernels import linear_attention
 from attnkit.kernels.onednn import product
@@ -63,17 +63,14 @@ class Performer(Kernel):
         redraw_every: int = 1000,
     ) -> None:
         super().__init__(shape)
-        if features is not None and features < 1:
-            raise UsageError(f"performer: features must be at least 1, got {features}")
-        if kernel not in ("softmax", "hyperbolic", "relu"):
-            raise UsageError(
-                f"performer: kernel must be softmax, hyperbolic or relu, got {kernel!r}"
-            )
+        if features is not None:
+            at_least("performer", "features", features)
+        self.kernel = one_of("performer", "kernel", kernel, "softmax", "hyperbolic", "relu")
         if redraw_every < 0:
             raise UsageError(
                 f"performer: redraw_every must be at least 0 (0 never redraws), got {redraw_every}"
             )
-        self.kernel, self.redraw_every = kernel, redraw_every
+        self.redraw_every = redraw_every
         self.exponent = kernel != "relu"
         width = shape.head_width
         self.register_buffer("projection", None)
@@ -90,11 +87,11 @@ class Performer(Kernel):
         self.register_buffer("projection", torch.empty(features, width).copy_(drawn))
         self._counted = (-1, 0)
 
-    def forward(self, *inputs: Any, **named: Any) -> Out:
-        """See `Attention.forward`; a training call is counted."""
+    def attend(self, *inputs: Any) -> Out:
+        """See `Kernel.attend`; a training call is counted."""
         if self.training and self.redraw_every and self.projection is not None:
             self._count(self.projection)
-        return super().forward(*inputs, **named)
+        return super().attend(*inputs)
 
     def maps(self) -> linear_attention.FeatureMaps:
         """See `Kernel.maps`; a copy of directions that another call could replace."""
@@ -147,14 +144,14 @@ class Performer(Kernel):
             projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), features=2).double()
         mechanism.projection = torch.tensor([[0.0], [math.log(2)]], dtype=torch.float64)
-        q, k = numbers((1,)), numbers((0,), (1,))
+        q, k = one_head((1,)), one_head((0,), (1,))
         maps = mechanism.weights(q, k, k, Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1))
         first = 3 / (3 + 5 * math.exp(-0.5))
-        return maps, numbers((first, 1 - first))
+        return maps, one_head((first, 1 - first))
 
 
 def directions(features: int, width: int, seed: int) -> Float[Tensor, "M D"]:

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Mask, Scored, Shape, dot_scores, numbers
+from attnkit.attention import Mask, Scored, Shape, dot_scores, one_head
 from attnkit.mechanisms.dot import fused_dot, grouped
 
 
@@ -50,9 +50,9 @@ class ScaledDot(Scored):
         return fused_dot(q, k, v, mask, q.shape[-1] ** -0.5)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=4, max_length=2))
-        q, k = numbers((2, 0, 0, 0)), numbers((0, 0, 0, 0), (math.log(3), 0, 0, 0))
+        q, k = one_head((2, 0, 0, 0)), one_head((0, 0, 0, 0), (math.log(3), 0, 0, 0))
         mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
-        return mechanism.weights(q, k, k, mask), numbers((0.25, 0.75))
+        return mechanism.weights(q, k, k, mask), one_head((0.25, 0.75))

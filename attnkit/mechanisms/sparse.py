@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attnkit.attention import Mask, Shape, numbers
-from attnkit.attention.sparse_pattern import Pattern, at_least
+from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention.sparse_pattern import Pattern
 
 
 class Sparse(Pattern):
@@ -28,10 +28,10 @@ class Sparse(Pattern):
         super().__init__(shape, rate, rate)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=8), rate=3)
-        zeros = numbers((0,)).expand(1, 1, 8, 1)
+        zeros = one_head((0,)).expand(1, 1, 8, 1)
         mask = Mask.packed(8, torch.device("cpu"), causal=True)
         weights = mechanism.weights(zeros, zeros, zeros, mask)
-        return weights[:, :, 7:], numbers((0, 0.2, 0, 0, 0.2, 0.2, 0.2, 0.2))
+        return weights[:, :, 7:], one_head((0, 0.2, 0, 0, 0.2, 0.2, 0.2, 0.2))

@@ -1,14 +1,16 @@
 """Dense Synthesizer: A = softmax(B), B = relu(q) W2 + b2: each token writes its own row of scores.
 
-There are no keys: row i depends on token i only.  With `layers: 2` (the source) q = x W1 + b1 and
-B = relu(q) W2 + b2; with `layers: 1` B = q W, affine in x.  W1, W2, b1 and b2 belong to a head.
-`reads: layer` takes x to be the whole input of the layer, so `layer.q` is the first layer (the
-released code); with `reads: slice` a head reads its own D columns of it.  N is `data.max_length`
-+ 1 (twice that in a model of shape decoder); a longer sequence is refused.  Parameters per head
-beyond the values: D W + D N, or D^2 + D N.  At width 512, 6 + 6 layers, 8 heads and N = 256, where
-plain attention has 67M, that makes 65M or 62M, and the source reports 62M: it reads slices.
-Source: Tay et al. 2021, "Synthesizer: Rethinking Self-Attention in Transformer Models", "Dense
-Synthesizer"; one matrix: Su 2020 (spaces.ac.cn/archives/7430).
+There are no keys: row i depends on token i only.  With `layers: 2` (the source) q = x W1 + b1 and B
+= relu(q) W2 + b2; with `layers: 1` B = q W, which is affine in x, not linear, as q = x W1 + b1
+keeps its bias.  Its scores then have a rank of at most D, the head width (with two layers at most D
++ 1), however many positions N there are.  W, W1, W2, b1 and b2 belong to a head.  `reads: layer`
+takes x to be the whole input of the layer, so `layer.q` is the first layer (the released code);
+with `reads: slice` a head reads its own D columns of it.  N is `data.max_length` + 1 (twice that in
+a model of shape decoder); a longer sequence is refused.  Parameters per head beyond the values: D W
++ D N, or D^2 + D N.  At width 512, 6 + 6 layers, 8 heads and N = 256, where plain attention has
+67M, that makes 65M or 62M, and the source reports 62M: it reads slices.  Source: Tay et al. 2021,
+"Synthesizer: Rethinking Self-Attention in Transformer Models", "Dense Synthesizer"; one matrix: Su
+2020 (spaces.ac.cn/archives/7430).
 
 Worked number: D = 2, q = (1, -1), W2 = rows (0, ln 3), (5, 5), b2 = 0 give the scores (0, ln 3),
 because relu drops -1, and the weights 1/4, 3/4; `layers: 1` gives the scores (-5, ln 3 - 5) and the
@@ -23,27 +25,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Shape, one_head
 from attnkit.attention.position_tables import (
+    PositionScored,
     check_length,
-    columns,
+    columns_at,
     first_layer,
     per_head,
-    reach,
+    position_count,
     xavier,
 )
 from attnkit.errors import UsageError
 
 
-class SynthesizerDense(Scored):
+class SynthesizerDense(PositionScored):
     """softmax(relu(q) W2 + b2) v; cost T*S*D, no keys."""
 
     uses: ClassVar[str] = "qv"
     uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
-    why: ClassVar[str] = "its scores have one column for each position of one sequence"
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class SynthesizerDense(Scored):
         if layers not in (1, 2):
             raise UsageError(f"synthesizer-dense: layers must be 1 or 2, got {layers}")
         self.first = first_layer("synthesizer-dense", reads, shape.heads, shape.head_width)
-        self.limit, self.layers = shape.max_length, layers
+        self.layers = layers
         size = (shape.heads, shape.head_width, shape.max_length)
         self.weight = nn.Parameter(xavier(*size))
         self.bias = nn.Parameter(torch.zeros(size[0], size[2])) if layers == 2 else None
@@ -70,18 +69,18 @@ class SynthesizerDense(Scored):
         limit = self.weight.shape[2]
         check_length(mask, limit, "synthesizer-dense")
         x = F.relu(q) if self.layers == 2 else q
-        wide = reach(mask, limit)
+        wide = position_count(mask, limit)
         bias = None if self.bias is None else self.bias[:, :wide]
-        return columns(per_head(x, self.weight[..., :wide], bias), mask)
+        return columns_at(per_head(x, self.weight[..., :wide], bias), mask)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; two layers, then one."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; two layers, then one."""
         maps = []
         for layers in (2, 1):
             mechanism = cls(Shape(heads=1, head_width=2, max_length=2), layers=layers).double()
             with torch.no_grad():
-                mechanism.weight.copy_(numbers((0, math.log(3)), (5, 5))[0])
-            q, mask = numbers((1, -1), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
+                mechanism.weight.copy_(one_head((0, math.log(3)), (5, 5))[0])
+            q, mask = one_head((1, -1), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
             maps.append(mechanism.weights(q, None, q, mask)[:, :, :1])
-        return torch.cat(maps, 2), numbers((0.25, 0.75), (0.25, 0.75))
+        return torch.cat(maps, 2), one_head((0.25, 0.75), (0.25, 0.75))

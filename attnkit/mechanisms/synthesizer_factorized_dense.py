@@ -22,13 +22,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, numbers
+from attnkit.attention import Mask, Shape, one_head, one_of
 from attnkit.attention.position_tables import (
+    PositionScored,
     check_length,
-    columns,
+    columns_at,
     first_layer,
     per_head,
-    reach,
+    position_count,
     xavier,
 )
 from attnkit.errors import UsageError
@@ -53,16 +54,12 @@ def compose(
     return left[..., :length] * right[..., :length]
 
 
-class SynthesizerFactorizedDense(Scored):
+class SynthesizerFactorizedDense(PositionScored):
     """softmax(A[j div b] B[j mod b]) v; cost T*S, no keys."""
 
     uses: ClassVar[str] = "qv"
     uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     cost: ClassVar[str] = "T*S"
-    why: ClassVar[str] = "its scores have one column for each position of one sequence"
 
     def __init__(
         self,
@@ -73,21 +70,18 @@ class SynthesizerFactorizedDense(Scored):
         reads: Literal["layer", "slice"] = "layer",
     ) -> None:
         super().__init__(shape)
-        if layout not in ("outer", "tile"):
-            raise UsageError(
-                f"synthesizer-factorized-dense: layout must be outer or tile, got {layout!r}"
-            )
-        self.limit = length = shape.max_length
+        word = "synthesizer-factorized-dense"
+        self.layout = one_of(word, "layout", layout, "outer", "tile")
+        length = shape.max_length
         factors = default_factors(length) if factors is None else factors
         if len(factors) != 2 or min(factors) < 1 or math.prod(factors) != length:
             a, b = default_factors(length)
             raise UsageError(
-                "synthesizer-factorized-dense: factors must be two that multiply to the"
-                f" {length} positions of the layer, such as [{a}, {b}], got {list(factors)}"
+                f"{word}: factors must be two that multiply to the {length} positions of the layer,"
+                f" such as [{a}, {b}], got {list(factors)}"
             )
-        self.layout = layout
         heads, width = shape.heads, shape.head_width
-        self.first = first_layer("synthesizer-factorized-dense", reads, heads, width)
+        self.first = first_layer(word, reads, heads, width)
         self.left, self.right = (nn.Parameter(xavier(heads, width, size)) for size in factors)
         self.left_bias, self.right_bias = (
             nn.Parameter(torch.zeros(heads, size)) for size in factors
@@ -100,17 +94,17 @@ class SynthesizerFactorizedDense(Scored):
         assert q is not None
         assert isinstance(self.limit, int)
         check_length(mask, self.limit, "synthesizer-factorized-dense")
-        x, length = F.relu(self.first(q)), reach(mask, self.limit)
+        x, length = F.relu(self.first(q)), position_count(mask, self.limit)
         # entries that no column up to `length` reads are not computed
         b = min(length, self.right.shape[2])
         a = -(-length // b) if self.layout == "outer" else min(length, self.left.shape[2])
         left = per_head(x, self.left[..., :a], self.left_bias[:, :a])
         right = per_head(x, self.right[..., :b], self.right_bias[:, :b])
-        return columns(compose(left, right, self.layout, length), mask)
+        return columns_at(compose(left, right, self.layout, length), mask)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`; the scores of both layouts."""
-        rows = numbers((1, 2)), numbers((3, 5))
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; the scores of both layouts."""
+        rows = one_head((1, 2)), one_head((3, 5))
         got = torch.cat([compose(*rows, layout, 4) for layout in ("outer", "tile")], 2)
-        return got, numbers((3, 5, 6, 10), (3, 10, 3, 10))
+        return got, one_head((3, 5, 6, 10), (3, 10, 3, 10))

@@ -17,29 +17,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, numbers
-from attnkit.attention.position_tables import aligned, check_length, taken
+from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention.position_tables import PositionScored, aligned, check_length, rows_at
 from attnkit.errors import UsageError
 
 
-class SynthesizerFactorizedRandom(Scored):
+class SynthesizerFactorizedRandom(PositionScored):
     """softmax(R1[query position] R2[key position]) v; cost T*S*k, no queries, no keys."""
 
     uses: ClassVar[str] = "v"
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
     def __init__(self, shape: Shape, *, rank: int = 8, scale: float = 0.02) -> None:
         super().__init__(shape)
-        if rank < 1:
-            raise UsageError(f"synthesizer-factorized-random: rank must be 1 or more, got {rank}")
+        word = "synthesizer-factorized-random"
         if not 0 < scale < math.inf:
-            raise UsageError(f"synthesizer-factorized-random: scale must be above 0, got {scale}")
-        self.limit = shape.max_length
-        size = (shape.heads, shape.max_length, rank)
+            raise UsageError(f"{word}: scale must be above 0, got {scale}")
+        size = (shape.heads, shape.max_length, at_least(word, "rank", rank))
         each = (scale / rank**0.5) ** 0.5  # so that the sum of k products has the scale
         self.rows = nn.Parameter(torch.randn(size) * each)
         self.columns = nn.Parameter(torch.randn(size) * each)
@@ -53,15 +48,15 @@ class SynthesizerFactorizedRandom(Scored):
         if aligned(mask, self.rows.shape[1]):
             scores = self.rows[:, keys - queries : keys] @ self.columns[:, :keys].transpose(1, 2)
             return scores[None]
-        left, right = taken(self.rows, mask.q_pos), taken(self.columns, mask.k_pos)  # [H, b, T, k]
+        left, right = rows_at(self.rows, mask.q_pos), rows_at(self.columns, mask.k_pos)
         return (left @ right.transpose(-1, -2)).transpose(0, 1)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=2), rank=1).double()
         with torch.no_grad():
-            mechanism.rows.copy_(numbers((1,), (2,))[0])
-            mechanism.columns.copy_(numbers((0,), (math.log(3),))[0])
-        v, mask = numbers((0, 0), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
-        return mechanism.weights(None, None, v, mask)[:, :, 1:], numbers((0.1, 0.9))
+            mechanism.rows.copy_(one_head((1,), (2,))[0])
+            mechanism.columns.copy_(one_head((0,), (math.log(3),))[0])
+        v, mask = one_head((0, 0), (0, 0)), Mask.packed(2, torch.device("cpu"), causal=False)
+        return mechanism.weights(None, None, v, mask)[:, :, 1:], one_head((0.1, 0.9))

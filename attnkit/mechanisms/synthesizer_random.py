@@ -19,18 +19,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Scored, Shape, numbers
-from attnkit.attention.position_tables import cells, check_length
+from attnkit.attention import Mask, Shape, one_head
+from attnkit.attention.position_tables import PositionScored, check_length, entries
 from attnkit.errors import UsageError
 
 
-class SynthesizerRandom(Scored):
+class SynthesizerRandom(PositionScored):
     """softmax(R[query position, key position]) v; cost T*S*E, no queries, no keys."""
 
     uses: ClassVar[str] = "v"
-    cross: ClassVar[bool] = False
-    limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
@@ -38,7 +35,6 @@ class SynthesizerRandom(Scored):
         super().__init__(shape)
         if not 0 < scale < math.inf:
             raise UsageError(f"synthesizer-random: scale must be above 0, got {scale}")
-        self.limit = shape.max_length
         table = torch.randn(shape.heads, shape.max_length, shape.max_length) * scale
         if trainable:
             self.table = nn.Parameter(table)
@@ -50,14 +46,14 @@ class SynthesizerRandom(Scored):
     ) -> Float[Tensor, "b H T S"]:
         """Rows and columns of R by position, so that caches and left padding are exact."""
         check_length(mask, self.table.shape[1], "synthesizer-random")
-        return cells(self.table, mask)
+        return entries(self.table, mask)
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked`."""
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3)).double()
         with torch.no_grad():
             mechanism.table[:, 1, :2] = torch.tensor((0, math.log(3)))
         mask = Mask.packed(3, mechanism.table.device, causal=True)
         maps = mechanism.weights(None, None, torch.zeros(1, 1, 3, 2).double(), mask)
-        return maps[:, :, 1:2], numbers((0.25, 0.75, 0))
+        return maps[:, :, 1:2], one_head((0.25, 0.75, 0))

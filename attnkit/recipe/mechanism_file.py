@@ -54,6 +54,8 @@ class Facts:
     positions: tuple[str, ...] = ()
     map: str = "exact"
     cost: str = ""
+    quadratic: bool = True
+    """Whether the time grows as the number of pairs of queries and keys."""
     state: str = "growing"
     by_distance: bool = False
     why: str = ""

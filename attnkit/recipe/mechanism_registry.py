@@ -181,6 +181,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
         positions=tuple(s for s in known.positions if all(s in able for able in positions)),
         map="effective" if any(f.map == "effective" for f in all_of) else "exact",
         state="growing" if any(f.state == "growing" for f in all_of) else "constant",
+        quadratic=any(f.quadratic for f in all_of),
         by_distance=any(f.by_distance for f in all_of),
         cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in all_of)),
         why="; ".join([*reasons][:2]),  # more would make messages that nobody reads

@@ -12,7 +12,7 @@ from attnkit.recipe import Recipe, places
 
 def score_budget(recipe: Recipe) -> int | None:
     """`train.batch_scores` where a mechanism of the recipe takes T x S time, else None."""
-    quadratic = any("T*S" in facts(word).cost for word in places(recipe).values())
+    quadratic = any(facts(word).quadratic for word in places(recipe).values())
     return recipe.train.batch_scores or None if quadratic else None
 
 

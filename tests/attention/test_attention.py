@@ -253,3 +253,31 @@ def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> Non
         near = (x + sign * step * along).detach().requires_grad_()
         ends.append(torch.autograd.grad(total(near) + (near**3).sum(), [near])[0])
     torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * step), rtol=1e-4, atol=1e-6)
+
+
+LINEAR_TIME = {"efficient", "gated-delta", "linear", "linformer", "local", "nystrom", "performer"}
+
+
+@pytest.mark.parametrize("word", mechanisms.names())
+def test_just_the_mechanisms_whose_time_has_a_term_in_pairs_are_quadratic(word: str) -> None:
+    known = facts(word)
+    assert known.quadratic == (word not in LINEAR_TIME)
+    assert known.quadratic == ("T*S" in known.cost)
+    assert mechanisms.load(word).quadratic == known.quadratic
+
+
+@pytest.mark.parametrize(
+    ("word", "parts", "expected"),
+    [
+        ("mixture", ("dot", "synthesizer-random"), True),
+        ("interleaved", ("local", "linear"), False),
+        ("interleaved", ("local", "atrous"), True),
+        ("interleaved", ("performer", "scaled-dot"), True),
+    ],
+)
+def test_a_composite_is_quadratic_where_a_part_is(
+    word: str, parts: tuple[str, ...], expected: bool
+) -> None:
+    able = mechanisms.capable(word, {"parts": parts})
+    assert able.quadratic is expected
+    assert expected == ("T*S" in able.cost)

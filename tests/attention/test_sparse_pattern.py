@@ -12,8 +12,7 @@ from attnkit.attention import Mask, sparse_pattern
 from attnkit.attention import mask as masks_module
 from attnkit.attention.sparse_pattern import Pattern
 from attnkit.errors import UsageError
-from attnkit.kernels import block_sparse as blocks
-from attnkit.kernels import sliding_window, strided
+from attnkit.kernels import fast_cpu, sliding_window, strided
 from attnkit.layers import MultiHead
 
 WORDS = [
@@ -240,7 +239,7 @@ def test_without_the_kernel_of_the_cpu_blocks_answer_the_same(
     """The path of other devices, forced here: fused kernels that may not know empty rows."""
     option = "window" if word == "local" else "rate"
     made, parts = pattern(word, {option: 5}), inputs(6, 70)
-    monkeypatch.setattr(blocks, "DEVICE", "none")
+    monkeypatch.setattr(fast_cpu, "PLAIN", True)
     monkeypatch.setattr(masks_module, "readable", lambda x: False)
     for mask in masks(70, causal):
         fast, plain = both_paths(made, parts, mask, monkeypatch)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Out, Scored, Shape, State, numbers
+from attnkit.attention import Kernel, Mask, Out, Scored, Shape, State, one_head
 from attnkit.contract import Role
 
 
@@ -132,7 +132,7 @@ class Forgetful(Right):
 class Overwriting(Right):
     """Steps write behind the keys of the state, as if no other step could."""
 
-    def _remember(self, k: Any, v: Any, state: State, total: int) -> Any:
+    def _extend_cache(self, k: Any, v: Any, state: State, total: int) -> Any:
         if state is None:
             room = [x.new_zeros((*x.shape[:2], 600, x.shape[3])) for x in (k, v)]
         else:
@@ -173,7 +173,7 @@ class LargeNegative(Right):
     """Masks by a large negative number: a query without keys attends to pads."""
 
     def forward(self, q: Any, k: Any, v: Any, mask: Mask, state: State = None, *rest: Any) -> Out:
-        keys, values, state = self._remember(k, v, state, mask.valid.shape[1])
+        keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
         scores = sum((x for x in rest[:2] if x is not None), self.scores(q, keys, mask))
         weights = scores.masked_fill(~mask.dense(), -1e9).softmax(-1)
         return Out(weights @ values, state)
@@ -252,8 +252,8 @@ class Miscounted(Right):
     """A worked number that does not come out."""
 
     @classmethod
-    def worked(cls) -> tuple[Tensor, Tensor]:
-        return numbers((0.25, 0.75)), numbers((0.25, 0.76))
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        return one_head((0.25, 0.75)), one_head((0.25, 0.76))
 
 
 BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [

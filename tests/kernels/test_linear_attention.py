@@ -6,7 +6,7 @@ from helpers.kernel_reference import answer, similarities
 from torch import Tensor
 
 from attnkit.attention import Kernel, Mask, Shape
-from attnkit.kernels import linear_attention_cpu
+from attnkit.kernels import fast_cpu, linear_attention_cpu
 from attnkit.layers import MultiHead
 
 CASES = [
@@ -47,7 +47,7 @@ def some_pads(length: int) -> Tensor:
 
 
 def use_blocks(monkeypatch: pytest.MonkeyPatch, chosen: bool, block: int = 64) -> None:
-    monkeypatch.setattr(linear_attention_cpu, "usable", lambda *_: chosen)
+    monkeypatch.setattr(fast_cpu, "PLAIN", not chosen)
     monkeypatch.setattr(linear_attention_cpu, "BLOCK", block)
 
 

@@ -5,23 +5,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels import onednn
+from attnkit.kernels import fast_cpu, onednn
 from attnkit.kernels.onednn import LEAST_WORK, Linear
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes that oneDNN's product is given."""
-    if onednn.ONEDNN is None:
+    if fast_cpu.operator(fast_cpu.PRODUCT) is None:
         pytest.skip("this torch has no oneDNN operator for linear layers")
     seen: list[tuple[int, ...]] = []
-    real = onednn.ONEDNN
+    real = onednn.onednn_product
 
-    def counted(x: Tensor, *rest: object) -> Tensor:
+    def counted(x: Tensor, *rest: Tensor | None) -> Tensor:
         seen.append(tuple(x.shape))
         return real(x, *rest)
 
-    monkeypatch.setattr(onednn, "ONEDNN", counted)
+    monkeypatch.setattr(onednn, "onednn_product", counted)
     return seen
 
 

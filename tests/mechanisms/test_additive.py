@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_formula_with_matrices_of_each_head(
     mechanism = MultiHead.build("additive", 8, 2, 10, **options).double().mechanism
     q, k = torch.randn(3, 2, 6, 4).double(), torch.randn(3, 2, 7, 4).double()
     mask = Mask.cross(torch.ones(3, 7, dtype=torch.bool), 6)
-    scores = mechanism.scores(q, mechanism.kept(k), mask)
+    scores = mechanism.scores(q, mechanism.cached_keys(k), mask)
     for head in range(2):
         left, right = q[:, head] @ mechanism.query[head], k[:, head] @ mechanism.key[head]
         units = (left[:, :, None] + right[:, None]).tanh()
@@ -92,7 +92,7 @@ def test_the_hidden_width_sets_the_parameters() -> None:
 
     assert own() == 2 * (4 * (4 + 4) + 4)
     assert own(hidden=7) == 2 * (7 * (4 + 4) + 7)
-    with pytest.raises(UsageError, match="hidden must be 1 or more, got 0"):
+    with pytest.raises(UsageError, match="hidden must be at least 1, got 0"):
         own(hidden=0)
 
 
@@ -120,10 +120,10 @@ def test_short_floats_are_scored_in_float32(dtype: torch.dtype) -> None:
     mechanism = MultiHead.build("additive", 8, 2, 10).to(dtype).mechanism
     q = torch.randn(1, 2, 3, 4).to(dtype)
     mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 3)
-    scores = mechanism.scores(q, mechanism.kept(q), mask)
+    scores = mechanism.scores(q, mechanism.cached_keys(q), mask)
     assert scores.dtype == torch.float32
     mechanism, q = mechanism.double(), q.double()
-    exact = mechanism.scores(q, mechanism.kept(q), mask)
+    exact = mechanism.scores(q, mechanism.cached_keys(q), mask)
     torch.testing.assert_close(scores.double(), exact, rtol=0, atol=0.05)
 
 

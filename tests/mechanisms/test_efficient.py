@@ -5,7 +5,7 @@ import torch
 
 from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
-from attnkit.kernels import linear_attention_cpu
+from attnkit.kernels import fast_cpu, linear_attention_cpu
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.efficient import Efficient
 
@@ -20,7 +20,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor
 def test_answers_and_gradients_are_those_of_two_softmaxes(
     length: int, blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear_attention_cpu, "usable", lambda *_: blocks)
+    monkeypatch.setattr(fast_cpu, "PLAIN", not blocks)
     monkeypatch.setattr(linear_attention_cpu, "BLOCK", 64)
     generator = torch.Generator().manual_seed(length)
     given = [
@@ -42,7 +42,7 @@ def test_channels_of_very_different_size_keep_their_own_scale(
     blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One shift for all channels lets the smaller ones vanish: 0/0."""
-    monkeypatch.setattr(linear_attention_cpu, "usable", lambda *_: blocks)
+    monkeypatch.setattr(fast_cpu, "PLAIN", not blocks)
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(1, 1, 40, 4, generator=generator) for _ in range(3))
     k = k + torch.tensor([-300.0, 0, 50, 300])

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnkit.attention import numbers
+from attnkit.attention import one_head
 from attnkit.attention.mask import Mask
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import dot
 
-KEYS, VALUES = numbers((51,), (56,), (58,)), numbers((40,), (43,), (48,))
+KEYS, VALUES = one_head((51,), (56,), (58,)), one_head((40,), (43,), (48,))
 
 
 def kernel(width: int) -> torch.nn.Module:
@@ -21,7 +21,7 @@ def kernel(width: int) -> torch.nn.Module:
 )
 def test_a_waist_of_57_weighs_the_mean_of_its_two_neighbours(dtype: torch.dtype) -> None:
     mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
-    q, k, v = (x.to(dtype) for x in (numbers((57,)), KEYS, VALUES))
+    q, k, v = (x.to(dtype) for x in (one_head((57,)), KEYS, VALUES))
     maps = kernel(1).weights(q, k, v, mask).double()[0, 0, 0]
     torch.testing.assert_close(maps, torch.tensor([1.3e-8, 0.5, 0.5]).double(), rtol=0, atol=1e-6)
     y = kernel(1)(q, k, v, mask).y.item()
@@ -29,8 +29,8 @@ def test_a_waist_of_57_weighs_the_mean_of_its_two_neighbours(dtype: torch.dtype)
 
 
 def test_two_measures_pick_the_nearest_person() -> None:
-    keys = numbers((51, 161), (56, 169), (58, 175))
-    q = numbers((56, 169), (57, 172))
+    keys = one_head((51, 161), (56, 169), (58, 175))
+    q = one_head((56, 169), (57, 172))
     y = kernel(2)(q, keys, keys, Mask.cross(torch.ones(1, 3, dtype=torch.bool), 2)).y[0, 0]
     torch.testing.assert_close(y[0], torch.tensor([56.0, 169.0]).double(), rtol=0, atol=1e-5)
     torch.testing.assert_close(y[1], torch.tensor([57.0, 172.0]).double(), rtol=0, atol=1e-5)

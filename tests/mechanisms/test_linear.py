@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from attnkit.attention import Mask, Shape, numbers
+from attnkit.attention import Mask, Shape, one_head
 from attnkit.errors import UsageError
 from attnkit.kernels.linear_attention import quotient
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.linear import LinearAttention
 
-ROWS = numbers((1, 0), (0, 1), (1, 1))
+ROWS = one_head((1, 0), (0, 1), (1, 1))
 
 
 def weights(q: torch.Tensor, k: torch.Tensor, **options: object) -> torch.Tensor:
@@ -19,7 +19,7 @@ def weights(q: torch.Tensor, k: torch.Tensor, **options: object) -> torch.Tensor
 
 def test_taylor_is_one_plus_the_cosine() -> None:
     root = 1 + 0.5**0.5
-    similarities = numbers((2, 1, root), (1, 2, root), (root, root, 2))
+    similarities = one_head((2, 1, root), (1, 2, root), (root, root, 2))
     wanted = similarities / similarities.sum(-1, keepdim=True)
     torch.testing.assert_close(weights(ROWS, ROWS, feature_map="taylor"), wanted)
 
@@ -38,7 +38,7 @@ def test_an_antipodal_key_alone_is_still_all_of_the_answer() -> None:
 
 
 def test_exp_gives_the_worked_number() -> None:
-    x = numbers((1, 0), (0, 2), (1, 1))
+    x = one_head((1, 0), (0, 2), (1, 1))
     maps = weights(x, x, feature_map="exp")
     torch.testing.assert_close(
         maps[0, 0, 0], torch.tensor([0.293285, 0.353357, 0.353357]).double(), atol=1e-6, rtol=0
@@ -46,7 +46,7 @@ def test_exp_gives_the_worked_number() -> None:
 
 
 def test_softmax_answers_what_exp_answers_and_not_the_double_softmax() -> None:
-    x = numbers((1, 0), (0, 2), (1, 1))
+    x = one_head((1, 0), (0, 2), (1, 1))
     stand_in = weights(x, x, feature_map="softmax")
     torch.testing.assert_close(stand_in, weights(x, x, feature_map="exp"))
     assert abs(stand_in[0, 0, 0, 0].item() - 0.332953) > 0.01
@@ -85,4 +85,4 @@ def test_the_state_holds_sums_of_which_the_last_column_is_the_denominator() -> N
     sums, peak = out.state
     assert peak is None
     torch.testing.assert_close(sums[0, 0, :, 2], torch.tensor([5.0, 5.0]).double())
-    torch.testing.assert_close(quotient(numbers((2, 4, 2), (0, 0, 0))), numbers((1, 2), (0, 0)))
+    torch.testing.assert_close(quotient(one_head((2, 4, 2), (0, 0, 0))), one_head((1, 2), (0, 0)))

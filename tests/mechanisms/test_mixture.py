@@ -49,7 +49,7 @@ def test_any_parts_are_mixed_by_their_scores(combine: str) -> None:
         with torch.no_grad():
             mechanism.logits.copy_(torch.randn(len(EVERY)))
         weights = mechanism.logits.softmax(0)
-    scores = [part.scores(q, part.kept(k), mask) for part in mechanism.parts]
+    scores = [part.scores(q, part.cached_keys(k), mask) for part in mechanism.parts]
     each = [one.expand(2, HEADS, 7, 7) for one in scores]
     expected = torch.stack(each, -1) @ weights
     torch.testing.assert_close(mechanism.scores(q, k, mask), expected)
@@ -190,7 +190,7 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
         ),
         (
             {"parts": ("dot", {"name": "synthesizer-factorized-random", "rank": 0})},
-            "rank must be 1 or more, got 0",
+            "rank must be at least 1, got 0",
         ),
         (
             {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},

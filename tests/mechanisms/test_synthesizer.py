@@ -186,7 +186,7 @@ def test_default_factors_are_nearest_to_the_square_root(
         ("synthesizer-dense", {"layers": 3}, "layers must be 1 or 2, got 3"),
         ("synthesizer-dense", {"reads": "head"}, "reads must be layer or slice, got 'head'"),
         ("synthesizer-random", {"scale": 0}, "scale must be above 0, got 0"),
-        ("synthesizer-factorized-random", {"rank": 0}, "rank must be 1 or more, got 0"),
+        ("synthesizer-factorized-random", {"rank": 0}, "rank must be at least 1, got 0"),
         ("synthesizer-factorized-dense", {"layout": "tiel"}, "must be outer or tile, got 'tiel'"),
         (
             "synthesizer-factorized-dense",

@@ -47,7 +47,7 @@ def by_hand(own: Tensor, seen: Mask, allowed: Tensor | None) -> Tensor:
 def own_scores(made: MultiHead, x: Tensor, seen: Mask) -> Tensor:
     q, k, _ = made._project(x, seen, None)
     assert isinstance(made.mechanism, Scored)
-    return made.mechanism.scores(q, None if k is None else made.mechanism.kept(k), seen)
+    return made.mechanism.scores(q, None if k is None else made.mechanism.cached_keys(k), seen)
 
 
 @pytest.mark.parametrize("word", SCORED)

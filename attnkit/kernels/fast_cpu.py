@@ -1,0 +1,58 @@
+"""The gate of the fast forms for CPUs, and the private operators of torch that they call."""
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PLAIN = bool(os.environ.get("ATTNKIT_PLAIN_KERNELS"))
+"""Take plain forms only: for tests, and to find out whether a fast form is at fault."""
+
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu"
+"""Fused attention.  Unlike other fused kernels, it answers a query without keys with zeros."""
+FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward"
+PRODUCT = "mkldnn._linear_pointwise.default"
+"""oneDNN's x W^T + b."""
+PRODUCT_TIMES = "mkldnn._linear_pointwise.binary"
+"""oneDNN's (x W^T + b) combined with another tensor."""
+WEIGHT_GRADIENTS = "aten.mkldnn_linear_backward_weights"
+"""oneDNN's gradients of weight and bias."""
+
+
+@cache
+def operator(name: str) -> Any:
+    """A private operator of torch; None where this version has none of that name."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def usable(
+    *tensors: Tensor | None,
+    operators: Sequence[str] = (),
+    onednn: bool = False,
+    autocast: bool = False,
+) -> bool:
+    """Whether a fast form may take these tensors (None: absent); its plain form may take any.
+
+    That needs eager code, values on a CPU, at least one of them, and all of `operators`; with
+    `onednn` also float32 throughout, and oneDNN switched on.  Under autocast, which would mix types
+    in what is added to in place, only forms that say they bear it.
+    """
+    if PLAIN or torch.compiler.is_compiling():
+        return False
+    if not autocast and torch.is_autocast_enabled("cpu"):
+        return False
+    if onednn and not torch.backends.mkldnn.enabled:
+        return False
+    if any(operator(name) is None for name in operators):
+        return False
+    return all(
+        x is None
+        or (x.device.type == "cpu" and x.numel() > 0 and (x.dtype == torch.float32 or not onednn))
+        for x in tensors
+    )
