@@ -47,7 +47,7 @@ class BatchStream:
         )
 
     def take(self, count: int) -> list[Batch]:
-        """The next `count` batches; windows go on across the ends of epochs."""
+        """The next `count` batches; an update may span the end of an epoch."""
         taken = []
         for _ in range(count):
             if self.position >= len(self.batches):

@@ -54,11 +54,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             sums += torch.stack((total, nll, correct.to(wide)))
             if grad_hidden is None or grad_weight is None:
                 continue
-            slope = logs.exp_()  # the probabilities
+            gradient = logs.exp_()  # of the logits; so far the probabilities
             if smoothing:
-                slope -= smoothing / size
-            slope.scatter_add_(1, y, slope.new_full(y.shape, smoothing - 1))
-            narrow = slope.to(hidden.dtype)
+                gradient -= smoothing / size
+            gradient.scatter_add_(1, y, gradient.new_full(y.shape, smoothing - 1))
+            narrow = gradient.to(hidden.dtype)
             grad_hidden[part] = narrow @ weight
             grad_weight += narrow.t() @ h
         ctx.save_for_backward(grad_hidden, grad_weight)
@@ -69,12 +69,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The stored gradients times the slope of the sum."""
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """The stored gradients times the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         # scaled before the cast: a sum over many tokens may not fit a 16-bit float
-        weight = (grad_weight * slope).to(ctx.dtype)
-        return grad_hidden * slope.to(grad_hidden.dtype), weight, None, None
+        weight = (grad_weight * gradient).to(ctx.dtype)
+        return grad_hidden * gradient.to(grad_hidden.dtype), weight, None, None
 
 
 def cross_entropy(
