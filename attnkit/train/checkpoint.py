@@ -54,7 +54,6 @@ def save(
 
     The log of the run is forced to the disk first, so that a checkpoint never knows more than the
     log.  Afterwards the new checkpoint, the newest one before it and the steps in `keep` remain.
-    A checkpoint of the same step is replaced.
 
     Raises:
         DivergedError: a tensor holds NaN or an infinity; nothing was written.
@@ -78,7 +77,8 @@ def save(
             if prepared.exists():
                 files.remove(prepared, fs)
             _prepare(prepared, step, values, text, fs)
-            _publish(prepared, final, fs)
+            fs.rename(prepared, final)
+            fs.fsync_folder(final.parent)
         except OSError:
             with suppress(OSError):
                 files.remove(prepared, fs)
@@ -115,25 +115,6 @@ def _prepare(
     fs.fsync_folder(folder)
 
 
-def _publish(prepared: Path, final: Path, fs: Filesystem) -> None:
-    """Give the prepared folder its name; one of that name steps aside until that is done."""
-    aside = final.with_name(f"{final.name}.old")
-    if final.exists():
-        if aside.exists():
-            files.remove(aside, fs)
-        fs.rename(final, aside)
-    try:
-        fs.rename(prepared, final)
-    except OSError:
-        if aside.exists():
-            with suppress(OSError):
-                fs.rename(aside, final)
-        raise
-    fs.fsync_folder(final.parent)
-    if aside.exists():
-        files.remove(aside, fs)
-
-
 def latest(run: "Run") -> Checkpoint | None:
     """The newest checkpoint whose files have the recorded hashes, or None if there is none at all.
 
@@ -143,7 +124,7 @@ def latest(run: "Run") -> Checkpoint | None:
     Raises:
         DataError: there are checkpoints and all are damaged; they stay as they are.
     """
-    _tidy(run.checkpoints, run.fs)
+    files.remove_leftovers(run.checkpoints, run.fs, dead_only=False)
     damaged: list[tuple[Path, str]] = []
     for step, path in _steps(run.checkpoints):
         if (fault := _fault(path)) is None:
@@ -158,26 +139,18 @@ def latest(run: "Run") -> Checkpoint | None:
     return None
 
 
-def load(
-    path: Path, *, like: Mapping[str, Tensor] | None = None, prefix: str = ""
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint: the tensors whose names begin with `prefix`, and the state.
 
-    Sizes and hashes are checked before anything is parsed.  With `like` (only type and shape of
-    its tensors count) exactly its names must be there.
+    Sizes and hashes are checked before anything is parsed.
 
     Raises:
-        DataError: anything is missing, damaged, unknown, or not finite; says the path and why.
+        DataError: anything is missing, damaged or not finite; says the path and why.
     """
     if (fault := _fault(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
-    try:
-        state = files.read_json(path / _STATE, _STATE_LIMIT)
-        return tensors.read(path / _TENSORS, like=like, prefix=prefix), state
-    except DataError:
-        raise
-    except AttnkitError as error:
-        raise DataError(f"{path}: damaged checkpoint: {error}") from error
+    state = files.read_json(path / _STATE, _STATE_LIMIT)
+    return tensors.read(path / _TENSORS, prefix=prefix), state
 
 
 def _steps(folder: Path) -> list[tuple[int, Path]]:
@@ -216,11 +189,10 @@ def _fault(path: Path) -> str | None:
 def _quarantine(damaged: Collection[tuple[Path, str]], used: int, fs: Filesystem) -> Iterator[str]:
     """Rename damaged checkpoints and say so, one message each."""
     for path, fault in damaged:
-        name = free = f"{path.name}.damaged"
-        number = 1
+        free, number = f"{path.name}.damaged", 1
         while path.with_name(free).exists():
             number += 1
-            free = f"{name}-{number}"
+            free = f"{path.name}.damaged-{number}"
         with files.writing(path):
             fs.rename(path, path.with_name(free))
             fs.fsync_folder(path.parent)
@@ -229,15 +201,3 @@ def _quarantine(damaged: Collection[tuple[Path, str]], used: int, fs: Filesystem
             f"{path}: damaged checkpoint ({fault}), renamed to {free}; "
             f"resuming from step {used}, {lost} steps are repeated"
         )
-
-
-def _tidy(folder: Path, fs: Filesystem) -> None:
-    """Undo or finish what interrupted saves left behind."""
-    files.remove_leftovers(folder, fs, dead_only=False)
-    with files.writing(folder):
-        for aside in sorted(folder.glob("step-*.old")):
-            final = aside.with_suffix("")
-            if final.exists():
-                files.remove(aside, fs)
-            else:
-                fs.rename(aside, final)
