@@ -10,7 +10,7 @@ from attnkit.attention import Attention, Mask, State
 from attnkit.kernels.onednn import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
 from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
-from attnkit.models.base import PAD, Decode, Model, Seen
+from attnkit.models.base import PAD, CachePositions, Decode, Model
 from attnkit.recipe import schema
 
 
@@ -64,15 +64,15 @@ class Stack(nn.Module):
         none = (None,) * len(self.blocks)
         bias = None if self.bias is None else self.bias(mask, x.dtype)
         carried = Carried()
-        own_states, seen_states = [], []
-        for block, state, known in zip(
+        new_states, new_memory_states = [], []
+        for block, state, memory_state in zip(
             self.blocks, states or none, memory_states or none, strict=True
         ):
-            seen = None if memory_mask is None else Memory(memory_mask, memory, known)
-            x, own, across, carried = block(x, mask, state, seen, carried, bias)
-            own_states.append(own)
-            seen_states.append(across)
-        return self.norm(x), tuple(own_states), tuple(seen_states)
+            attended = None if memory_mask is None else Memory(memory_mask, memory, memory_state)
+            x, state, memory_state, carried = block(x, mask, state, attended, carried, bias)
+            new_states.append(state)
+            new_memory_states.append(memory_state)
+        return self.norm(x), tuple(new_states), tuple(new_memory_states)
 
 
 class Transformer(Model):
@@ -123,10 +123,9 @@ class Transformer(Model):
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
         """See `Model.advance`."""
         if self.encoder is None:
-            if real is None:
-                return self._advance_decoder(ids, torch.ones_like(ids, dtype=torch.bool), state)
-            known = () if state.fixed is None else state.fixed  # pads may come before tokens
-            return self._advance_decoder(ids, real, Decode(state.moving, known))
+            fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+            pads = real is not None or state.fixed is not None  # perhaps, between the tokens
+            return self._advance_decoder(ids, fresh, Decode(state.moving, () if pads else None))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
         assert self.decoder is not None
@@ -149,7 +148,7 @@ class Transformer(Model):
     def hidden(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T W"]:
-        """See `Model.hidden`.  An encoder answers its source; the others answer `ids`."""
+        """See `Model.hidden`: states of the source for an encoder, of `ids` for the others."""
         if ids is None:
             if self.shape != "encoder" or source is None:
                 raise ValueError(f"a model of shape {self.shape} needs target ids")
@@ -162,8 +161,8 @@ class Transformer(Model):
         x, _ = self.advance(ids, self.start(source, ids.shape[0]))
         return x
 
-    def encode(self, source: Int[Tensor, "B S"]) -> tuple[Float[Tensor, "B S W"], "torch.Tensor"]:
-        """Encoder states and which of them are no pads [B, S]."""
+    def encode(self, source: Int[Tensor, "B S"]) -> tuple[Float[Tensor, "B S W"], Tensor]:
+        """Encoder states, and which of them are not pads [B, S]."""
         if self.encoder is None or self.embed_source is None:
             raise ValueError(f"a model of shape {self.shape} has no encoder")
         valid = source != PAD
@@ -174,15 +173,15 @@ class Transformer(Model):
     def _advance_decoder(
         self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode
     ) -> tuple[Tensor, Decode]:
-        """Read tokens without an encoder; `fresh` says which are no pads.
+        """Read tokens without an encoder; `fresh` is False on pads.
 
-        Where state.fixed is None rows have pads at their ends at most, which no real token looks
-        back at; mechanisms then need not look for pads.
+        Where state.fixed is None, rows have pads at their ends at most, which no real token
+        attends to; mechanisms then need not look for pads.
         """
         if self.decoder is None or self.embed_target is None:
             raise ValueError(f"a model of shape {self.shape} cannot decode")
         states, seen = state.moving
-        if isinstance(seen, Seen):
+        if isinstance(seen, CachePositions):
             seen = seen.add(fresh)
             new = seen.positions[:, -ids.shape[1] :]
             mask = Mask(new, seen.positions, seen.valid, True)
@@ -198,11 +197,14 @@ class Transformer(Model):
         return x, Decode((states, valid), state.fixed)
 
     def _limit(self) -> int | None:
-        tables = self.embed_target is not None and self.embed_target.table is not None
-        parts = [] if self.decoder is None else list(self.decoder.modules())
-        limits = [part.limit for part in parts if isinstance(part, Attention)]
-        found = [limit for limit in limits if isinstance(limit, int)]
-        return min(found + [self.length] * tables, default=None)
+        """Most target tokens: of a table of positions, or of a mechanism with one weight each."""
+        limits = []
+        for part in () if self.decoder is None else self.decoder.modules():
+            if isinstance(part, Attention) and isinstance(part.limit, int):
+                limits.append(part.limit)
+        if self.embed_target is not None and self.embed_target.table is not None:
+            limits.append(self.length)
+        return min(limits, default=None)
 
 
 def stack(
