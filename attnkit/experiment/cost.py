@@ -182,7 +182,7 @@ def largest(recipe: Recipe, prepared: PreparedData) -> list[BatchShape]:
     shapes = [_shape(prepared, rows) for rows in batches(recipe, prepared)]
     by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
     by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
-    return [by_tokens] if by_tokens == by_squares else [by_tokens, by_squares]
+    return list(dict.fromkeys((by_tokens, by_squares)))
 
 
 def nominal(recipe: Recipe, length: int = 32) -> BatchShape:
@@ -201,7 +201,7 @@ def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
 def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     """Make updates on two planned batches and scale them to the padded size of the average one.
 
-    `precision: auto` measures fp32 and bf16 and takes the faster, as training does.
+    `precision: auto` measures fp32 and bf16 and takes the faster.
     """
 
     def padded(rows: Rows) -> int:
@@ -211,7 +211,7 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     train = recipe.train
     planned = sorted(batches(recipe, prepared), key=padded)
     chosen = [planned[len(planned) // 3], planned[2 * len(planned) // 3]]
-    options = ("fp32", "bf16") if train.precision == "auto" else (train.precision,)
+    options = _precisions(device) if train.precision == "auto" else (train.precision,)
     seconds = {name: _seconds(recipe, prepared, chosen, name, device) for name in options}
     precision = min(seconds, key=lambda name: seconds[name])
     average = sum(map(padded, planned)) / len(planned)
@@ -219,6 +219,33 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     lengths = prepared.train.target.lengths
     tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
     return Pace(precision, update, tokens / update, update * train.steps)
+
+
+def choose_precision(
+    recipe: Recipe, prepared: PreparedData, device: str, repeats: int = 3
+) -> tuple[str, str]:
+    """What `precision: auto` means for this model on this machine, and why, in words.
+
+    Each precision makes the first two updates of an epoch, `repeats` times with a warm-up; the
+    fastest repeat counts.  The global random state is left as it was.
+    """
+    options = _precisions(device)
+    if len(options) == 1:
+        return options[0], "this GPU has no bfloat16"
+    rows = batches(recipe, prepared)[:2]
+    seconds = {
+        name: min(_seconds(recipe, prepared, rows, name, device) for _ in range(repeats))
+        for name in options
+    }
+    ratio = seconds["bf16"] / seconds["fp32"]
+    return "bf16" if ratio < 1 else "fp32", f"bf16 takes {ratio:.2f} of the time of fp32 here"
+
+
+def _precisions(device: str) -> tuple[str, ...]:
+    """What `precision: auto` chooses from."""
+    if device.startswith("cuda") and not torch.cuda.is_bf16_supported():
+        return ("fp32",)
+    return ("fp32", "bf16")
 
 
 def _seconds(

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from attnkit import models
-from attnkit.data.batch import collate
 from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.device import pick_device
 from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
@@ -26,7 +24,6 @@ from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
 from attnkit.train.memory import keep_freed_memory, release_freed_memory
-from attnkit.train.precision import choose
 from attnkit.train.signals import StopSignals
 
 AFTER_TRAINING = ("eval.", "search.", "contexts.")
@@ -201,10 +198,7 @@ class Experiment:
             return recipe.train.precision
         self.precision = self.precision or self._precision_of_others(run)
         if self.precision is None:
-            sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-            model = models.build(recipe.model, sizes, recipe.data.max_length).to(self.device)
-            rows = cost.batches(recipe, prepared)[:2]
-            self.precision, why = choose(model, [collate(prepared.train, part) for part in rows])
+            self.precision, why = cost.choose_precision(recipe, prepared, str(self.device))
             yield NoteEvent(f"precision: {self.precision} ({why})")
         return self.precision
 

@@ -1,8 +1,7 @@
 """The arithmetic of training: float32, or 16-bit copies of float32 master weights."""
 
 import copy
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -65,29 +64,3 @@ class GradientWorker:
         if self._pairs is not None:
             with torch.no_grad():
                 torch._foreach_copy_(self._pairs[1], self._pairs[0])
-
-
-def choose(model: Model, batches: Sequence[Batch], repeats: int = 3) -> tuple[str, str]:
-    """What `precision: auto` means for this model on this machine, and a sentence that says why.
-
-    Times forward and backward passes in fp32 and bf16 and takes the faster.  The weights are left
-    as they are; random state is consumed.
-    """
-    device = model.output.weight.device
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        return "fp32", "this GPU has no bfloat16"
-    seconds = {}
-    for precision in ("fp32", "bf16"):
-        worker = GradientWorker(model, precision)
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            for batch in batches:
-                worker.backward(worker.losses(batch, 0.1).total, batch.tokens)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - start)
-        seconds[precision] = min(times)
-        model.zero_grad(set_to_none=True)
-    best = min(seconds, key=lambda name: seconds[name])
-    return best, f"bf16 takes {seconds['bf16'] / seconds['fp32']:.2f} of the time of fp32 here"

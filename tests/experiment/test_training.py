@@ -93,7 +93,8 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
     """What came first decided for those that say auto, without a measurement."""
     asked = []
     monkeypatch.setattr(
-        "attnkit.experiment.training.choose", lambda *_: asked.append(1) or ("fp32", "measured")
+        "attnkit.experiment.cost.choose_precision",
+        lambda *_: asked.append(1) or ("fp32", "measured"),
     )
     folder = write_corpus(tmp_path)
     kinds = {"fixed": "bf16", "free": "auto", "other": "auto"}

@@ -26,7 +26,7 @@ from attnkit.train.events import (
     ValidatedEvent,
 )
 from attnkit.train.fit import Training, fit
-from attnkit.train.precision import GradientWorker, choose
+from attnkit.train.precision import GradientWorker
 
 EPOCH = 5  # updates of one batch in an epoch of the small corpus
 
@@ -303,17 +303,6 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_only(tmp_path: Path) -> Non
     note = next(event for event in events if isinstance(event, NoteEvent))
     assert "resuming from step 5, 3 steps are repeated" in note.text
     assert list(digests(tmp_path)) == list(digests(whole))
-
-
-def test_auto_precision_measures_and_leaves_the_weights_alone(tmp_path: Path) -> None:
-    model, whole, _ = whole_and_parts(tmp_path)
-    model = model.float()
-    before = [p.detach().clone() for p in model.parameters()]
-    chosen, why = choose(model, [whole], repeats=1)
-    assert chosen in ("fp32", "bf16")
-    assert why
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert all(p.grad is None for p in model.parameters())
 
 
 def test_events_are_plain_json_with_an_event_key(tmp_path: Path) -> None:
