@@ -41,15 +41,47 @@ class Embedding(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks, with a last normalisation when each normalises before its sublayers."""
+    """The blocks of an encoder or decoder, and a final norm where blocks normalise first."""
 
     def __init__(
-        self, blocks: list[Block], width: int, norm: str, bias: Alibi | Relative | None = None
+        self, model: schema.ModelConfig, role: str, length: int, rotary: Rotary | None, cross: bool
     ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
-        self.bias = bias
+        causal = role == "decoder"
+
+        def attention(role: str, depth: int) -> MultiHead:
+            chosen = getattr(model.attention, role)
+            across = role == "cross"
+            return MultiHead.build(
+                chosen.name,
+                model.width,
+                model.heads,
+                length,
+                cross=across,
+                depth=depth,
+                causal=causal and not across,
+                rotary=None if across else rotary,
+                bias=model.bias,
+                **chosen.options(),
+            )
+
+        self.blocks = nn.ModuleList(
+            Block(
+                model.width,
+                attention(role, depth),
+                attention("cross", depth) if cross else None,
+                FeedForward(model.width, model.ff, model.activation, model.dropout),
+                model.norm,
+                model.dropout,
+            )
+            for depth in range(getattr(model.layers, role))
+        )
+        self.norm = nn.LayerNorm(model.width) if model.norm == "pre" else nn.Identity()
+        self.bias: Alibi | Relative | None = None
+        if model.positions == "alibi":
+            self.bias = Alibi(model.heads)
+        elif model.positions == "relative":
+            self.bias = Relative(model.heads, causal)
 
     def forward(
         self,
@@ -89,15 +121,15 @@ class Transformer(Model):
             nn.init.normal_(table.weight, std=model.width**-0.5)
             nn.init.zeros_(table.weight[PAD])
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
-        two = model.shape == "encoder-decoder"
         embed = (model.positions, max_length, model.dropout)
         self.encoder = self.decoder = None
         self.embed_source = Embedding(source, *embed) if model.shape != "decoder" else None
         self.embed_target = Embedding(target, *embed) if model.shape != "encoder" else None
         if model.shape != "decoder":
-            self.encoder = stack(model, "encoder", max_length, rotary)
+            self.encoder = Stack(model, "encoder", max_length, rotary, cross=False)
         if model.shape != "encoder":
-            self.decoder = stack(model, "decoder", max_length, rotary, cross=two)
+            cross = model.shape == "encoder-decoder"
+            self.decoder = Stack(model, "decoder", max_length, rotary, cross=cross)
         self.output = Linear(model.width, sizes[1], bias=False)
         if model.tie == "none":
             nn.init.normal_(self.output.weight, std=model.width**-0.5)
@@ -205,46 +237,3 @@ class Transformer(Model):
         if self.embed_target is not None and self.embed_target.table is not None:
             limits.append(self.length)
         return min(limits, default=None)
-
-
-def stack(
-    model: schema.ModelConfig,
-    role: str,
-    max_length: int,
-    rotary: Rotary | None,
-    cross: bool = False,
-) -> Stack:
-    """The blocks of an encoder or decoder."""
-    causal = role == "decoder"
-
-    def attention(chosen: schema.AttentionConfig, depth: int, other: bool) -> MultiHead:
-        return MultiHead.build(
-            chosen.name,
-            model.width,
-            model.heads,
-            max_length,
-            cross=other,
-            depth=depth,
-            causal=causal and not other,
-            rotary=None if other else rotary,
-            bias=model.bias,
-            **chosen.options(),
-        )
-
-    blocks = [
-        Block(
-            model.width,
-            attention(getattr(model.attention, role), depth, False),
-            attention(model.attention.cross, depth, True) if cross else None,
-            FeedForward(model.width, model.ff, model.activation, model.dropout),
-            model.norm,
-            model.dropout,
-        )
-        for depth in range(getattr(model.layers, role))
-    ]
-    bias: Alibi | Relative | None = None
-    if model.positions == "alibi":
-        bias = Alibi(model.heads)
-    elif model.positions == "relative":
-        bias = Relative(model.heads, causal)
-    return Stack(blocks, model.width, model.norm, bias)

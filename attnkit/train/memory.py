@@ -9,18 +9,16 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD 
 _LARGEST = 2**31 - 1, 32 << 20  # the highest thresholds that newer and older glibc take
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Let the C library reuse freed memory rather than return it after every operation.
 
     Activations are freed and allocated again at each update; without this the kernel clears their
     pages anew every time, a tenth of the time of a small model.  Memory of the process then stays
-    at its peak.  Returns whether the library took the setting.
+    at its peak.
     """
     mallopt = _library("mallopt")
-    if mallopt is None:
-        return False
-    accepted = any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST)
-    return bool(accepted and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+    if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def release_freed_memory() -> None:
