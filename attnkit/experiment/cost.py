@@ -104,7 +104,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
 
 
 class _Ones(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A value of a tensor without storage that is looked at is 1: nothing is hidden by padding."""
+    """Reading a value of a tensor without storage gives 1: nothing is hidden by padding."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch for every operation."""

@@ -27,7 +27,7 @@ from attnkit.train.memory import keep_freed_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
 AFTER_TRAINING = ("eval.", "search.", "contexts.")
-"""Keys of a recipe that may change after training: scores are made anew, weights are not."""
+"""Keys of a recipe that may change after training: runs are scored again, not trained again."""
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
 
@@ -45,7 +45,7 @@ def train(
     offline: bool = False,
     notice: Callable[[str], object] | None = None,
 ) -> Iterator[Event]:
-    """Train what is unfinished, skip what is done, score everything, and yield what happens.
+    """Train unfinished runs, skip finished ones, score all of them; yields what happens.
 
     Args:
         file: a loaded recipe.
@@ -193,7 +193,7 @@ class Experiment:
     def _precision(
         self, prepared: PreparedData, recipe: Recipe, run: Run
     ) -> Generator[Event, None, str]:
-        """The arithmetic of a new run: what the recipe says, other runs of it use, or is faster."""
+        """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
         if recipe.train.precision != "auto":
             return recipe.train.precision
         self.precision = self.precision or self._precision_of_others(run)
@@ -254,7 +254,7 @@ class Experiment:
                 yield NoteEvent(f"preparing {message}", passing=True)
 
     def _obey(self, when: str) -> None:
-        """Stop where a signal has come."""
+        """Raise StoppedError where a signal has come."""
         if self.stop.requested:
             raise StoppedError(f"stopped by {self.stop.requested} {when}")
 

@@ -60,7 +60,7 @@ class Model(nn.Module, ABC):
     """
 
     limit: int | None = None
-    """Most tokens that can be decoded, where weights are tied to positions."""
+    """Most tokens that can be decoded, where each position has its own weights."""
     output: nn.Linear
     """From the last hidden state to the vocabulary."""
 

@@ -1,4 +1,4 @@
-"""Where a run's files are, and where runs are."""
+"""Names of a run's files, and the folders that hold runs."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -49,7 +49,7 @@ class Log:
                 self._fs.fsync_folder(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
-        """All records; a last line without its end, still being written or torn, is left out.
+        """All records; a last line without its end, still being written or torn, is omitted.
 
         Raises:
             DataError: a line is not a record; says which.

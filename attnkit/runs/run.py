@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Run(Results):
-    """One training of one variant with one seed, on disk.
+    """The directory of one training: one variant with one seed.
 
-    `Run(path)` only names a place; `open` checks one that is there, `create` begins a new one.
+    `Run(path)` only names a place; `open` checks an existing run, `create` begins a new one.
     """
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
@@ -168,7 +168,7 @@ class Run(Results):
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
-        """What is known of the run; change it by `update`.
+        """Versions, hashes, settings and results of the run; change them by `update`.
 
         `files` holds the SHA-256 of the run's files, null while one is being written.
 
@@ -178,7 +178,7 @@ class Run(Results):
         return files.read_json(self.path / layout.MANIFEST)
 
     def update(self, **fields: Any) -> None:
-        """Set entries of the manifest; an object is merged into the one that is there."""
+        """Set entries of the manifest; an object is merged into an existing one."""
         entries = dict(self.manifest)
         for key, value in fields.items():
             old = entries.get(key)

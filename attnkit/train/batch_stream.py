@@ -18,7 +18,7 @@ def score_budget(recipe: Recipe) -> int | None:
 
 @dataclass
 class BatchStream:
-    """Batches of epoch after epoch; (epoch, position) is all there is to remember.
+    """Batches of epoch after epoch; (epoch, position) is its whole state.
 
     `encoded(epoch)` gives the rows of an epoch (they differ under subword sampling).
     """

@@ -187,7 +187,7 @@ def _fault(path: Path) -> str | None:
 
 
 def _quarantine(damaged: Collection[tuple[Path, str]], used: int, fs: Filesystem) -> Iterator[str]:
-    """Rename damaged checkpoints and say so, one message each."""
+    """Rename damaged checkpoints; a message about each."""
     for path, fault in damaged:
         free, number = f"{path.name}.damaged", 1
         while path.with_name(free).exists():

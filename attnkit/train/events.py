@@ -1,7 +1,7 @@
 """Events of training: frozen records that it yields, and that the caller draws or prints.
 
-`json()` gives plain JSON values with an "event" key (the
-class name without "Event", in lower case); what JSON cannot hold (NaN, infinities) becomes null.
+`json()` gives plain JSON values with an "event" key (the class name without "Event", in lower
+case); what JSON cannot hold (NaN, infinities) becomes null.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """Base class: which training it belongs to, None where it belongs to none."""
+    """Base class: the variant and seed of the training it belongs to, None without one."""
 
     variant: str | None = field(default=None, kw_only=True)
     seed: int | None = field(default=None, kw_only=True)

@@ -117,9 +117,9 @@ class Training(TrainingState):
     def _check_space(self) -> None:
         """Refuse to train where the checkpoints, and a tenth more, do not fit on the disk."""
         size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
-        # weights and two averages of gradients, the moving and the best weights
+        # weights and the two moments of Adam, the moving average and the best weights
         copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
-        # what stays, averaged validations included, and the one that is being written
+        # checkpoints that stay, those to be averaged included, and the one being written
         count = max(2, self.train.average) + 1
         files.check_space(self.job.run.path, size * copies * count * 11 // 10)
 
@@ -163,7 +163,7 @@ class Training(TrainingState):
         self.averaging.update(self.progress.step)
 
     def _apply(self, batches: list[Batch]) -> None:
-        """Clip (after unscaling), check, and change the weights."""
+        """Unscale, clip and check the gradient, and change the weights."""
         scaler = self.worker.scaler
         scaler.unscale_(self.optimizer)
         limit = self.train.clip or math.inf
@@ -291,7 +291,7 @@ class Training(TrainingState):
         return events.FinishedEvent(step, progress.seconds, reason)
 
     def _stream(self) -> BatchStream:
-        """The batches from where the progress stands."""
+        """The batches that come next."""
         job = self.job
         return BatchStream(
             partial(train_epoch, job.prepared, job.recipe, seed=job.seed),
@@ -304,5 +304,5 @@ class Training(TrainingState):
 
 
 def due(step: int, every: int) -> bool:
-    """Whether something that happens every so many updates happens now; 0 is never."""
+    """Whether something that happens every `every` updates is due; 0 is never."""
     return every > 0 and step % every == 0

@@ -29,7 +29,7 @@ class GradientWorker:
         if dtype != torch.float32:
             self.model = copy.deepcopy(model).to(dtype)
             for master, copied in zip(model.modules(), self.model.modules(), strict=True):
-                copied._buffers.update(master._buffers)  # what a step counts is saved
+                copied._buffers.update(master._buffers)  # shared: what a step counts is saved
             # lists of plain tensors: what torch's foreach functions are typed for
             self._pairs = (list[Tensor](model.parameters()), list[Tensor](self.model.parameters()))
         self.model.train()
