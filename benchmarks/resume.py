@@ -172,7 +172,7 @@ class Trial:
         """The last update in the log."""
         from attnkit.runs import Run
 
-        records = Run(self.run).records()
+        records = Run(self.run).log.records()
         return f"at update {records[-1]['step'] if records else 0}"
 
 
@@ -191,7 +191,7 @@ def fingerprints(path: Path) -> dict[str, str]:
     run = Run.open(path)
     checkpoints = run.checkpoints.glob("step-*/tensors.safetensors")
     last = max(checkpoints, key=lambda one: int(one.parent.name.removeprefix("step-")))
-    digests = (sha256_file(path / "model.safetensors"), sha256_file(last), run.log_digest())
+    digests = (sha256_file(path / "model.safetensors"), sha256_file(last), run.log.digest())
     return dict(zip(FINGERPRINTS, digests, strict=True))
 
 
@@ -215,7 +215,7 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
         batches += 1
         stream = current.stream
         at_end = stream.position >= len(stream.batches)
-        if place.reached(current.counters.step, batches, at_end):
+        if place.reached(current.progress.step, batches, at_end):
             os.kill(os.getpid(), number)
         backward(worker, *arguments)
 
@@ -283,7 +283,7 @@ def baseline(work: Path) -> tuple[Trial, float, float, dict[int, int]]:
     trial.found = fingerprints(trial.run)
     if first.found != trial.found:
         raise SystemExit("two uninterrupted trainings differ: nothing else can be compared")
-    records = [record for record in Run(trial.run).records() if "epoch" in record]
+    records = [record for record in Run(trial.run).log.records() if "epoch" in record]
     epochs = {record["step"]: record["epoch"] for record in records}
     start = moments["started"] - began
     return trial, start, moments["scored"] - moments["started"], epochs

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def attempt(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:
-    """See `models.attempt`."""
+    """See `models.check_options`."""
     from attnkit import models
 
-    models.attempt(recipe, role, options)
+    models.check_options(recipe, role, options)

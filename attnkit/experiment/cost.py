@@ -1,8 +1,7 @@
 """What a recipe will cost, before it is trained: parameters, memory, padding, time.
 
-Each answer is a plain function of a recipe and of sizes or prepared data.  Nothing is guessed from
-formulas: parameters are counted and memory is summed on a model without storage, padding comes from
-the plan of the first epoch, and time from updates that are really made.
+Nothing is guessed from formulas: parameters are counted and memory is summed on a model without
+storage, padding comes from the plan of the first epoch, and time from updates that are really made.
 """
 
 import time
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
@@ -18,15 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnkit import models
 from attnkit.data.batch import collate
-from attnkit.data.batch_plan import padding_share, plan
+from attnkit.data.batch_plan import Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.layers import MultiHead
 from attnkit.recipe import Recipe
-from attnkit.train.batch_stream import score_budget
+from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import DTYPES, GradientWorker
-
-Rows = NDArray[np.int64]
 
 
 class Parameters(NamedTuple):
@@ -108,7 +104,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
 
 
 class _Ones(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A value of a tensor without storage that is looked at is 1: nothing is hidden by padding."""
+    """Reading a value of a tensor without storage gives 1: nothing is hidden by padding."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch for every operation."""
@@ -133,20 +129,20 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():  # Module.to cannot swap tensors without storage
                 tensor.data = tensor.data.to(DTYPES[precision])
-        activations = _kept(model, shape)
+        activations = _saved_for_backward(model, shape)
     low = weights // 2 if DTYPES[precision] != torch.float32 else 0
     # validation decodes with a copy; moving, best and recent averages are whole copies too
     copies = 1 + (train.ema > 0) + (train.choose == "best") + max(0, train.average - 1)
     return MemoryEstimate(weights * (1 + copies) + low, weights + low, 2 * weights, activations)
 
 
-def _kept(model: models.Model, shape: BatchShape) -> int:
-    """Bytes that autograd keeps of one batch, the model's own weights apart."""
-    own = {p.untyped_storage()._cdata for p in model.parameters()}
-    held: dict[int, Tensor] = {}
+def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
+    """Bytes that autograd keeps of one batch, without the model's weights."""
+    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    saved: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        held[tensor.untyped_storage()._cdata] = tensor
+        saved[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
     def ids(length: int) -> Tensor:
@@ -157,27 +153,20 @@ def _kept(model: models.Model, shape: BatchShape) -> int:
         hidden = model.hidden(source, ids(shape.target))
     # the fused loss keeps the gradients of both its arguments, that of the weight in float32
     loss = hidden.numel() * hidden.element_size() + 4 * model.output.weight.numel()
-    return loss + sum(t.untyped_storage().nbytes() for k, t in held.items() if k not in own)
+    return loss + sum(t.untyped_storage().nbytes() for k, t in saved.items() if k not in weights)
 
 
 def batches(recipe: Recipe, prepared: PreparedData) -> list[Rows]:
     """The plan of the first epoch, for the first seed."""
-    encoded = prepared.train
-    return plan(
-        None if encoded.source is None else encoded.source.lengths,
-        encoded.target.lengths,
-        batch_tokens=recipe.train.batch_tokens,
-        seed=recipe.train.seeds[0],
-        epoch=0,
-        attention_budget=score_budget(recipe),
-    )
+    train = recipe.train
+    budget = score_budget(recipe)
+    return BatchStream(lambda _: prepared.train, train.batch_tokens, train.seeds[0], budget).batches
 
 
 def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
     """How the real data falls into batches."""
     planned, encoded = batches(recipe, prepared), prepared.train
-    updates = len(planned) / recipe.train.accumulate
-    source = encoded.source
+    updates, source = len(planned) / recipe.train.accumulate, encoded.source
     return Padding(
         len(encoded),
         len(planned),
@@ -193,7 +182,7 @@ def largest(recipe: Recipe, prepared: PreparedData) -> list[BatchShape]:
     shapes = [_shape(prepared, rows) for rows in batches(recipe, prepared)]
     by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
     by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
-    return [by_tokens] if by_tokens == by_squares else [by_tokens, by_squares]
+    return list(dict.fromkeys((by_tokens, by_squares)))
 
 
 def nominal(recipe: Recipe, length: int = 32) -> BatchShape:
@@ -212,26 +201,51 @@ def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
 def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     """Make updates on two planned batches and scale them to the padded size of the average one.
 
-    `precision: auto` measures fp32 and bf16 and takes the faster, as training does.
+    `precision: auto` measures fp32 and bf16 and takes the faster.
     """
-    planned = sorted(batches(recipe, prepared), key=lambda rows: _padded(prepared, rows))
+
+    def padded(rows: Rows) -> int:
+        shape = _shape(prepared, rows)
+        return shape.rows * (shape.source + shape.target)
+
+    train = recipe.train
+    planned = sorted(batches(recipe, prepared), key=padded)
     chosen = [planned[len(planned) // 3], planned[2 * len(planned) // 3]]
-    measured = sum(_padded(prepared, rows) for rows in chosen)
-    average = sum(_padded(prepared, rows) for rows in planned) / len(planned)
-    wanted = recipe.train.precision
-    options = ("fp32", "bf16") if wanted == "auto" else (wanted,)
+    options = _precisions(device) if train.precision == "auto" else (train.precision,)
     seconds = {name: _seconds(recipe, prepared, chosen, name, device) for name in options}
     precision = min(seconds, key=lambda name: seconds[name])
-    update = seconds[precision] / measured * average * recipe.train.accumulate
+    average = sum(map(padded, planned)) / len(planned)
+    update = seconds[precision] / sum(map(padded, chosen)) * average * train.accumulate
     lengths = prepared.train.target.lengths
-    tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned)
-    speed = tokens * recipe.train.accumulate / update
-    return Pace(precision, update, speed, update * recipe.train.steps)
+    tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
+    return Pace(precision, update, tokens / update, update * train.steps)
 
 
-def _padded(prepared: PreparedData, rows: Rows) -> int:
-    shape = _shape(prepared, rows)
-    return shape.rows * (shape.source + shape.target)
+def choose_precision(
+    recipe: Recipe, prepared: PreparedData, device: str, repeats: int = 3
+) -> tuple[str, str]:
+    """What `precision: auto` means for this model on this machine, and why, in words.
+
+    Each precision makes the first two updates of an epoch, `repeats` times with a warm-up; the
+    fastest repeat counts.  The global random state is left as it was.
+    """
+    options = _precisions(device)
+    if len(options) == 1:
+        return options[0], "this GPU has no bfloat16"
+    rows = batches(recipe, prepared)[:2]
+    seconds = {
+        name: min(_seconds(recipe, prepared, rows, name, device) for _ in range(repeats))
+        for name in options
+    }
+    ratio = seconds["bf16"] / seconds["fp32"]
+    return "bf16" if ratio < 1 else "fp32", f"bf16 takes {ratio:.2f} of the time of fp32 here"
+
+
+def _precisions(device: str) -> tuple[str, ...]:
+    """What `precision: auto` chooses from."""
+    if device.startswith("cuda") and not torch.cuda.is_bf16_supported():
+        return ("fp32",)
+    return ("fp32", "bf16")
 
 
 def _seconds(
@@ -246,9 +260,7 @@ def _seconds(
 
         def update(rows: Rows) -> None:
             batch = collate(prepared.train, rows)
-            source = None if batch.source is None else batch.source.to(device)
-            losses = worker.losses(source, batch.input.to(device), batch.output.to(device), 0.1)
-            worker.backward(losses.total, batch.tokens)
+            worker.backward(worker.losses(batch, 0.1).total, batch.tokens)
             stepper.step()
             stepper.zero_grad(set_to_none=True)
             worker.refresh()

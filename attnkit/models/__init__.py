@@ -1,4 +1,4 @@
-"""Models: one family a file; `build` makes the one that a recipe describes."""
+"""Models: one family a file; `build` gives the one that a recipe describes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from attnkit.models.base import Decode, Model
 from attnkit.models.transformer import Transformer
 from attnkit.recipe import schema
 
-__all__ = ["Decode", "Model", "Transformer", "attempt", "build"]
+__all__ = ["Decode", "Model", "Transformer", "build", "check_options"]
 
 
 def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> Model:
@@ -22,18 +22,21 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) ->
     data section allows.  One more position is for the begin token; a decoder that reads a source
     before its target has room for both.
     """
-    return Transformer(model, sizes, _places(model, max_length))
+    return Transformer(model, sizes, _positions(model, max_length))
 
 
-def attempt(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:
-    """Build the attention of a place (encoder, decoder, cross) with these options, without memory.
+def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:
+    """Build the attention of a role (encoder, decoder, cross) with these options, without storage.
 
-    Raises UsageError where the mechanism refuses them.  Any other failure is left to `build`: a
-    mechanism from outside may not know tensors without storage.
+    Any failure but a refusal is left to `build`: a mechanism from outside may not know tensors
+    without storage.
+
+    Raises:
+        UsageError: the mechanism refuses the options.
     """
     model = recipe.model
     word = getattr(model.attention, role).name
-    length = _places(model, recipe.data.max_length)
+    length = _positions(model, recipe.data.max_length)
     cross, causal = role == "cross", role == "decoder"
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         try:
@@ -47,6 +50,6 @@ def attempt(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> Non
             return
 
 
-def _places(model: schema.ModelConfig, max_length: int) -> int:
-    """Positions that the model must have."""
+def _positions(model: schema.ModelConfig, max_length: int) -> int:
+    """Positions that the model needs."""
     return 2 * (max_length + 1) if model.shape == "decoder" else max_length + 1

@@ -1,4 +1,4 @@
-"""What search, training and capture ask of a model: start, step, forward."""
+"""The interface of a model to search, training and capture: start, step, forward."""
 
 from abc import ABC, abstractmethod
 from typing import NamedTuple, final
@@ -13,8 +13,8 @@ PAD = 0
 """Id of padding in source rows; the tokenizer keeps it."""
 
 
-class Seen(NamedTuple):
-    """Columns of a cache whose positions no longer follow from padding."""
+class CachePositions(NamedTuple):
+    """Positions of the columns of a cache, where they no longer follow from padding."""
 
     valid: Bool[Tensor, "R S"]
     """False on pads, and on what is hidden from further tokens."""
@@ -22,15 +22,17 @@ class Seen(NamedTuple):
     """0-based; several columns may share one."""
 
     @classmethod
-    def of(cls, valid: Bool[Tensor, "R S"]) -> "Seen":
-        """The positions that tokens have by themselves, pads aside."""
+    def of(cls, valid: Bool[Tensor, "R S"]) -> "CachePositions":
+        """The positions of tokens in a row of their own, pads not counted."""
         return cls(valid, (valid.long().cumsum(1) - 1).clamp_min(0).masked_fill(~valid, 0))
 
-    def add(self, fresh: Bool[Tensor, "R t"]) -> "Seen":
-        """Further tokens, behind the last position of each row."""
+    def add(self, fresh: Bool[Tensor, "R t"]) -> "CachePositions":
+        """Append tokens after the last position of each row; `fresh` is False on pads."""
         last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)
         new = (last + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
-        return Seen(torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1))
+        return CachePositions(
+            torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1)
+        )
 
 
 class Decode(NamedTuple):
@@ -42,23 +44,23 @@ class Decode(NamedTuple):
     """One row a sentence, never copied for each beam; None where no source was read."""
 
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Decode":
-        """Hypotheses take the places of `rows`; only the sentences in `stay` remain (None: all).
+        """The hypotheses in `rows`, of the sentences in `stay` (None: all of them).
 
-        Memory has one row a sentence whatever the beam, so it moves only when a sentence leaves.
+        Memory has one row a sentence whatever the beam, so it changes only when a sentence leaves.
         """
         fixed = self.fixed if stay is None else reorder(self.fixed, stay)
         return Decode(reorder(self.moving, rows, room=1), fixed)
 
 
 class Model(nn.Module, ABC):
-    """A sequence model; holds no run state, prints nothing, knows no recipe.
+    """A sequence model: it reads no files, prints nothing and keeps no state of a run.
 
     Source rows end with the end token and are padded with PAD on the right; `ids` begin with the
     begin token.
     """
 
     limit: int | None = None
-    """Most tokens that can be decoded, where weights are tied to positions."""
+    """Most tokens that can be decoded, where each position has its own weights."""
     output: nn.Linear
     """From the last hidden state to the vocabulary."""
 

@@ -10,7 +10,7 @@ from attnkit.attention import Attention, Mask, State
 from attnkit.kernels.onednn import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
 from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
-from attnkit.models.base import PAD, Decode, Model, Seen
+from attnkit.models.base import PAD, CachePositions, Decode, Model
 from attnkit.recipe import schema
 
 
@@ -41,15 +41,47 @@ class Embedding(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks, with a last normalisation when each normalises before its sublayers."""
+    """The blocks of an encoder or decoder, and a final norm where blocks normalise first."""
 
     def __init__(
-        self, blocks: list[Block], width: int, norm: str, bias: Alibi | Relative | None = None
+        self, model: schema.ModelConfig, role: str, length: int, rotary: Rotary | None, cross: bool
     ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.norm = nn.LayerNorm(width) if norm == "pre" else nn.Identity()
-        self.bias = bias
+        causal = role == "decoder"
+
+        def attention(role: str, depth: int) -> MultiHead:
+            chosen = getattr(model.attention, role)
+            across = role == "cross"
+            return MultiHead.build(
+                chosen.name,
+                model.width,
+                model.heads,
+                length,
+                cross=across,
+                depth=depth,
+                causal=causal and not across,
+                rotary=None if across else rotary,
+                bias=model.bias,
+                **chosen.options(),
+            )
+
+        self.blocks = nn.ModuleList(
+            Block(
+                model.width,
+                attention(role, depth),
+                attention("cross", depth) if cross else None,
+                FeedForward(model.width, model.ff, model.activation, model.dropout),
+                model.norm,
+                model.dropout,
+            )
+            for depth in range(getattr(model.layers, role))
+        )
+        self.norm = nn.LayerNorm(model.width) if model.norm == "pre" else nn.Identity()
+        self.bias: Alibi | Relative | None = None
+        if model.positions == "alibi":
+            self.bias = Alibi(model.heads)
+        elif model.positions == "relative":
+            self.bias = Relative(model.heads, causal)
 
     def forward(
         self,
@@ -64,15 +96,15 @@ class Stack(nn.Module):
         none = (None,) * len(self.blocks)
         bias = None if self.bias is None else self.bias(mask, x.dtype)
         carried = Carried()
-        own_states, seen_states = [], []
-        for block, state, known in zip(
+        new_states, new_memory_states = [], []
+        for block, state, memory_state in zip(
             self.blocks, states or none, memory_states or none, strict=True
         ):
-            seen = None if memory_mask is None else Memory(memory_mask, memory, known)
-            x, own, across, carried = block(x, mask, state, seen, carried, bias)
-            own_states.append(own)
-            seen_states.append(across)
-        return self.norm(x), tuple(own_states), tuple(seen_states)
+            attended = None if memory_mask is None else Memory(memory_mask, memory, memory_state)
+            x, state, memory_state, carried = block(x, mask, state, attended, carried, bias)
+            new_states.append(state)
+            new_memory_states.append(memory_state)
+        return self.norm(x), tuple(new_states), tuple(new_memory_states)
 
 
 class Transformer(Model):
@@ -89,15 +121,15 @@ class Transformer(Model):
             nn.init.normal_(table.weight, std=model.width**-0.5)
             nn.init.zeros_(table.weight[PAD])
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
-        two = model.shape == "encoder-decoder"
         embed = (model.positions, max_length, model.dropout)
         self.encoder = self.decoder = None
         self.embed_source = Embedding(source, *embed) if model.shape != "decoder" else None
         self.embed_target = Embedding(target, *embed) if model.shape != "encoder" else None
         if model.shape != "decoder":
-            self.encoder = stack(model, "encoder", max_length, rotary)
+            self.encoder = Stack(model, "encoder", max_length, rotary, cross=False)
         if model.shape != "encoder":
-            self.decoder = stack(model, "decoder", max_length, rotary, cross=two)
+            cross = model.shape == "encoder-decoder"
+            self.decoder = Stack(model, "decoder", max_length, rotary, cross=cross)
         self.output = Linear(model.width, sizes[1], bias=False)
         if model.tie == "none":
             nn.init.normal_(self.output.weight, std=model.width**-0.5)
@@ -123,10 +155,9 @@ class Transformer(Model):
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
         """See `Model.advance`."""
         if self.encoder is None:
-            if real is None:
-                return self._advance_decoder(ids, torch.ones_like(ids, dtype=torch.bool), state)
-            known = () if state.fixed is None else state.fixed  # pads may come before tokens
-            return self._advance_decoder(ids, real, Decode(state.moving, known))
+            fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
+            pads = real is not None or state.fixed is not None  # perhaps, between the tokens
+            return self._advance_decoder(ids, fresh, Decode(state.moving, () if pads else None))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
         assert self.decoder is not None
@@ -149,7 +180,7 @@ class Transformer(Model):
     def hidden(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T W"]:
-        """See `Model.hidden`.  An encoder answers its source; the others answer `ids`."""
+        """See `Model.hidden`: states of the source for an encoder, of `ids` for the others."""
         if ids is None:
             if self.shape != "encoder" or source is None:
                 raise ValueError(f"a model of shape {self.shape} needs target ids")
@@ -162,8 +193,8 @@ class Transformer(Model):
         x, _ = self.advance(ids, self.start(source, ids.shape[0]))
         return x
 
-    def encode(self, source: Int[Tensor, "B S"]) -> tuple[Float[Tensor, "B S W"], "torch.Tensor"]:
-        """Encoder states and which of them are no pads [B, S]."""
+    def encode(self, source: Int[Tensor, "B S"]) -> tuple[Float[Tensor, "B S W"], Tensor]:
+        """Encoder states, and which of them are not pads [B, S]."""
         if self.encoder is None or self.embed_source is None:
             raise ValueError(f"a model of shape {self.shape} has no encoder")
         valid = source != PAD
@@ -174,15 +205,15 @@ class Transformer(Model):
     def _advance_decoder(
         self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode
     ) -> tuple[Tensor, Decode]:
-        """Read tokens without an encoder; `fresh` says which are no pads.
+        """Read tokens without an encoder; `fresh` is False on pads.
 
-        Where state.fixed is None rows have pads at their ends at most, which no real token looks
-        back at; mechanisms then need not look for pads.
+        Where state.fixed is None, rows have pads at their ends at most, which no real token
+        attends to; mechanisms then need not look for pads.
         """
         if self.decoder is None or self.embed_target is None:
             raise ValueError(f"a model of shape {self.shape} cannot decode")
         states, seen = state.moving
-        if isinstance(seen, Seen):
+        if isinstance(seen, CachePositions):
             seen = seen.add(fresh)
             new = seen.positions[:, -ids.shape[1] :]
             mask = Mask(new, seen.positions, seen.valid, True)
@@ -198,51 +229,11 @@ class Transformer(Model):
         return x, Decode((states, valid), state.fixed)
 
     def _limit(self) -> int | None:
-        tables = self.embed_target is not None and self.embed_target.table is not None
-        parts = [] if self.decoder is None else list(self.decoder.modules())
-        limits = [part.limit for part in parts if isinstance(part, Attention)]
-        found = [limit for limit in limits if isinstance(limit, int)]
-        return min(found + [self.length] * tables, default=None)
-
-
-def stack(
-    model: schema.ModelConfig,
-    role: str,
-    max_length: int,
-    rotary: Rotary | None,
-    cross: bool = False,
-) -> Stack:
-    """The blocks of an encoder or decoder."""
-    causal = role == "decoder"
-
-    def attention(chosen: schema.AttentionConfig, depth: int, other: bool) -> MultiHead:
-        return MultiHead.build(
-            chosen.name,
-            model.width,
-            model.heads,
-            max_length,
-            cross=other,
-            depth=depth,
-            causal=causal and not other,
-            rotary=None if other else rotary,
-            bias=model.bias,
-            **chosen.options(),
-        )
-
-    blocks = [
-        Block(
-            model.width,
-            attention(getattr(model.attention, role), depth, False),
-            attention(model.attention.cross, depth, True) if cross else None,
-            FeedForward(model.width, model.ff, model.activation, model.dropout),
-            model.norm,
-            model.dropout,
-        )
-        for depth in range(getattr(model.layers, role))
-    ]
-    bias: Alibi | Relative | None = None
-    if model.positions == "alibi":
-        bias = Alibi(model.heads)
-    elif model.positions == "relative":
-        bias = Relative(model.heads, causal)
-    return Stack(blocks, model.width, model.norm, bias)
+        """Most target tokens: of a table of positions, or of a mechanism with one weight each."""
+        limits = []
+        for part in () if self.decoder is None else self.decoder.modules():
+            if isinstance(part, Attention) and isinstance(part.limit, int):
+                limits.append(part.limit)
+        if self.embed_target is not None and self.embed_target.table is not None:
+            limits.append(self.length)
+        return min(limits, default=None)

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnkit.attention import Attention, State
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import UsageError
-from attnkit.models.base import Decode, Model, Seen
+from attnkit.models.base import CachePositions, Decode, Model
 from attnkit.nbce.reader import BATCH_TOKENS, SPLIT, CausalReader, ContextReader, Kept, PromptRow
 from attnkit.recipe.capability import apart
 
@@ -121,14 +121,14 @@ class LanguageModelReader(RunReader, CausalReader):
         if self.windows:
             return super().gather(kept, windows, once)  # type: ignore[no-any-return]
         states, valid = kept.moving
-        seen = Seen.of(valid)
+        seen = CachePositions.of(valid)
         hidden = torch.tensor(once, device=valid.device).repeat_interleave(windows)
         hidden[::windows] = 0
         valid = (seen.valid & (seen.positions >= hidden[:, None])).view(len(once), -1)
         columns = valid.any(0).nonzero()[:, 0]
         positions = seen.positions.view(len(once), -1)
         moved = _beside(states, windows, columns)
-        return Decode((moved, Seen(valid[:, columns], positions[:, columns])), ())
+        return Decode((moved, CachePositions(valid[:, columns], positions[:, columns])), ())
 
 
 def _apart(model: Model) -> str:

@@ -66,7 +66,7 @@ def load(
         recipe: a path, or the name of a shipped recipe.
         overrides: KEY=VALUE texts that win over the file and its variants.
         attempt: builds attention layers with options, for the values that only the mechanism can
-            judge (`models.attempt`, which needs torch); they are not judged when it is None.
+            judge (`models.check_options`, which needs torch); they are not judged when it is None.
 
     Raises RecipeError with one line a problem, MissingInputError when a file is not there.
     """

@@ -7,7 +7,7 @@
         metrics.jsonl       the log of training, one JSON object a line
         checkpoints/        see attnkit.train.checkpoint
         model.safetensors   the chosen weights
-        outputs/<split>.hyp.txt, scores.json, tensorboard/ where asked for
+        outputs/<split>.hyp.txt, scores.json, and tensorboard/ where the recipe says so
 
 Every file but the log is written whole or not at all.  The log grows line by line and is forced
 to the disk with each checkpoint; on resume it is cut back to the checkpoint's step, so that it

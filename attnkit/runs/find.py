@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from attnkit.errors import MissingInputError
-from attnkit.runs.layout import MANIFEST, below
+from attnkit.runs.layout import MANIFEST, run_folders
 from attnkit.runs.run import Run
 
 CONFIG = "config.json"
@@ -15,7 +15,7 @@ def is_run(name: str) -> bool:
     """Whether a model named on the command line is a run; else it is a Hugging Face model.
 
     Raises:
-        MissingInputError: it is a folder of neither, or a path below a folder that is here.
+        MissingInputError: it is a folder of neither, or a path below a folder that exists.
     """
     path = Path(name)
     if (path / MANIFEST).exists():
@@ -35,29 +35,30 @@ def find_runs(
 ) -> list[Run]:
     """The finished runs in run folders, variant folders, recipe folders or roots of runs.
 
-    Sorted by recipe, variant and seed.  Each unfinished one is passed over and told to `note`.
+    Sorted by recipe, variant and seed.  Unfinished ones are skipped, and `note` is called with a
+    sentence about each.
 
     Raises:
-        MissingInputError: a path is not there, or no finished run is in any of them.
+        MissingInputError: a path does not exist, or no finished run is in any of them.
         DataError: a manifest is damaged.
     """
-    found: dict[Path, Run] = {}
+    finished: dict[Path, Run] = {}
     unfinished = []
-    places = [Path(path) for path in paths]
-    for place in places:
-        if not place.is_dir():
-            raise MissingInputError(f"{place}: no such folder of runs")
-        for path in below(place):
+    folders = [Path(path) for path in paths]
+    for folder in folders:
+        if not folder.is_dir():
+            raise MissingInputError(f"{folder}: no such folder of runs")
+        for path in run_folders(folder):
             run = Run.open(path)
             if run.finished:
-                found.setdefault(path.resolve(), run)
+                finished.setdefault(path.resolve(), run)
             else:
-                unfinished.append(f"{path}: training is not finished; passed over")
-    if not found:
-        where = ", ".join(map(str, places)) or "no folder given"
+                unfinished.append(f"{path}: training is not finished; skipped")
+    if not finished:
+        where = ", ".join(map(str, folders)) or "no folder given"
         why = f"{len(unfinished)} unfinished" if unfinished else "`attnkit train RECIPE` makes one"
         raise MissingInputError(f"{where}: no finished run is here ({why})")
     if note is not None:
         for text in unfinished:
             note(text)
-    return sorted(found.values(), key=lambda run: (run.name, run.variant, run.seed))
+    return sorted(finished.values(), key=lambda run: (run.name, run.variant, run.seed))

@@ -1,7 +1,6 @@
-"""Where a run's files are, and where runs are."""
+"""Names of a run's files, and the folders that hold runs."""
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
@@ -25,20 +24,15 @@ def component(part: str) -> str:
     return part
 
 
-def is_run(folder: Path) -> bool:
-    """Whether a folder has what makes it a run."""
-    return (folder / MANIFEST).is_file() and (folder / RECIPE).is_file()
-
-
-def below(folder: Path, depth: int = 8) -> Iterator[Path]:
-    """The runs in a folder, itself included, sorted by path.
+def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:
+    """The folders of runs in a folder, itself included, sorted by path.
 
     Hidden folders and links to folders are passed over.
 
     Raises:
         MissingInputError: a folder cannot be read.
     """
-    if is_run(folder):
+    if (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
         yield folder
         return
     try:
@@ -47,10 +41,4 @@ def below(folder: Path, depth: int = 8) -> Iterator[Path]:
         raise files.input_error(error, folder) from error
     for child in children if depth else []:
         if not child.name.startswith(".") and not child.is_symlink():
-            yield from below(child, depth - 1)
-
-
-def hint(folder: Path) -> str:
-    """For an error message: which runs lie close below a folder that is not one."""
-    names = [str(path) for path in islice(below(folder, 3), 3)]
-    return f"; there are runs in {', '.join(names)}" if names else ""
+            yield from run_folders(child, depth - 1)

@@ -11,6 +11,9 @@ from attnkit.errors import DataError
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
 
+WALL_CLOCK = ("seconds", "_per_second", "_bytes")
+"""Ends of the keys whose values differ from one repetition of a training to the next."""
+
 
 class Log:
     """A file of records that grows line by line and can be cut back to a step.
@@ -19,24 +22,26 @@ class Log:
     """
 
     def __init__(self, path: Path, fs: Filesystem = DISK) -> None:
-        self.path = path
-        self._fs = fs
+        self.path, self._fs = path, fs
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record; `step` must be a whole number.
+        """Add one record; log all that belongs to a step before its checkpoint is saved.
 
-        Numbers that JSON does not have (NaN, infinities) become null.  Wall-clock values have
-        names that end in `seconds`, `_per_second` or `_bytes`; all others must be the same in every
-        repetition of the training.
+        `step` must be a whole number.  Numbers that JSON does not have (NaN, infinities) become
+        null.  Keys of measured time and memory end as in `WALL_CLOCK`; the values of all others
+        must be the same in every repetition of the training.
         """
         if type(record.get("step")) is not int:
             raise TypeError(f"a log record needs a whole-number step: {record!r:.80}")
-        line = json.dumps({k: _finite(v) for k, v in record.items()}, allow_nan=False) + "\n"
+        finite = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in record.items()
+        }
         with files.writing(self.path), self._fs.append(self.path) as file:
-            self._fs.write(file, line.encode("utf-8"))
+            self._fs.write(file, (json.dumps(finite, allow_nan=False) + "\n").encode("utf-8"))
 
     def flush(self) -> None:
-        """Force the log to the disk."""
+        """Force the log to the disk; saving a checkpoint does so first."""
         with files.writing(self.path):
             if self.path.exists():
                 with self._fs.append(self.path) as file:
@@ -44,7 +49,7 @@ class Log:
                 self._fs.fsync_folder(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
-        """All records; a last line without its end, still being written or torn, is left out.
+        """All records; a last line without its end, still being written or torn, is omitted.
 
         Raises:
             DataError: a line is not a record; says which.
@@ -52,7 +57,7 @@ class Log:
         return [record for record, _ in self._lines()]
 
     def truncate(self, step: int | None) -> None:
-        """Drop the records after `step`; with None, all of them.
+        """Drop the records after `step`, before a resumed run adds new ones; with None, all.
 
         Raises:
             DataError: a line at or before that step is damaged.
@@ -70,11 +75,11 @@ class Log:
             self._fs.fsync(file)
 
     def digest(self) -> str:
-        """SHA-256 of the repeatable part of the log: all but the wall-clock values."""
+        """SHA-256 of all but the wall-clock values: equal for a resumed and an unbroken run."""
         digest = hashlib.sha256()
         for record in self.records():
-            kept = {key: value for key, value in record.items() if not _clock(key)}
-            digest.update(json.dumps(kept, sort_keys=True).encode("utf-8") + b"\n")
+            repeatable = {k: value for k, value in record.items() if not k.endswith(WALL_CLOCK)}
+            digest.update(json.dumps(repeatable, sort_keys=True).encode("utf-8") + b"\n")
         return digest.hexdigest()
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
@@ -89,18 +94,8 @@ class Log:
             end += len(line) + 1
             try:
                 record = files.parse_object(line, where)
+                if type(record.get("step")) is not int:
+                    raise DataError(f"{where}: has no whole-number step")
             except DataError as error:
                 raise DataError(f"{error}; remove the line and run again") from error
-            if type(record.get("step")) is not int:
-                raise DataError(f"{where}: has no whole-number step; remove the line and run again")
             yield record, end
-
-
-def _finite(value: Any) -> Any:
-    """A number that JSON can hold, or None."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _clock(key: str) -> bool:
-    """Whether a key of the log holds a wall-clock (or memory) value."""
-    return key.endswith(("seconds", "_per_second", "_bytes"))

@@ -1,11 +1,11 @@
 """What evaluations leave in a folder: decoded lines of each split, and their scores."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attnkit.runs import layout
-from attnkit.runs.manifest import json_text
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
 from attnkit.storage.lock import exclusive
@@ -15,11 +15,10 @@ SCORES_LIMIT = 64 << 20
 
 
 class Results:
-    """A folder of outputs/<split>.hyp.txt and scores.json: a run's, or one of its own."""
+    """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run."""
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
-        self.path = Path(path)
-        self.fs = fs
+        self.path, self.fs = Path(path), fs
 
     def output_path(self, split: str) -> Path:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
@@ -37,8 +36,8 @@ class Results:
         with exclusive(path.parent):
             text = "".join(f"{text}\n" for text in texts)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
-            merged = json_text(self.scores() | {split: dict(scores)})
-            files.atomic_write(self.path / layout.SCORES, merged, self.fs)
+            all_scores = json_text(self.scores() | {split: dict(scores)})
+            files.atomic_write(self.path / layout.SCORES, all_scores, self.fs)
 
     def scores(self) -> dict[str, Any]:
         """Scores by split; empty before the first evaluation.
@@ -55,3 +54,8 @@ class Results:
         with files.writing(path):
             if path.exists():
                 files.remove(path, self.fs)
+
+
+def json_text(value: Any) -> str:
+    """JSON text for a file that people read too."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

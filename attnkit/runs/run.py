@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,7 @@ import attnkit
 from attnkit.errors import DataError, MissingInputError, OutputPathError
 from attnkit.runs import layout, plugins
 from attnkit.runs.log import Log
-from attnkit.runs.manifest import Manifest
-from attnkit.runs.results import Results
+from attnkit.runs.results import Results, json_text
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
 from attnkit.storage.lock import held
@@ -29,18 +29,14 @@ if TYPE_CHECKING:
 
 
 class Run(Results):
-    """One training of one variant with one seed, on disk.
+    """The directory of one training: one variant with one seed.
 
-    `Run(path)` only names a place; `open` checks one that is there, `create` begins a new one.
+    `Run(path)` only names a place; `open` checks an existing run, `create` begins a new one.
     """
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         super().__init__(path, fs)
-        self._manifest = Manifest(self.path / layout.MANIFEST, fs)
-        self._log = Log(self.path / layout.LOG, fs)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        self.log = Log(self.path / layout.LOG, fs)
 
     @staticmethod
     def find(out: str | Path, name: str, variant: str, seed: int) -> Path:
@@ -54,7 +50,7 @@ class Run(Results):
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """A run that is there, finished or not.
+        """An existing run, finished or not.
 
         Raises:
             MissingInputError: there is no run; says which part is missing.
@@ -65,9 +61,10 @@ class Run(Results):
             raise MissingInputError(f"{run.path}: no such run; `attnkit train RECIPE` makes one")
         for name in (layout.MANIFEST, layout.RECIPE):
             if not (run.path / name).is_file():
-                found = layout.hint(run.path)
-                raise MissingInputError(f"{run.path}: not a run: {name} is missing{found}")
-        run._manifest.verify(layout.RECIPE)
+                near = ", ".join(map(str, islice(layout.run_folders(run.path, 3), 3)))
+                hint = f"; there are runs in {near}" if near else ""
+                raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
+        run._verify(layout.RECIPE)
         return run
 
     @classmethod
@@ -89,32 +86,34 @@ class Run(Results):
         Raises:
             OutputPathError: the folder holds a run or parts of one, or cannot be made.
         """
-        from attnkit.recipe import dump
-
         run = cls(path, fs)
-        if found := [
-            part for part in (layout.MANIFEST, *layout.RESULTS) if (run.path / part).exists()
-        ]:
-            raise OutputPathError(
-                f"{run.path}: already holds {found[0]} of another run; --fresh removes it"
-            )
+        for part in (layout.MANIFEST, *layout.RESULTS):
+            if (run.path / part).exists():
+                raise OutputPathError(
+                    f"{run.path}: already holds {part} of another run; --fresh removes it"
+                )
         files.make_folder(run.path, fs)
-        header = {"recipe": name, "variant": variant, "seed": str(seed)}
-        text = dump(recipe, header).encode("utf-8")
-        files.atomic_write(run.path / layout.RECIPE, text, fs)
+        identity = {"recipe": name, "variant": variant, "seed": seed}
+        digest = run._write_recipe(recipe, identity)
         manifest: dict[str, Any] = {
             "attnkit": attnkit.__version__,
             "python": platform.python_version(),
-            "torch": _installed("torch"),
-            "recipe": name,
-            "variant": variant,
-            "seed": seed,
-            "files": {layout.RECIPE: hashlib.sha256(text).hexdigest()},
+            "torch": version("torch"),
+            **identity,
+            "files": {layout.RECIPE: digest},
         }
-        if brought := plugins.used(recipe):
-            manifest["plugins"] = brought
-        run._manifest.write(manifest | fields)
+        if used := plugins.entries(recipe, {}):
+            manifest[plugins.KEY] = used
+        run._write_manifest(manifest | fields)
         return run
+
+    def _write_recipe(self, recipe: "Recipe", identity: Mapping[str, Any]) -> str:
+        """Store the recipe under a comment that says whose it is; its SHA-256."""
+        from attnkit.recipe import dump
+
+        text = dump(recipe, {key: str(value) for key, value in identity.items()}).encode("utf-8")
+        files.atomic_write(self.path / layout.RECIPE, text, self.fs)
+        return hashlib.sha256(text).hexdigest()
 
     def clear(self) -> None:
         """Remove the run's files, and only those; manifest.json first, so that no half run is left.
@@ -126,7 +125,7 @@ class Run(Results):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
                     files.remove(path, self.fs)
-        self._manifest.forget()
+        self.__dict__.pop("manifest", None)
         self.__dict__.pop("recipe", None)
 
     @contextmanager
@@ -150,54 +149,88 @@ class Run(Results):
 
         Raises:
             DataError: recipe.yaml is not the one that was trained.
-            MissingInputError: the plug-in of one of its mechanisms is not there.
+            MissingInputError: the plug-in of one of its mechanisms is missing.
         """
         from attnkit.recipe import load_resolved
 
         plugins.require(self.path, self.manifest)
-        self._manifest.verify(layout.RECIPE)
+        self._verify(layout.RECIPE)
         return load_resolved(self.path / layout.RECIPE)
 
-    def changes(self, recipe: "Recipe") -> list[str]:
-        """What differs from the stored recipe, one line a key; empty when nothing does."""
-        from attnkit.recipe import difference
-
-        return difference(self.recipe, recipe)
-
     def replace_recipe(self, recipe: "Recipe") -> None:
-        """Store a changed recipe (--allow-change)."""
-        from attnkit.recipe import dump
-
-        header = {key: str(self.manifest[key]) for key in ("recipe", "variant", "seed")}
-        text = dump(recipe, header).encode("utf-8")
-        self._manifest.record({layout.RECIPE: None})
-        files.atomic_write(self.path / layout.RECIPE, text, self.fs)
-        self._manifest.record({layout.RECIPE: hashlib.sha256(text).hexdigest()})
+        """Store a changed recipe (--allow-change), and the plug-ins that it uses."""
+        identity = {key: self.manifest[key] for key in ("recipe", "variant", "seed")}
+        self.update(files={layout.RECIPE: None})
+        self.update(files={layout.RECIPE: self._write_recipe(recipe, identity)})
+        if used := plugins.entries(recipe, self.manifest.get(plugins.KEY, {})):
+            self.update(**{plugins.KEY: used})
         self.__dict__.pop("recipe", None)
 
-    @property
+    @cached_property
     def manifest(self) -> Mapping[str, Any]:
-        """What is known of the run; change it by `update`."""
-        return self._manifest.entries
+        """Versions, hashes, settings and results of the run; change them by `update`.
+
+        `files` holds the SHA-256 of the run's files, null while one is being written.
+
+        Raises:
+            MissingInputError, DataError: the file is missing or damaged.
+        """
+        return files.read_json(self.path / layout.MANIFEST)
 
     def update(self, **fields: Any) -> None:
-        """Set entries of the manifest; an object is merged into the one that is there."""
-        self._manifest.update(fields)
+        """Set entries of the manifest; an object is merged into an existing one."""
+        entries = dict(self.manifest)
+        for key, value in fields.items():
+            old = entries.get(key)
+            if isinstance(old, Mapping) and isinstance(value, Mapping):
+                value = {**old, **value}
+            entries[key] = value
+        self._write_manifest(entries)
+
+    def _write_manifest(self, entries: dict[str, Any]) -> None:
+        files.atomic_write(self.path / layout.MANIFEST, json_text(entries), self.fs)
+        self.__dict__["manifest"] = entries
+
+    def _entry(self, key: str, kind: type) -> Any:
+        """One entry of the manifest; a DataError where it is missing or of another type."""
+        value = self.manifest.get(key)
+        if not isinstance(value, kind):
+            path = self.path / layout.MANIFEST
+            raise DataError(f"{path}: {key} must be {kind.__name__}, is {value!r:.60}")
+        return value
+
+    def _verify(self, name: str) -> bool:
+        """Compare a file with its SHA-256 in the manifest; False where none is recorded.
+
+        Raises:
+            DataError: they differ.
+            MissingInputError: the file is missing.
+        """
+        expected = self._entry("files", dict).get(name)
+        if not isinstance(expected, str):
+            return False
+        path = self.path / name
+        if files.sha256_file(path) != expected:
+            raise DataError(
+                f"{path}: is not the file that was trained (its SHA-256 differs from "
+                f"{layout.MANIFEST}); restore it, or train again with --fresh"
+            )
+        return True
 
     @property
     def name(self) -> str:
         """Name of the recipe (translation/multi30k)."""
-        return str(self._manifest.entry("recipe", str))
+        return str(self._entry("recipe", str))
 
     @property
     def variant(self) -> str:
         """Name of the variant."""
-        return str(self._manifest.entry("variant", str))
+        return str(self._entry("variant", str))
 
     @property
     def seed(self) -> int:
         """Seed of the training."""
-        return int(self._manifest.entry("seed", int))
+        return int(self._entry("seed", int))
 
     @property
     def exists(self) -> bool:
@@ -214,17 +247,15 @@ class Run(Results):
         )
 
     def write_tokenizer(self, tokenizer: "Tokenizer") -> None:
-        """Store the tokenizer, in place of any other, and note its hashes."""
-        self._manifest.record(dict.fromkeys(layout.TOKENIZERS))
+        """Store the tokenizer, in place of any other, and record its hashes."""
+        self.update(files=dict.fromkeys(layout.TOKENIZERS))
         paths = [self.path / name for name in layout.TOKENIZERS]
         with files.writing(self.path):
             for path in paths:
                 if path.exists():
                     self.fs.unlink(path)
         tokenizer.save(self.path)
-        self._manifest.record(
-            {path.name: files.sha256_file(path) for path in paths if path.is_file()}
-        )
+        self.update(files={p.name: files.sha256_file(p) for p in paths if p.is_file()})
 
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer.
@@ -237,7 +268,7 @@ class Run(Results):
 
         files.require_file(self.path / layout.TOKENIZERS[0])
         for name in layout.TOKENIZERS:
-            self._manifest.verify(name)
+            self._verify(name)
         return Tokenizer.load(self.path)
 
     def finish(
@@ -255,7 +286,7 @@ class Run(Results):
         """
         from attnkit.storage import tensors
 
-        self.flush_log()
+        self.log.flush()
         self.update(finished=None, files={layout.MODEL: None})
         self.remove_scores()
         with files.replacing(self.path / layout.MODEL, self.fs) as prepared:
@@ -275,12 +306,11 @@ class Run(Results):
 
         if not self.finished:
             raise MissingInputError(
-                f"{self.path}: training is not finished; run `attnkit train` again to go on"
+                f"{self.path}: training is not finished; run `attnkit train` again to resume"
             )
-        if not self._manifest.verify(layout.MODEL):
-            raise DataError(
-                f"{self.path / layout.MANIFEST}: the SHA-256 of {layout.MODEL} is missing"
-            )
+        if not self._verify(layout.MODEL):
+            manifest = self.path / layout.MANIFEST
+            raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
         return tensors.read(self.path / layout.MODEL)
 
     def model(self, device: str = "cpu") -> "Model":
@@ -303,8 +333,8 @@ class Run(Results):
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             model = models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()
-        own = model.state_dict()
-        expected = tensors.unique(own) | {name: own[name] for name in weights if name in own}
+        state = model.state_dict()
+        expected = tensors.unique(state) | {n: state[n] for n in weights if n in state}
         tensors.check(self.path / layout.MODEL, weights, expected)
         model.load_state_dict(weights, strict=False)
         return model.to(device).eval()
@@ -313,34 +343,3 @@ class Run(Results):
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / layout.CHECKPOINTS
-
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Append one record to metrics.jsonl (see `Log.append`).
-
-        Log all that belongs to a step before its checkpoint is saved.
-        """
-        self._log.append(record)
-
-    def flush_log(self) -> None:
-        """Force the log to the disk; a checkpoint does so before it is saved."""
-        self._log.flush()
-
-    def records(self) -> list[dict[str, Any]]:
-        """The log (see `Log.records`)."""
-        return self._log.records()
-
-    def truncate_log(self, step: int | None) -> None:
-        """Drop the records after `step` (None: all), before the first new one of a resumed run."""
-        self._log.truncate(step)
-
-    def log_digest(self) -> str:
-        """SHA-256 of the repeatable part of the log, equal for a resumed and an unbroken run."""
-        return self._log.digest()
-
-
-def _installed(package: str) -> str | None:
-    """The version of an installed package, found without importing it."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -1,1 +1,1 @@
-"""Training: events, the loop, checkpoints, and sessions of several variants and seeds."""
+"""Training: the loop, its events, losses, optimiser, arithmetic and checkpoints."""

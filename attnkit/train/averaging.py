@@ -1,4 +1,4 @@
-"""Weights that are better than the last ones: averages over validations, moving averages."""
+"""Averages of weights: over validations, or exponential moving averages."""
 
 import torch
 from torch import Tensor, nn
@@ -10,19 +10,9 @@ Weights = dict[str, Tensor]
 
 def weights_of(model: nn.Module) -> Weights:
     """The state of a model as a flat mapping; tied weights once, under their first name."""
-    found: Weights = {}
-    seen = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            found[name] = tensor.detach()
-    return found
-
-
-def learned(model: nn.Module) -> set[str]:
-    """Names of what is trained; of the rest (random directions, counts) no mean makes sense."""
     state = model.state_dict(keep_vars=True)
-    return {name for name, tensor in state.items() if isinstance(tensor, nn.Parameter)}
+    first = {id(tensor): name for name, tensor in reversed(state.items())}
+    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 
 class Averaging:
@@ -30,16 +20,17 @@ class Averaging:
 
     With `average: N` the mean over the weights at the last N validations (Vaswani et al. 2017,
     section 6.1), with `ema` the exponential moving average (its bias at the start removed by
-    a decay of at most (1 + step) / (10 + step)), else the weights themselves.
+    a decay of at most (1 + step) / (10 + step)), else the weights themselves.  Buffers (random
+    directions, counts), whose mean would make no sense, are taken as they are.
     """
 
     def __init__(self, train: schema.TrainConfig, model: nn.Module) -> None:
         self.count = max(1, train.average)
         self.decay = train.ema
         self._live = weights_of(model)
-        self._learned = learned(model)
+        self._trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self.recent: dict[int, Weights] = {}
-        """Weights at the last `average` validations by step; none where nothing is averaged."""
+        """Weights at the last `average` validations by step; empty where nothing is averaged."""
         self.moving: Weights | None = None
         if self.decay:
             self.moving = {name: tensor.clone() for name, tensor in self._live.items()}
@@ -50,7 +41,7 @@ class Averaging:
             return
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         for name, tensor in self._live.items():
-            if name in self._learned:
+            if name in self._trained:
                 self.moving[name].lerp_(tensor, weight)
             else:
                 self.moving[name].copy_(tensor)
@@ -62,17 +53,16 @@ class Averaging:
             return self.moving
         if not self.recent:
             return self._live
-        windows = [self.recent[step] for step in sorted(self.recent)]
-        total = {name: tensor.clone() for name, tensor in windows[-1].items()}
-        for name, tensor in total.items():
-            if name in self._learned:
-                for earlier in windows[:-1]:
-                    tensor += earlier[name]
-                tensor /= len(windows)
-        return total
+        *earlier, newest = (self.recent[step] for step in sorted(self.recent))
+        mean = {name: tensor.clone() for name, tensor in newest.items()}
+        for name in mean.keys() & self._trained:
+            for weights in earlier:
+                mean[name] += weights[name]
+            mean[name] /= len(self.recent)
+        return mean
 
     def remember(self, step: int) -> None:
-        """Take the weights of the validation after `step` updates into the average."""
+        """Include the weights of the validation after `step` updates in the average."""
         if self.count == 1:
             return
         self.recent[step] = {name: t.detach().cpu().clone() for name, t in self._live.items()}

@@ -18,7 +18,7 @@ def score_budget(recipe: Recipe) -> int | None:
 
 @dataclass
 class BatchStream:
-    """Batches of epoch after epoch; (epoch, position) is all there is to remember.
+    """Batches of epoch after epoch; (epoch, position) is its whole state.
 
     `encoded(epoch)` gives the rows of an epoch (they differ under subword sampling).
     """
@@ -47,7 +47,7 @@ class BatchStream:
         )
 
     def take(self, count: int) -> list[Batch]:
-        """The next `count` batches; windows go on across the ends of epochs."""
+        """The next `count` batches; an update may span the end of an epoch."""
         taken = []
         for _ in range(count):
             if self.position >= len(self.batches):

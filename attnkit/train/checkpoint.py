@@ -43,17 +43,6 @@ class Checkpoint(NamedTuple):
     messages: tuple[str, ...] = ()
 
 
-def preflight(folder: Path, size: int, count: int = 3) -> None:
-    """Refuse to train where `count` checkpoints of `size` bytes and a tenth more do not fit.
-
-    At the height of a save there are those that stay, at least two, and the one being written.
-
-    Raises:
-        OutputError: less is free.
-    """
-    files.check_space(folder, size * count * 11 // 10)
-
-
 def save(
     run: "Run",
     step: int,
@@ -65,46 +54,43 @@ def save(
 
     The log of the run is forced to the disk first, so that a checkpoint never knows more than the
     log.  Afterwards the new checkpoint, the newest one before it and the steps in `keep` remain.
-    A tensor is written once a name, whether or not names share memory.  A checkpoint of the same
-    step is replaced.
 
     Raises:
         DivergedError: a tensor holds NaN or an infinity; nothing was written.
         OutputPathError, OutputError: the disk refuses; older checkpoints are as they were.
-        TypeError: `state` would not come back from JSON as it is, a tensor has no safetensors type.
+        TypeError, ValueError: JSON would change or refuse `state` (tuples, integer keys, NaN), or
+            safetensors has no such type of tensor.
     """
-    text = _state_text(state)
+    text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
+    if json.loads(text) != state or len(text) > _STATE_LIMIT:
+        raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
     if (bad := tensors.not_finite(values)) is not None:
         raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
-    run.flush_log()
+    run.log.flush()
     fs = run.fs
     final = run.checkpoints / f"step-{step}"
     prepared = files.temporary(final)
     files.make_folder(run.checkpoints, fs)
-    before = next((known for known, _ in _found(run.checkpoints) if known < step), step)
+    before = next((old for old, _ in _steps(run.checkpoints) if old < step), step)
     with files.writing(final):
         try:
             if prepared.exists():
                 files.remove(prepared, fs)
             _prepare(prepared, step, values, text, fs)
-            _publish(prepared, final, fs)
+            fs.rename(prepared, final)
+            fs.fsync_folder(final.parent)
         except OSError:
             with suppress(OSError):
                 files.remove(prepared, fs)
             raise
-    prune(run, {*keep, step, before}, valid=step)
+        for old, path in _steps(run.checkpoints):
+            if old < step and old != before and old not in keep:
+                leftover = files.temporary(path)
+                if leftover.exists():
+                    files.remove(leftover, fs)
+                fs.rename(path, leftover)
+                files.remove(leftover, fs)
     return final
-
-
-def _state_text(state: Mapping[str, Any]) -> bytes:
-    """The state as JSON, or a TypeError where JSON would change it (tuples, NaN, integer keys)."""
-    try:
-        text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
-    except ValueError as error:
-        raise TypeError(f"the state of a checkpoint must be plain JSON: {error}") from error
-    if json.loads(text) != state or len(text) > _STATE_LIMIT:
-        raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
-    return text
 
 
 def _prepare(
@@ -112,58 +98,21 @@ def _prepare(
 ) -> None:
     """Write the three files of a checkpoint and force them and their folder to the disk."""
     fs.mkdir(folder)
-    sums = {}
     size, digest = tensors.write(folder / _TENSORS, values, fs=fs)
-    sums[_TENSORS] = {"size": size, "sha256": digest}
     files.write_synced(folder / _STATE, state, fs)
-    sums[_STATE] = {"size": len(state), "sha256": hashlib.sha256(state).hexdigest()}
     manifest = {
         "format": _FORMAT,
         "step": step,
         "attnkit": attnkit.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "files": sums,
+        "files": {
+            _TENSORS: {"size": size, "sha256": digest},
+            _STATE: {"size": len(state), "sha256": hashlib.sha256(state).hexdigest()},
+        },
     }
     files.write_synced(folder / _MANIFEST, json.dumps(manifest, indent=1).encode("utf-8"), fs)
     fs.fsync_folder(folder)
-
-
-def _publish(prepared: Path, final: Path, fs: Filesystem) -> None:
-    """Give the prepared folder its name; one of that name steps aside until that is done."""
-    aside = final.with_name(f"{final.name}.old")
-    if final.exists():
-        if aside.exists():
-            files.remove(aside, fs)
-        fs.rename(final, aside)
-    try:
-        fs.rename(prepared, final)
-    except OSError:
-        if aside.exists():
-            with suppress(OSError):
-                fs.rename(aside, final)
-        raise
-    fs.fsync_folder(final.parent)
-    if aside.exists():
-        files.remove(aside, fs)
-
-
-def prune(run: "Run", keep: Collection[int], *, valid: int | None = None) -> None:
-    """Remove checkpoints whose step is not in `keep`; the newest valid one stays in any case.
-
-    `valid` is a step that is known to be valid; without it hashes are checked to find one.
-    """
-    with files.writing(run.checkpoints):
-        safe = False
-        for step, path in _found(run.checkpoints):
-            if not safe:
-                safe = step == valid or _fault(path) is None
-            elif step not in keep:
-                leftover = files.temporary(path)
-                if leftover.exists():
-                    files.remove(leftover, run.fs)
-                run.fs.rename(path, leftover)
-                files.remove(leftover, run.fs)
 
 
 def latest(run: "Run") -> Checkpoint | None:
@@ -175,52 +124,43 @@ def latest(run: "Run") -> Checkpoint | None:
     Raises:
         DataError: there are checkpoints and all are damaged; they stay as they are.
     """
-    _tidy(run.checkpoints, run.fs)
+    files.remove_leftovers(run.checkpoints, run.fs, dead_only=False)
     damaged: list[tuple[Path, str]] = []
-    for step, path in _found(run.checkpoints):
-        if (fault := _fault(path)) is not None:
-            damaged.append((path, fault))
-            continue
-        return Checkpoint(step, path, tuple(_quarantine(damaged, step, run.fs)))
+    for step, path in _steps(run.checkpoints):
+        if (fault := _fault(path)) is None:
+            return Checkpoint(step, path, tuple(_quarantine(damaged, step, run.fs)))
+        damaged.append((path, fault))
     if damaged:
         reasons = "; ".join(f"{path.name}: {fault}" for path, fault in damaged)
         raise DataError(
             f"{run.checkpoints}: no valid checkpoint is left ({reasons}); restore one from a "
-            "copy, or start anew with --fresh"
+            "copy, or start over with --fresh"
         )
     return None
 
 
-def load(
-    path: Path, *, like: Mapping[str, Tensor] | None = None, prefix: str = ""
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint: the tensors whose names begin with `prefix`, and the state.
 
-    Sizes and hashes are checked before anything is parsed.  With `like` (only type and shape of
-    its tensors count) exactly its names must be there.
+    Sizes and hashes are checked before anything is parsed.
 
     Raises:
-        DataError: anything is missing, damaged, unknown, or not finite; says the path and why.
+        DataError: anything is missing, damaged or not finite; says the path and why.
     """
     if (fault := _fault(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
-    try:
-        state = files.read_json(path / _STATE, _STATE_LIMIT)
-        return tensors.read(path / _TENSORS, like=like, prefix=prefix), state
-    except DataError:
-        raise
-    except AttnkitError as error:
-        raise DataError(f"{path}: damaged checkpoint: {error}") from error
+    state = files.read_json(path / _STATE, _STATE_LIMIT)
+    return tensors.read(path / _TENSORS, prefix=prefix), state
 
 
-def _found(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The checkpoints by name, newest first; complete or damaged."""
+def _steps(folder: Path) -> list[tuple[int, Path]]:
+    """The checkpoints by name, newest first; whole or damaged."""
     try:
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
         raise files.input_error(error, folder) from error
     steps = [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
-    yield from ((step, folder / f"step-{step}") for step in sorted(steps, reverse=True))
+    return [(step, folder / f"step-{step}") for step in sorted(steps, reverse=True)]
 
 
 def _fault(path: Path) -> str | None:
@@ -247,30 +187,17 @@ def _fault(path: Path) -> str | None:
 
 
 def _quarantine(damaged: Collection[tuple[Path, str]], used: int, fs: Filesystem) -> Iterator[str]:
-    """Rename damaged checkpoints and say so, one message each."""
+    """Rename damaged checkpoints; a message about each."""
     for path, fault in damaged:
-        name = free = f"{path.name}.damaged"
-        number = 1
+        free, number = f"{path.name}.damaged", 1
         while path.with_name(free).exists():
             number += 1
-            free = f"{name}-{number}"
+            free = f"{path.name}.damaged-{number}"
         with files.writing(path):
             fs.rename(path, path.with_name(free))
             fs.fsync_folder(path.parent)
         lost = int(path.name.removeprefix("step-")) - used
         yield (
             f"{path}: damaged checkpoint ({fault}), renamed to {free}; "
-            f"going on from step {used}, {lost} steps are repeated"
+            f"resuming from step {used}, {lost} steps are repeated"
         )
-
-
-def _tidy(folder: Path, fs: Filesystem) -> None:
-    """Undo or finish what interrupted saves left behind."""
-    files.remove_leftovers(folder, fs, dead_only=False)
-    with files.writing(folder):
-        for aside in sorted(folder.glob("step-*.old")):
-            final = aside.with_suffix("")
-            if final.exists():
-                files.remove(aside, fs)
-            else:
-                fs.rename(aside, final)

@@ -1,8 +1,8 @@
 """Why a training failed: the first module that is not finite, a batch that was too large."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,64 +13,54 @@ from attnkit.errors import DivergedError, MemoryLimitError
 ROWS_SHOWN = 8
 
 
-def first_bad_module(model: nn.Module, run: Callable[[], object]) -> str | None:
-    """The name of the first module whose output is not finite while `run` calls the model."""
+def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> str | None:
+    """The name of the first module whose output for a batch is not finite."""
     bad: list[str] = []
 
-    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple) else output
-            if not bad and isinstance(first, Tensor) and not bool(first.isfinite().all()):
-                bad.append(name)
-
-        return hook
+    def hook(name: str, module: nn.Module, inputs: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, Tensor) and not bool(first.isfinite().all()):
+            bad.append(name)
 
     with ExitStack() as stack, torch.no_grad():
         for name, module in model.named_modules():
             if name and not list(module.children()):
-                handle = module.register_forward_hook(watch(name))
-                stack.callback(handle.remove)
-        run()
+                stack.callback(module.register_forward_hook(partial(hook, name)).remove)
+        source = None if batch.source is None else batch.source.to(device)
+        model(source, batch.input.to(device))
     return bad[0] if bad else None
 
 
 def diverged(
     step: int,
     what: str,
-    batches: list[Batch],
+    batches: Sequence[Batch],
     model: nn.Module,
-    run: Callable[[Batch], object],
+    device: torch.device,
     last_good: int | None,
 ) -> DivergedError:
-    """The error for a loss or gradient that is not finite at update `step`.
+    """The error for a loss or gradient (`what`) that is not finite at update `step`.
 
-    Names the rows, the first module whose output is not finite or else the first parameter that
-    is, and the checkpoint that is still good.
+    Names the rows, the first module whose output is not finite or else the first parameter whose
+    gradient is not, and the checkpoint that is still good.
     """
-    for batch in batches:
-
-        def again(batch: Batch = batch) -> None:
-            run(batch)
-
-        if (module := first_bad_module(model, again)) is not None:
-            where, guilty = f"first in the output of {module}", batch
+    guilty, where = batches[0], "every module's output is finite"
+    for name, parameter in model.named_parameters():
+        values = parameter if parameter.grad is None else parameter.grad
+        if not bool(values.isfinite().all()):
+            where = f"first in the gradient of {name}"
             break
-    else:
-        guilty = batches[0]
-        names = (n for n, p in model.named_parameters() if not bool(_slope(p).isfinite().all()))
-        name = next(names, None)
-        where = f"first in the gradient of {name}" if name else "every module's output is finite"
+    for batch in batches:
+        if (module := first_bad_module(model, batch, device)) is not None:
+            guilty, where = batch, f"first in the output of {module}"
+            break
     rows = ", ".join(str(int(row)) for row in guilty.rows[:ROWS_SHOWN])
     more = f" and {len(guilty.rows) - ROWS_SHOWN} more" if len(guilty.rows) > ROWS_SHOWN else ""
-    kept = f"step {last_good} is saved" if last_good else "nothing is saved yet"
+    saved = f"step {last_good} is saved" if last_good else "nothing is saved yet"
     return DivergedError(
-        f"step {step}: {what} is not finite ({where}; training rows {rows}{more}); {kept};"
+        f"step {step}: {what} is not finite ({where}; training rows {rows}{more}); {saved};"
         " try a lower train.lr, a longer train.warmup or train.precision=fp32"
     )
-
-
-def _slope(parameter: nn.Parameter) -> Tensor:
-    return parameter if parameter.grad is None else parameter.grad
 
 
 def too_large(step: int, batch: Batch | None, batch_tokens: int, accumulate: int) -> Exception:

@@ -1,7 +1,7 @@
-"""What training tells the outside: one frozen record a happening, drawn or printed by the caller.
+"""Events of training: frozen records that it yields, and that the caller draws or prints.
 
-Training yields these and never prints.  `json()` gives plain JSON values with an "event" key (the
-class name without "Event", in lower case); what JSON cannot hold (NaN, infinities) becomes null.
+`json()` gives plain JSON values with an "event" key (the class name without "Event", in lower
+case); what JSON cannot hold (NaN, infinities) becomes null.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """Base class: which training it belongs to, None where it belongs to none."""
+    """Base class: the variant and seed of the training it belongs to, None without one."""
 
     variant: str | None = field(default=None, kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
@@ -32,7 +32,7 @@ class NoteEvent(Event):
 
     text: str
     passing: bool = False
-    """Whether it tells what goes on at the moment, not something to keep."""
+    """Whether it reports the current activity only, nothing to keep on the screen."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PreparedEvent(Event):
 
 @dataclass(frozen=True)
 class StartedEvent(Event):
-    """One training begins, or goes on from `resumed_from` (a step) where that is not None."""
+    """One training begins, or resumes from the step `resumed_from` where that is not None."""
 
     recipe: str
     steps: int
@@ -105,7 +105,7 @@ class SkippedEvent(Event):
 
 @dataclass(frozen=True)
 class ScoredEvent(Event):
-    """All runs are scored: the object of `attnkit eval --format json`, key by key."""
+    """All runs are scored; the fields are the keys of `attnkit eval --format json`."""
 
     rows: Sequence[Mapping[str, Any]]
     baseline: str | None = None

@@ -19,8 +19,6 @@ class Losses(NamedTuple):
     """The training loss; the only differentiable one."""
     nll: Tensor
     """Plain cross-entropy, whatever the training loss."""
-    correct: Tensor
-    """Tokens whose likeliest prediction is right."""
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -33,48 +31,44 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden [N, W], weight [V, W], targets [N] -> total, nll, correct (sums)."""
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden [N, W], weight [V, W], targets [N] -> total, nll (sums)."""
         wide = torch.promote_types(hidden.dtype, torch.float32)
         needs = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden) if needs else None
         grad_weight = torch.zeros_like(weight, dtype=wide) if needs else None
-        sums = torch.zeros(3, dtype=wide, device=hidden.device)
+        sums = torch.zeros(2, dtype=wide, device=hidden.device)
         size = weight.shape[0]
         rows = max(1, CHUNK // size)
         for first in range(0, hidden.shape[0], rows):
             part = slice(first, first + rows)
             h, y = hidden[part], targets[part, None]
-            logits = h @ weight.t()
-            logs = logits.log_softmax(-1, dtype=wide)
-            chosen = logs.gather(1, y)
-            correct = (logits.gather(1, y) >= logits.amax(-1, keepdim=True)).sum()
-            nll = -chosen.sum()
-            total = (1 - smoothing) * nll - smoothing / size * logs.sum()
-            sums += torch.stack((total, nll, correct.to(wide)))
+            logs = (h @ weight.t()).log_softmax(-1, dtype=wide)
+            nll = -logs.gather(1, y).sum()
+            sums += torch.stack(((1 - smoothing) * nll - smoothing / size * logs.sum(), nll))
             if grad_hidden is None or grad_weight is None:
                 continue
-            slope = logs.exp_()  # the probabilities
+            gradient = logs.exp_()  # of the logits; so far the probabilities
             if smoothing:
-                slope -= smoothing / size
-            slope.scatter_add_(1, y, slope.new_full(y.shape, smoothing - 1))
-            narrow = slope.to(hidden.dtype)
+                gradient -= smoothing / size
+            gradient.scatter_add_(1, y, gradient.new_full(y.shape, smoothing - 1))
+            narrow = gradient.to(hidden.dtype)
             grad_hidden[part] = narrow @ weight
             grad_weight += narrow.t() @ h
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
-        total, nll, correct = sums.unbind()
-        ctx.mark_non_differentiable(nll, correct)
-        return total, nll, correct
+        total, nll = sums.unbind()
+        ctx.mark_non_differentiable(nll)
+        return total, nll
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The stored gradients times the slope of the sum."""
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """The stored gradients times the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         # scaled before the cast: a sum over many tokens may not fit a 16-bit float
-        weight = (grad_weight * slope).to(ctx.dtype)
-        return grad_hidden * slope.to(grad_hidden.dtype), weight, None, None
+        weight = (grad_weight * gradient).to(ctx.dtype)
+        return grad_hidden * gradient.to(grad_hidden.dtype), weight, None, None
 
 
 def cross_entropy(

@@ -1,4 +1,4 @@
-"""Memory of a training process on a CPU."""
+"""Memory of a training process on a CPU: settings of the C library (glibc alone has them)."""
 
 import ctypes
 import gc
@@ -9,22 +9,20 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD 
 _LARGEST = 2**31 - 1, 32 << 20  # the highest thresholds that newer and older glibc take
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Let the C library reuse freed memory rather than return it after every operation.
 
     Activations are freed and allocated again at each update; without this the kernel clears their
     pages anew every time, a tenth of the time of a small model.  Memory of the process then stays
-    at its peak.  Returns whether the library took the setting (glibc only).
+    at its peak.
     """
     mallopt = _library("mallopt")
-    if mallopt is None:
-        return False
-    taken = any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST)
-    return bool(taken and mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+    if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def give_back_freed_memory() -> None:
-    """Between two trainings: what the last one kept fits the next one's sizes badly.
+def release_freed_memory() -> None:
+    """Between two trainings: freed blocks of the last one fit the sizes of the next one badly.
 
     Without this a comparison of many variants grows by a fraction of the peak with each of them.
     """
@@ -34,10 +32,7 @@ def give_back_freed_memory() -> None:
 
 
 def _library(name: str) -> Any:
-    """A function of the C library, or None where there is none (glibc alone has these)."""
+    """A function of the C library, or None where there is none."""
     if not sys.platform.startswith("linux"):
         return None
-    try:
-        return getattr(ctypes.CDLL(None), name)
-    except (OSError, AttributeError):
-        return None
+    return getattr(ctypes.CDLL(None), name, None)

@@ -10,7 +10,7 @@ from attnkit.recipe import schema
 
 
 def optimizer(parameters: Iterable[tuple[str, nn.Parameter]], train: schema.TrainConfig) -> AdamW:
-    """Fused AdamW; decay falls on matrices only, not on biases and normalisation."""
+    """Fused AdamW with weight decay on matrices only, not on biases and normalisation."""
     named = [(name, p) for name, p in parameters if p.requires_grad]
     groups = [
         {"params": [p for _, p in named if p.dim() > 1], "weight_decay": train.weight_decay},
@@ -27,11 +27,8 @@ def learning_rate(step: int, train: schema.TrainConfig, width: int) -> float:
     """
     warmup = max(1, train.warmup)
     if train.schedule == "noam":
-        return (
-            train.lr
-            / math.sqrt(width)
-            * min(1 / math.sqrt(step), step / warmup / math.sqrt(warmup))
-        )
+        shape = min(1 / math.sqrt(step), step / warmup / math.sqrt(warmup))
+        return train.lr / math.sqrt(width) * shape
     if step < train.warmup:
         return train.lr * step / warmup
     if train.schedule == "inverse-sqrt":

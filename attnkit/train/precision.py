@@ -1,12 +1,12 @@
 """The arithmetic of training: float32, or 16-bit copies of float32 master weights."""
 
 import copy
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
 from attnkit.train.loss import Losses, cross_entropy
@@ -25,24 +25,25 @@ class GradientWorker:
     def __init__(self, model: Model, precision: str, *, compiled: bool = False) -> None:
         self.master = model
         dtype = DTYPES[precision]
-        low = dtype != torch.float32
-        self.model: Model = _narrow(model, dtype) if low else model
-        self.model.train()
-        self._pairs = None
-        if low:
+        self.model, self._pairs = model, None
+        if dtype != torch.float32:
+            self.model = copy.deepcopy(model).to(dtype)
+            for master, copied in zip(model.modules(), self.model.modules(), strict=True):
+                copied._buffers.update(master._buffers)  # shared: what a step counts is saved
             # lists of plain tensors: what torch's foreach functions are typed for
             self._pairs = (list[Tensor](model.parameters()), list[Tensor](self.model.parameters()))
-        device = model.output.weight.device.type
-        self.scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
+        self.model.train()
+        self.device = model.output.weight.device
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self._hidden: Callable[..., Tensor] = self.model.hidden
         if compiled:
             self._hidden = torch.compile(self.model.hidden, dynamic=True)
 
-    def losses(
-        self, source: Tensor | None, inputs: Tensor, outputs: Tensor, smoothing: float
-    ) -> Losses:
-        """Summed losses of a batch: source [B, S], inputs and outputs [B, T]."""
-        hidden = self._hidden(source, inputs)
+    def losses(self, batch: Batch, smoothing: float) -> Losses:
+        """Summed losses of a batch, which is moved to the model's device."""
+        source = None if batch.source is None else batch.source.to(self.device)
+        outputs = batch.output.to(self.device)
+        hidden = self._hidden(source, batch.input.to(self.device))
         real = outputs != PAD
         return cross_entropy(hidden[real], self.model.output.weight, outputs[real], smoothing)
 
@@ -54,49 +55,12 @@ class GradientWorker:
         for master, copied in zip(*self._pairs, strict=True):
             if copied.grad is None:
                 continue
-            grad = copied.grad.to(master.dtype)
-            master.grad = grad if master.grad is None else master.grad.add_(grad)
+            gradient = copied.grad.to(master.dtype)
+            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
             copied.grad = None
 
     def refresh(self) -> None:
-        """Copy the masters' new weights to the worker."""
+        """Copy the masters' new weights to the 16-bit copy, where there is one."""
         if self._pairs is not None:
             with torch.no_grad():
                 torch._foreach_copy_(self._pairs[1], self._pairs[0])
-
-
-def _narrow(model: Model, dtype: torch.dtype) -> Model:
-    """A copy in another type whose buffers are the model's own: what a step counts is saved."""
-    narrow = copy.deepcopy(model).to(dtype)
-    for own, copied in zip(model.modules(), narrow.modules(), strict=True):
-        copied._buffers.update(own._buffers)
-    return narrow
-
-
-def choose(
-    model: Model, batches: Sequence[tuple[Tensor | None, Tensor, Tensor]], repeats: int = 3
-) -> tuple[str, str]:
-    """What `precision: auto` means for this model on this machine, and a sentence that says why.
-
-    Times forward and backward of `batches` (source, inputs, outputs) in fp32 and bf16 and takes
-    the faster.  The weights are left as they are; random state is consumed.
-    """
-    device = model.output.weight.device
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        return "fp32", "this GPU has no bfloat16"
-    seconds = {}
-    for precision in ("fp32", "bf16"):
-        worker = GradientWorker(model, precision)
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            for source, inputs, outputs in batches:
-                worker.backward(worker.losses(source, inputs, outputs, 0.1).total, outputs.numel())
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            times.append(time.perf_counter() - start)
-        seconds[precision] = min(times)
-        model.zero_grad(set_to_none=True)
-    best = min(seconds, key=lambda name: seconds[name])
-    ratio = seconds["fp32"] / seconds["bf16"]
-    return best, f"bf16 takes {1 / ratio:.2f} of the time of fp32 here"

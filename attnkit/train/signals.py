@@ -4,29 +4,29 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _INTERRUPTED = 130
 
 
-class Stop:
-    """Records SIGINT, SIGTERM and SIGHUP while it is entered; the loop asks `requested`.
+class StopSignals:
+    """Records SIGINT, SIGTERM and SIGHUP inside its `with` block; the loop reads `requested`.
 
     A second SIGINT leaves at once by SystemExit with code 130, a third without any cleaning up;
     files stay whole, since every save is atomic.  A signal that was ignored before (nohup, a
     background job) stays ignored.  Outside the main thread, where Python allows no handlers, it
-    does nothing.  Handlers are put back on leaving.
+    does nothing.  The previous handlers are restored on leaving.
 
-    `notice` is called from the handler with the signal's name when the first one arrives, so that
-    a user sees that the key was heard; it must be short and must not raise.
+    `notice` is called from the handler with the name of the first signal, so that a user sees that
+    the key was registered; it must be short and must not raise.
     """
 
     def __init__(self, notice: Callable[[str], object] | None = None) -> None:
         self._notice = notice
         self._received: list[str] = []
-        self._before: dict[signal.Signals, Any] = {}
+        self._previous: dict[signal.Signals, Any] = {}
         self._process = os.getpid()
 
     @property
@@ -34,23 +34,18 @@ class Stop:
         """The name of the first signal that arrived (SIGTERM), or None."""
         return self._received[0] if self._received else None
 
-    def __enter__(self) -> "Stop":
+    def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             self._process = os.getpid()
             for name in _NAMES:
                 number = getattr(signal.Signals, name, None)
                 if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle)
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        while self._before:
-            number, handler = self._before.popitem()
+    def __exit__(self, *_: object) -> None:
+        while self._previous:
+            number, handler = self._previous.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -61,10 +56,9 @@ class Stop:
             return
         name = signal.Signals(number).name
         self._received.append(name)
-        interrupts = self._received.count("SIGINT")
-        if name == "SIGINT" and interrupts > 2:
-            os._exit(_INTERRUPTED)
-        if name == "SIGINT" and interrupts == 2:
+        if name == "SIGINT" and (interrupts := self._received.count("SIGINT")) > 1:
+            if interrupts > 2:
+                os._exit(_INTERRUPTED)
             raise SystemExit(_INTERRUPTED)
         if len(self._received) == 1 and self._notice is not None:
             self._notice(name)

@@ -1,21 +1,23 @@
-"""What a checkpoint holds of a training, as tensors and plain values."""
+"""The state of a training: what a checkpoint stores and restores."""
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from attnkit import models
 from attnkit.errors import DataError
-from attnkit.train.averaging import Weights, weights_of
-
-if TYPE_CHECKING:
-    from attnkit.train.fit import Training
+from attnkit.recipe import schema
+from attnkit.train.averaging import Averaging, Weights, weights_of
+from attnkit.train.optimiser import optimizer
+from attnkit.train.precision import GradientWorker
 
 
 @dataclass
-class Counters:
-    """Where a training stands, in plain numbers."""
+class TrainingProgress:
+    """How far a training has come, in plain numbers."""
 
     step: int = 0
     epoch: int = 0
@@ -24,85 +26,97 @@ class Counters:
     tokens: int = 0
     """Real target tokens so far."""
     seconds: float = 0.0
+    """Spent on updates: not on validation, saving or decoding."""
     best: float | None = None
     """Best monitored value."""
     best_step: int | None = None
     worse: int = 0
     """Validations since the best one."""
     recent: list[int] = field(default_factory=list)
-    """Steps of the validations whose weights the next average takes in."""
+    """Steps of the validations whose weights the next average includes."""
 
 
-def pack(training: "Training") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the state of a checkpoint."""
-    tensors = {f"model.{name}": tensor for name, tensor in weights_of(training.model).items()}
-    for name, state in _optimizer_states(training):
-        tensors |= {f"optimizer.{name}.{key}": value for key, value in state.items()}
-    tensors["rng.cpu"] = torch.get_rng_state()
-    if training.job.device.type == "cuda":
-        tensors["rng.cuda"] = torch.cuda.get_rng_state(training.job.device)
-    tensors["interval"] = training.interval
-    for prefix, weights in (("ema", training.averaging.moving), ("best", training.best)):
-        tensors |= {f"{prefix}.{name}": tensor for name, tensor in (weights or {}).items()}
-    state = asdict(training.counters)
-    return tensors, {"counters": state, "scaler": training.worker.scaler.state_dict()}
+class TrainingState:
+    """Model, optimiser, averages and progress: with the random state, what decides an update."""
+
+    def __init__(
+        self, recipe: schema.Recipe, sizes: tuple[int, int], device: torch.device, precision: str
+    ) -> None:
+        train = recipe.train
+        self.device = device
+        self.model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
+        self.optimizer = optimizer(self.model.named_parameters(), train)
+        self.worker = GradientWorker(self.model, precision, compiled=train.compile)
+        self.averaging = Averaging(train, self.model)
+        self.progress = TrainingProgress()
+        self.best: Weights | None = None
+        # [2]: nll in nats and target tokens since the last log record
+        self.interval = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors of a checkpoint, and the rest of it as plain values."""
+        tensors = {f"model.{name}": tensor for name, tensor in weights_of(self.model).items()}
+        for name, moments in self._moments().items():
+            tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
+        tensors["rng.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
+        tensors["interval"] = self.interval
+        for prefix, weights in (("ema", self.averaging.moving), ("best", self.best)):
+            tensors |= {f"{prefix}.{name}": tensor for name, tensor in (weights or {}).items()}
+        values = {"counters": asdict(self.progress), "scaler": self.worker.scaler.state_dict()}
+        return tensors, values
+
+    def unpack(self, path: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        """Restore what `pack` gave; `path` is named in errors.
+
+        Raises:
+            DataError: the checkpoint is of another model or another version.
+        """
+        try:
+            counters = values["counters"]
+            self.progress = TrainingProgress(
+                **{f.name: counters[f.name] for f in fields(TrainingProgress)}
+            )
+            self.worker.scaler.load_state_dict(values["scaler"])
+            _copy(weights_of(self.model), tensors, "model.")
+            for name, moments in self._moments(create=True).items():
+                _copy(moments, tensors, f"optimizer.{name}.")
+            self.interval.copy_(tensors["interval"])
+            if self.averaging.moving is not None:
+                _copy(self.averaging.moving, tensors, "ema.")
+            best = {k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")}
+            self.best = best or None
+            self.worker.refresh()
+            torch.set_rng_state(tensors["rng.cpu"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise DataError(
+                f"{path}: the checkpoint does not fit this training ({error}); start over with"
+                " --fresh"
+            ) from error
+        if self.device.type == "cuda" and "rng.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
+
+    def _moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
+        """The optimiser's tensors by parameter; with `create`, zeros where there are none yet."""
+        states = self.optimizer.state
+        out = {}
+        for name, parameter in self.model.named_parameters():
+            if create and parameter.requires_grad and not states[parameter]:
+                states[parameter] = {
+                    "step": torch.zeros((), device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+            if states.get(parameter):
+                out[name] = states[parameter]
+        return out
 
 
-def unpack(training: "Training", tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-    """Put a checkpoint back, all but the random state, which comes last.
-
-    Raises:
-        DataError: the checkpoint is of another model or another version.
-    """
-    try:
-        values = state["counters"]
-        training.counters = Counters(**{f.name: values[f.name] for f in fields(Counters)})
-        training.worker.scaler.load_state_dict(state["scaler"])
-        _copy(weights_of(training.model), tensors, "model.")
-        for name, kept in _optimizer_states(training, create=True):
-            _copy(kept, tensors, f"optimizer.{name}.")
-        training.interval.copy_(tensors["interval"])
-        if training.averaging.moving is not None:
-            _copy(training.averaging.moving, tensors, "ema.")
-        best = {k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")}
-        training.best = best or None
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{training.job.run.path}: the checkpoint does not fit this training ({error}); start"
-            " anew with --fresh"
-        ) from error
-
-
-def restore_random(tensors: dict[str, Tensor], device: torch.device) -> None:
-    """Set the random state of the processor and the device, after everything that could draw."""
-    torch.set_rng_state(tensors["rng.cpu"])
-    if device.type == "cuda" and "rng.cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["rng.cuda"], device)
-
-
-def _optimizer_states(
-    training: "Training", *, create: bool = False
-) -> list[tuple[str, dict[str, Tensor]]]:
-    """The optimiser's tensors by parameter name; with `create`, zeros where there are none yet."""
-    states = training.optimizer.state
-    found = []
-    for name, parameter in training.model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if create and not states[parameter]:
-            states[parameter] = {
-                "step": torch.zeros((), device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
-        if states.get(parameter):
-            found.append((name, states[parameter]))
-    return found
-
-
-def _copy(own: Weights, tensors: dict[str, Tensor], prefix: str) -> None:
+def _copy(live: Weights, tensors: dict[str, Tensor], prefix: str) -> None:
+    """Overwrite live tensors with those stored under the prefix."""
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in live.items():
             stored = tensors[prefix + name]
             if stored.shape != tensor.shape:
                 raise ValueError(f"{prefix}{name} is {list(stored.shape)}")

@@ -5,12 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from attnkit.data.encoded import Encoded
-from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer
+from attnkit.data.preparation import PreparedData
 from attnkit.models import Model
 from attnkit.recipe import schema
 from attnkit.scoring import score
@@ -21,8 +18,8 @@ BATCH_TOKENS = 8192
 """Budget of a decoding batch while training."""
 
 
-class Forced(NamedTuple):
-    """Sums over the target tokens of a split when the right prefix is given."""
+class TeacherForcedSums(NamedTuple):
+    """Sums over the target tokens of a split, each predicted from the reference before it."""
 
     nll: float
     """Plain cross-entropy in nats."""
@@ -47,36 +44,30 @@ class Validator:
     fraction of the time.
     """
 
-    def __init__(
-        self, recipe: schema.Recipe, model: Model, tokenizer: Tokenizer, encoded: Encoded
-    ) -> None:
-        self.recipe, self.tokenizer, self.encoded = recipe, tokenizer, encoded
+    def __init__(self, recipe: schema.Recipe, model: Model, prepared: PreparedData) -> None:
+        self.recipe, self.tokenizer, self.encoded = recipe, prepared.tokenizer, prepared.valid
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self.monitor = recipe.train.monitor
-        self.rows: list[Row] = []
+        decodes = self.monitor not in ("loss", "accuracy")
+        self.rows = list(prepared.corpus.rows("valid")) if decodes else []
 
-    @property
-    def needs_rows(self) -> bool:
-        """Whether the monitor is decoded text, for which `rows` must be set."""
-        return self.monitor not in ("loss", "accuracy")
+    def better(self, value: float, best: float | None) -> bool:
+        """Whether a monitored value is better than the best so far."""
+        lower = self.monitor in ("loss", "ter")
+        return best is None or (value < best if lower else value > best)
 
-    @property
-    def lower_is_better(self) -> bool:
-        """Which way the monitored value improves."""
-        return self.monitor in ("loss", "ter")
-
-    def measure(self, weights: Mapping[str, Tensor]) -> tuple[Forced, float]:
-        """The forced sums and the monitored value of these weights."""
+    def measure(self, weights: Mapping[str, Tensor]) -> tuple[TeacherForcedSums, float]:
+        """The teacher-forced sums and the monitored value of these weights."""
         self.model.load_state_dict(weights, strict=False)
-        device = self.model.output.weight.device
-        result = Forced(*forced(self.model, self.encoded, device=str(device)).sum(0).tolist())
+        device = str(self.model.output.weight.device)
+        sums = TeacherForcedSums(*forced(self.model, self.encoded, device=device).sum(0).tolist())
         if self.monitor == "loss":
-            return result, result.loss
+            return sums, sums.loss
         if self.monitor == "accuracy":
-            return result, 100 * result.correct / max(1.0, result.tokens)
-        return result, self._decoded(device)
+            return sums, 100 * sums.correct / max(1.0, sums.tokens)
+        return sums, self._decoded()
 
-    def _decoded(self, device: torch.device) -> float:
+    def _decoded(self) -> float:
         greedy = self.recipe.search.model_copy(
             update={"method": "greedy", "n_best": 1, "batch_tokens": BATCH_TOKENS}
         )
@@ -86,7 +77,7 @@ class Validator:
             (row.source for row in self.rows),
             greedy,
             max_source=self.recipe.data.max_length,
-            device=device,
+            device=self.model.output.weight.device,
         )
         texts = [answer[0][0] for answer in answers]
         references = [row.references or (row.target,) for row in self.rows]

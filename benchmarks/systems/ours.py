@@ -18,7 +18,7 @@ from attnkit.search import translate
 from attnkit.train.events import Event, ProgressEvent
 from attnkit.train.fit import Training, TrainingJob, fit
 from attnkit.train.memory import keep_freed_memory
-from attnkit.train.signals import Stop
+from attnkit.train.signals import StopSignals
 
 RECIPE = Path(__file__).resolve().parents[1] / "peers.yaml"
 PRECISIONS = ("fp32", "bf16")
@@ -37,7 +37,7 @@ def job(recipe: Recipe, prepared: PreparedData, precision: str, folder: Path) ->
     if run.exists:
         run.clear()
     run = Run.create(path, recipe, name="peers", variant=precision, seed=1)
-    return TrainingJob(recipe, prepared, run, 1, torch.device("cpu"), precision, Stop())
+    return TrainingJob(recipe, prepared, run, 1, torch.device("cpu"), precision, StopSignals())
 
 
 def batches(recipe: Recipe, prepared: PreparedData, folder: Path, count: int) -> list[Any]:

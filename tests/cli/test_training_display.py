@@ -82,10 +82,10 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
         monkeypatch.delenv(name, raising=False)
 
     def run(*words: str, training: Training = good, terminal: Terminal | None = None) -> int:
-        session = types.ModuleType("attnkit.experiment.session")
-        monkeypatch.setattr(session, "train", training, raising=False)
-        monkeypatch.setitem(sys.modules, "attnkit.experiment.session", session)
-        monkeypatch.setattr(attnkit.experiment, "session", session, raising=False)
+        module = types.ModuleType("attnkit.experiment.training")
+        monkeypatch.setattr(module, "train", training, raising=False)
+        monkeypatch.setitem(sys.modules, "attnkit.experiment.training", module)
+        monkeypatch.setattr(attnkit.experiment, "training", module, raising=False)
         monkeypatch.setenv("TERM", "xterm")
         if terminal is not None:
             monkeypatch.setattr(sys, "stderr", terminal)

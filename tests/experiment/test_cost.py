@@ -184,3 +184,17 @@ def test_measuring_leaves_the_random_state_alone(recipe: Recipe, prepared: Prepa
     before = torch.get_rng_state()
     assert cost.pace(recipe, prepared).seconds > 0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_auto_precision_is_the_faster_one(
+    recipe: Recipe, prepared: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_rng_state()
+    chosen, why = cost.choose_precision(recipe, prepared, "cpu", repeats=1)
+    assert chosen in ("fp32", "bf16")
+    assert "bf16 takes" in why
+    assert torch.equal(torch.get_rng_state(), before)
+    clock = iter([0.0, 6.0, 10.0, 14.0, 20.0, 23.0, 30.0, 39.0])  # fp32 6 s and 4 s, bf16 3 s, 9 s
+    monkeypatch.setattr(cost, "_now", lambda device: next(clock))
+    chosen, why = cost.choose_precision(recipe, prepared, "cpu", repeats=2)
+    assert (chosen, why) == ("bf16", "bf16 takes 0.75 of the time of fp32 here")

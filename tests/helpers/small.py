@@ -111,4 +111,4 @@ def digests(folder: Path) -> Iterator[str]:
     last = max(steps, key=lambda path: int(path.name[5:]))
     for path in (run.path / "model.safetensors", last / "tensors.safetensors"):
         yield hashlib.sha256(path.read_bytes()).hexdigest()
-    yield run.log_digest()
+    yield run.log.digest()

@@ -101,4 +101,4 @@ def test_every_layer_is_tried_before_training() -> None:
     )
     recipe = schema.Recipe(task="translation", data=schema.DataConfig(corpus="x"), model=section)
     with pytest.raises(UsageError, match="local: window must be at least 0, got -1"):
-        models.attempt(recipe, "encoder", {"parts": ("dot", {"name": "local", "window": -1})})
+        models.check_options(recipe, "encoder", {"parts": ("dot", {"name": "local", "window": -1})})

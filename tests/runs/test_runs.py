@@ -18,7 +18,7 @@ from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
-from attnkit.recipe import Recipe
+from attnkit.recipe import Recipe, difference
 from attnkit.runs import Run, find_runs
 from attnkit.storage.files import sha256_file
 from attnkit.train import checkpoint
@@ -61,7 +61,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
     """A finished run."""
     run = begin(tmp_path_factory.mktemp("runs") / "seed-1")
     run.write_tokenizer(tokenizer)
-    run.log({"step": 1, "loss": 2.5})
+    run.log.append({"step": 1, "loss": 2.5})
     torch.manual_seed(3)
     run.finish(build(tokenizer).state_dict(), step=1, seconds=0.5, reason="steps")
     run.write_scores("test", ["eins", "", "drei"], {"metrics": {"bleu": {"score": 40.0}}})
@@ -103,7 +103,7 @@ def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
     )
     run = Run.open(path)
     assert run.recipe == RECIPE
-    assert run.changes(RECIPE) == []
+    assert difference(run.recipe, RECIPE) == []
     assert (run.name, run.variant, run.seed) == ("x/toy", "v", 4)
     assert run.exists
     assert not run.finished
@@ -165,9 +165,9 @@ def test_clearing_removes_the_run_and_nothing_else(finished: Run) -> None:
     assert begin(finished.path).recipe == RECIPE
 
 
-def test_a_changed_recipe_is_told_and_can_be_stored(finished: Run) -> None:
+def test_a_changed_recipe_can_be_stored(finished: Run) -> None:
     other = RECIPE.model_copy(update={"train": RECIPE.train.model_copy(update={"steps": 7})})
-    assert finished.changes(other) == ["train.steps: 1000 -> 7"]
+    assert difference(finished.recipe, other) == ["train.steps: 1000 -> 7"]
     finished.replace_recipe(other)
     assert Run.open(finished.path).recipe == other
     assert finished.recipe == other
@@ -352,21 +352,21 @@ def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
 def test_the_log_is_cut_back_to_a_step_and_goes_on(tmp_path: Path) -> None:
     run = begin(tmp_path)
     path = tmp_path / "metrics.jsonl"
-    run.truncate_log(None)
+    run.log.truncate(None)
     for step in range(1, 6):
-        run.log({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
-    unbroken, digest = path.read_bytes(), run.log_digest()
+        run.log.append({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
+    unbroken, digest = path.read_bytes(), run.log.digest()
     with open(path, "ab") as file:
         file.write(b'{"step": 6, "lo')
-    assert len(run.records()) == 5
-    run.truncate_log(3)
-    assert [record["step"] for record in run.records()] == [1, 2, 3]
+    assert len(run.log.records()) == 5
+    run.log.truncate(3)
+    assert [record["step"] for record in run.log.records()] == [1, 2, 3]
     for step in range(4, 6):
-        run.log({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
+        run.log.append({"step": step, "loss": 1 / step, "grad_norm": float("inf")})
     assert path.read_bytes() == unbroken
-    assert run.log_digest() == digest
-    assert run.records()[0] == {"step": 1, "loss": 1.0, "grad_norm": None}
-    run.truncate_log(None)
+    assert run.log.digest() == digest
+    assert run.log.records()[0] == {"step": 1, "loss": 1.0, "grad_norm": None}
+    run.log.truncate(None)
     assert path.read_bytes() == b""
 
 
@@ -374,35 +374,35 @@ def test_the_digest_of_the_log_ignores_the_clock_alone(tmp_path: Path) -> None:
     runs = [begin(tmp_path / str(number)) for number in range(3)]
     for run, seconds, loss in zip(runs, (1.5, 2.5, 2.5), (4.0, 4.0, 4.1), strict=True):
         clock = {"seconds": seconds, "valid_seconds": seconds, "tokens_per_second": 1 / seconds}
-        run.log({"step": 1, "loss": loss, **clock, "peak_bytes": int(seconds)})
-    first, second, third = (run.log_digest() for run in runs)
+        run.log.append({"step": 1, "loss": loss, **clock, "peak_bytes": int(seconds)})
+    first, second, third = (run.log.digest() for run in runs)
     assert first == second != third
 
 
 def test_a_damaged_line_of_the_log_is_named(tmp_path: Path) -> None:
     run = begin(tmp_path)
     for step in range(1, 5):
-        run.log({"step": step})
+        run.log.append({"step": step})
     path = tmp_path / "metrics.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], "{broken", *lines[3:], ""]))
     with pytest.raises(DataError, match=r"metrics\.jsonl:3: not valid JSON.*remove the line"):
-        run.truncate_log(4)
+        run.log.truncate(4)
     path.write_text('{"step": true}\n')
     with pytest.raises(DataError, match=r"metrics\.jsonl:1: has no whole-number step"):
-        run.records()
+        run.log.records()
     with pytest.raises(TypeError):
-        run.log({"loss": 1.0})
+        run.log.append({"loss": 1.0})
 
 
 def test_a_full_disk_under_the_log_is_an_error_that_resume_mends(tmp_path: Path) -> None:
     run = begin(tmp_path)
-    run.log({"step": 1})
+    run.log.append({"step": 1})
     with pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left"):
-        Run(tmp_path, Faulty(2, **FAULTS["disk full"])).log({"step": 2})
-    run.truncate_log(1)
-    run.log({"step": 2})
-    assert [record["step"] for record in run.records()] == [1, 2]
+        Run(tmp_path, Faulty(2, **FAULTS["disk full"])).log.append({"step": 2})
+    run.log.truncate(1)
+    run.log.append({"step": 2})
+    assert [record["step"] for record in run.log.records()] == [1, 2]
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -458,10 +458,10 @@ def test_runs_are_found_in_every_kind_of_folder_in_order(root: Path) -> None:
     assert list(keys(find_runs([root / "b/c/v/seed-10", str(root)]))) == every
 
 
-def test_unfinished_runs_are_passed_over_with_a_note(root: Path) -> None:
+def test_unfinished_runs_are_skipped_with_a_note(root: Path) -> None:
     notes: list[str] = []
     find_runs([root], note=notes.append)
-    assert notes == [f"{root}/b/c/w/seed-1: training is not finished; passed over"]
+    assert notes == [f"{root}/b/c/w/seed-1: training is not finished; skipped"]
     with pytest.raises(MissingInputError, match=r"no finished run is here \(1 unfinished\)"):
         find_runs([root / "b" / "c" / "w"])
 

@@ -1,9 +1,11 @@
 """State that is not trained (random directions, counts) in 16-bit training and in averages."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from attnkit.attention import Mask
+from attnkit.data.batch import Batch
 from attnkit.layers import MultiHead
 from attnkit.recipe.schema import TrainConfig
 from attnkit.train.averaging import Averaging
@@ -28,8 +30,9 @@ def test_what_a_16_bit_copy_counts_and_draws_is_the_masters() -> None:
     before = model.layer.mechanism.projection.clone()
     worker = GradientWorker(model, "bf16")
     ids = torch.tensor([[1, 2, 3]])
+    batch = Batch(None, ids, ids, np.zeros(1, dtype=np.int64), 3)
     for _ in range(2):
-        worker.backward(worker.losses(None, ids, ids, 0.0).total, 3)
+        worker.backward(worker.losses(batch, 0.0).total, 3)
     assert int(model.layer.mechanism.calls) == 2
     assert model.layer.mechanism.projection.dtype == torch.float32
     assert not torch.equal(model.layer.mechanism.projection, before)

@@ -26,7 +26,7 @@ from attnkit.train.events import (
     ValidatedEvent,
 )
 from attnkit.train.fit import Training, fit
-from attnkit.train.precision import GradientWorker, choose
+from attnkit.train.precision import GradientWorker
 
 EPOCH = 5  # updates of one batch in an epoch of the small corpus
 
@@ -92,7 +92,7 @@ def test_resuming_a_checkpoint_made_after_the_last_one_repeats_no_log_line(
     events = run_through(job(tmp_path, recipe))
     started = next(event for event in events if isinstance(event, StartedEvent))
     assert started.resumed_from == stop
-    steps = [record["step"] for record in Run.open(tmp_path / "run").records()]
+    steps = [record["step"] for record in Run.open(tmp_path / "run").log.records()]
     assert steps == [3, 5, 6, 9, 10, 12, 12]
 
 
@@ -115,7 +115,7 @@ def test_four_batches_of_eight_give_the_gradient_of_one_of_thirty_two(tmp_path: 
         tokens = sum(batch.tokens for batch in batches)
         total = 0.0
         for batch in batches:
-            found = worker.losses(batch.source, batch.input, batch.output, 0.1)
+            found = worker.losses(batch, 0.1)
             worker.backward(found.total, tokens)
             total += found.nll.item()
         losses.append(total / tokens)
@@ -136,7 +136,7 @@ def test_short_floats_give_nearly_the_gradient_of_float32(
     norms = []
     for kind in ("fp32", precision):
         worker = GradientWorker(model, kind)
-        found = worker.losses(whole.source, whole.input, whole.output, 0.1)
+        found = worker.losses(whole, 0.1)
         worker.backward(found.total, whole.tokens)
         scale = worker.scaler.get_scale() if worker.scaler.is_enabled() else 1.0
         norms.append(torch.cat([p.grad.flatten() / scale for p in model.parameters()]))
@@ -301,19 +301,8 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_only(tmp_path: Path) -> Non
     path.write_bytes(content)
     events = run_through(job(tmp_path, recipe))
     note = next(event for event in events if isinstance(event, NoteEvent))
-    assert "going on from step 5, 3 steps are repeated" in note.text
+    assert "resuming from step 5, 3 steps are repeated" in note.text
     assert list(digests(tmp_path)) == list(digests(whole))
-
-
-def test_auto_precision_measures_and_leaves_the_weights_alone(tmp_path: Path) -> None:
-    model, whole, _ = whole_and_parts(tmp_path)
-    model = model.float()
-    before = [p.detach().clone() for p in model.parameters()]
-    chosen, why = choose(model, [(whole.source, whole.input, whole.output)], repeats=1)
-    assert chosen in ("fp32", "bf16")
-    assert why
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert all(p.grad is None for p in model.parameters())
 
 
 def test_events_are_plain_json_with_an_event_key(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ def test_loss_and_gradients_equal_the_plain_composition(
     plain = F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(fused.total, plain)
     torch.testing.assert_close(fused.nll, F.cross_entropy(logits, targets, reduction="sum"))
-    assert fused.correct.item() == (logits.argmax(-1) == targets).sum().item()
     scale = 0.37
     ours = torch.autograd.grad(fused.total * scale, (hidden, weight))
     theirs = torch.autograd.grad(plain * scale, (hidden, weight))

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from attnkit.train.signals import Stop
+from attnkit.train.signals import StopSignals
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -21,7 +21,7 @@ def send(number: int) -> None:
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_recorded_and_the_work_goes_on(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with Stop() as stop:
+    with StopSignals() as stop:
         assert stop.requested is None
         send(number)
         assert stop.requested == number.name
@@ -30,7 +30,7 @@ def test_a_signal_is_recorded_and_the_work_goes_on(number: signal.Signals) -> No
 
 def test_the_first_signal_names_the_reason() -> None:
     heard: list[str] = []
-    with Stop(heard.append) as stop:
+    with StopSignals(heard.append) as stop:
         send(signal.SIGTERM)
         send(signal.SIGINT)
         send(signal.SIGTERM)
@@ -40,7 +40,7 @@ def test_the_first_signal_names_the_reason() -> None:
 
 def test_a_second_interrupt_leaves_at_once_with_130() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    with Stop():
+    with StopSignals():
         send(signal.SIGINT)
         with pytest.raises(SystemExit) as exit_info:
             send(signal.SIGINT)
@@ -51,8 +51,8 @@ def test_a_second_interrupt_leaves_at_once_with_130() -> None:
 def test_a_third_interrupt_leaves_even_when_the_second_was_swallowed() -> None:
     program = """
 import signal
-from attnkit.train.signals import Stop
-with Stop():
+from attnkit.train.signals import StopSignals
+with StopSignals():
     for _ in range(3):
         try:
             signal.raise_signal(signal.SIGINT)
@@ -68,7 +68,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
     """A run under nohup must survive the end of its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Stop() as stop:
+        with StopSignals() as stop:
             send(signal.SIGHUP)
             assert stop.requested is None
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -78,7 +78,7 @@ def test_an_ignored_signal_stays_ignored() -> None:
 
 def test_handlers_are_given_back_after_an_error() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    with pytest.raises(ZeroDivisionError), Stop():
+    with pytest.raises(ZeroDivisionError), StopSignals():
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
@@ -87,7 +87,7 @@ def test_outside_the_main_thread_it_does_nothing() -> None:
     seen: list[object] = []
 
     def work() -> None:
-        with Stop() as stop:
+        with StopSignals() as stop:
             seen.append(stop.requested)
 
     before = signal.getsignal(signal.SIGTERM)
@@ -101,8 +101,8 @@ def test_outside_the_main_thread_it_does_nothing() -> None:
 def test_a_forked_child_dies_of_the_signal_as_usual() -> None:
     program = """
 import os, signal
-from attnkit.train.signals import Stop
-with Stop() as stop:
+from attnkit.train.signals import StopSignals
+with StopSignals() as stop:
     child = os.fork()
     if not child:
         signal.raise_signal(signal.SIGTERM)
@@ -115,6 +115,6 @@ with Stop() as stop:
 
 
 def test_a_signal_from_another_process_arrives_too() -> None:
-    with Stop() as stop:
+    with StopSignals() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.requested == "SIGTERM"

@@ -122,19 +122,19 @@ def _follow(
     from attnkit.show.training_board import Board
     from attnkit.show.training_board import BoardRun as Line
     from attnkit.train import events
-    from attnkit.train.signals import Stop
+    from attnkit.train.signals import StopSignals
 
     board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs), since=time.monotonic())
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     scored = None
-    # Signals are heard from here on; the session, which takes over, is slow to import.
-    with Stop(screen.notice) as stop, screen:
+    # Signals are recorded from here on; what follows is slow to import.
+    with StopSignals(screen.notice) as stop, screen:
         try:
-            from attnkit.experiment import session
+            from attnkit.experiment import training
 
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            for event in session.train(file, **options, notice=screen.notice):
+            for event in training.train(file, **options, notice=screen.notice):
                 screen.show(event)
                 scored = event if isinstance(event, events.ScoredEvent) else scored
         except (MemoryError, RuntimeError) as error:

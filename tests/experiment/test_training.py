@@ -7,7 +7,7 @@ import pytest
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, MissingInputError
-from attnkit.experiment.session import train
+from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile
 from attnkit.runs import Run
 from attnkit.train.events import Event
@@ -40,7 +40,7 @@ def test_a_fresh_start_without_data_leaves_the_old_run(
     session(tmp_path)
     before = files(tmp_path)
     monkeypatch.setattr(
-        "attnkit.experiment.session.prepare", lambda *_, **__: _raise(MissingInputError("no data"))
+        "attnkit.experiment.training.prepare", lambda *_, **__: _raise(MissingInputError("no data"))
     )
     with pytest.raises(MissingInputError, match="no data"):
         session(tmp_path, fresh=True)
@@ -93,7 +93,8 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
     """What came first decided for those that say auto, without a measurement."""
     asked = []
     monkeypatch.setattr(
-        "attnkit.experiment.session.choose", lambda *_: asked.append(1) or ("fp32", "measured")
+        "attnkit.experiment.cost.choose_precision",
+        lambda *_: asked.append(1) or ("fp32", "measured"),
     )
     folder = write_corpus(tmp_path)
     kinds = {"fixed": "bf16", "free": "auto", "other": "auto"}
@@ -109,5 +110,5 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
 
 def test_a_validation_that_is_not_finite_is_a_training_that_diverged(tmp_path: Path) -> None:
     """It ended with code 65, "its weights are damaged", when validation came before an update."""
-    with pytest.raises(DivergedError, match=r"^step 1: the validation.*lower train\.lr"):
+    with pytest.raises(DivergedError, match=r"^step 1: .* in the validation; .*lower train\.lr"):
         session(tmp_path, lr=1e30, warmup=1, valid_every=1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attnkit.errors import UnavailableError
-from attnkit.train.logs import Tensorboard
+from attnkit.train.tensorboard import Tensorboard
 
 RECORD = {"step": 7, "loss": 2.5, "lr": 1e-3, "monitor": "bleu"}
 

@@ -1,0 +1,307 @@
+"""All variants and seeds of a recipe: trained in turn, resumed or skipped, then scored together."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnkit.data.preparation import PreparedData, check_splits, prepare
+from attnkit.device import pick_device
+from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
+from attnkit.experiment import cost
+from attnkit.nbce import question_sets
+from attnkit.recipe import Recipe, RecipeFile, difference, digest
+from attnkit.runs import Run, plugins
+from attnkit.scoring import Entry, side_by_side
+from attnkit.scoring.evaluation import baselines, comparison, evaluate
+from attnkit.train import events
+from attnkit.train.events import Event, NoteEvent
+from attnkit.train.fit import TrainingJob, fit
+from attnkit.train.memory import keep_freed_memory, release_freed_memory
+from attnkit.train.signals import StopSignals
+
+AFTER_TRAINING = ("eval.", "search.", "contexts.")
+"""Keys of a recipe that may change after training: runs are scored again, not trained again."""
+NOTE_EVERY = 2.0
+"""Seconds between notes on a long preparation."""
+
+
+def train(
+    file: RecipeFile,
+    *,
+    variants: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    out: Path,
+    fresh: bool = False,
+    allow_change: bool = False,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    offline: bool = False,
+    notice: Callable[[str], object] | None = None,
+) -> Iterator[Event]:
+    """Train unfinished runs, skip finished ones, score all of them; yields what happens.
+
+    Args:
+        file: a loaded recipe.
+        variants: some of its variants; all when None.
+        seeds: instead of the recipe's seeds.
+        out: root of the run directories.
+        fresh: start over where there is a run.
+        allow_change: resume a run whose recipe has changed.
+        device: auto, cpu, cuda, cuda:1, ...
+        data_dir: where corpora are; $ATTNKIT_DATA when None.
+        offline: never download.
+        notice: called with the name of the first signal when it comes; see `StopSignals`.
+
+    Raises:
+        RecipeError: a run was trained by another recipe.
+        StoppedError: a signal came; the state is saved.
+        AttnkitError: whatever the data, the run directory or the training raise.
+    """
+    with StopSignals(notice) as stop:
+        place = torch.device(pick_device(device))
+        if place.type == "cpu":
+            keep_freed_memory()
+        experiment = Experiment(file, out, place, data_dir, offline, fresh, allow_change, stop)
+        runs = []
+        for name, recipe in file.variants.items():
+            if variants is not None and name not in variants:
+                continue
+            for seed in dict.fromkeys(seeds or recipe.train.seeds):
+                settings = recipe.train.model_copy(update={"seeds": (seed,)})
+                run = Run(Run.find(out, file.name, name, seed))
+                with run.lock() as warning:
+                    if warning:
+                        yield NoteEvent(warning, variant=name, seed=seed)
+                    one = recipe.model_copy(update={"train": settings})
+                    for event in experiment.train(run, one, name, seed):
+                        yield replace(event, variant=name, seed=seed)
+                runs.append(run)
+                release_freed_memory()
+        yield from experiment.score(runs)
+
+
+@dataclass
+class Experiment:
+    """What all trainings of one command share, and the steps that each of them takes."""
+
+    file: RecipeFile
+    out: Path
+    device: torch.device
+    data_dir: Path | None
+    offline: bool
+    fresh: bool
+    allow_change: bool
+    stop: StopSignals
+    data: dict[str, PreparedData] = field(default_factory=dict)
+    precision: str | None = None
+    """What `precision: auto` means for all of them, once it is chosen."""
+
+    def train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
+        """One variant with one seed: skipped, resumed or trained from the start.
+
+        An existing run stays as it is until the data is at hand and, with a changed recipe, until
+        the checkpoint has turned out to fit it.
+        """
+        resumes = run.exists and not self.fresh
+        changes: list[str] = []
+        if resumes:
+            run = Run.open(run.path)
+            changes = self._changes(run, recipe)
+            if run.finished and not _of_weights(changes):
+                yield from _accept(run, recipe, changes)
+                yield events.SkippedEvent("already trained")
+                return
+        prepared = yield from self._prepared(recipe)
+        if resumes:
+            yield from self._check_resumption(run, prepared)
+        else:
+            run = yield from self._create(run, recipe, prepared, variant, seed)
+        precision: str = recipe.train.precision
+        if precision == "auto":
+            precision = str(run.manifest["precision"])
+            self.precision = self.precision or precision
+        job = TrainingJob(recipe, prepared, run, seed, self.device, precision, self.stop)
+        for event in fit(job):
+            if isinstance(event, events.StartedEvent):
+                yield from _accept(run, recipe, changes)
+                run.update(parameters=event.parameters, precision=precision)
+            yield event
+
+    def _create(
+        self, run: Run, recipe: Recipe, prepared: PreparedData, variant: str, seed: int
+    ) -> Generator[Event, None, Run]:
+        """A new run; with --fresh it replaces an existing one."""
+        precision = yield from self._precision(prepared, recipe, run)
+        if self.fresh:
+            run.clear()
+        run = Run.create(
+            run.path,
+            recipe,
+            name=self.file.name,
+            variant=variant,
+            seed=seed,
+            hashes={
+                "recipe": digest(recipe),
+                "data": prepared.digest,
+                "tokenizer": prepared.tokenizer.digest,
+            },
+            device=str(self.device),
+            threads=torch.get_num_threads(),
+            precision=precision,
+            baseline=self.file.baseline,
+        )
+        run.write_tokenizer(prepared.tokenizer)
+        return run
+
+    def _changes(self, run: Run, recipe: Recipe) -> list[str]:
+        """How the recipe differs from that of an existing run.
+
+        Raises:
+            RecipeError: so that it would train another model, and --allow-change is not given.
+        """
+        changes = difference(run.recipe, recipe) + plugins.changed(run.manifest)
+        refused = _of_weights(changes)
+        if refused and not self.allow_change:
+            raise RecipeError(
+                f"{run.path}: was trained by another recipe ({'; '.join(refused)}); use --fresh to"
+                " start over, --allow-change to resume it, or another --out"
+            )
+        return changes
+
+    def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
+        """Refuse other data; a note where the result cannot be bit-identical."""
+        if run.manifest.get("hashes", {}).get("data") != prepared.digest:
+            raise DataError(
+                f"{run.path}: the data or the tokenizer is not what this run began with; restore"
+                " it, or start over with --fresh"
+            )
+        threads = torch.get_num_threads()
+        before = (run.manifest.get("device"), run.manifest.get("threads"))
+        if before != (str(self.device), threads):
+            yield NoteEvent(
+                f"started on {before[0]} with {before[1]} threads, resumes on {self.device} with"
+                f" {threads}: the result will not be bit-identical to an uninterrupted training"
+            )
+
+    def _precision(
+        self, prepared: PreparedData, recipe: Recipe, run: Run
+    ) -> Generator[Event, None, str]:
+        """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
+        if recipe.train.precision != "auto":
+            return recipe.train.precision
+        self.precision = self.precision or self._precision_of_others(run)
+        if self.precision is None:
+            self.precision, why = cost.choose_precision(recipe, prepared, str(self.device))
+            yield NoteEvent(f"precision: {self.precision} ({why})")
+        return self.precision
+
+    def _precision_of_others(self, run: Run) -> str | None:
+        """What earlier runs of this recipe chose on such a device."""
+        root = self.out.joinpath(*self.file.name.split("/"))
+        for path in sorted(root.glob("*/seed-*/manifest.json")):
+            if path.parent == run.path:
+                continue
+            with suppress(AttnkitError):
+                manifest = Run.open(path.parent).manifest
+                recipe = self.file.variants.get(str(manifest.get("variant")))
+                chosen = recipe is not None and recipe.train.precision == "auto"
+                if chosen and manifest.get("device") == str(self.device):
+                    return str(manifest["precision"])
+        return None
+
+    def _prepared(self, recipe: Recipe) -> Generator[Event, None, PreparedData]:
+        """The data, prepared once for all variants that share it, with notes on the progress."""
+        parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
+        key = "\n".join((*parts, *recipe.eval.splits))
+        if key not in self.data:
+            self.data[key] = yield from self._prepare(recipe)
+            yield events.PreparedEvent(tuple(self.data[key].reports))
+        return self.data[key]
+
+    def _prepare(self, recipe: Recipe) -> Generator[Event, None, PreparedData]:
+        """Run `prepare` in a thread, so that progress is reported and a signal obeyed meanwhile."""
+        messages: queue.Queue[Any] = queue.Queue()
+
+        def progress(stage: str, done: int, total: int | None) -> None:
+            self._obey("while preparing the data; run the same command again")
+            messages.put(f"{stage}: {done:,}" + (f" of {total:,}" if total else ""))
+
+        def work() -> None:
+            try:
+                where: Any = {"data_dir": self.data_dir, "offline": self.offline}
+                check_splits(recipe, **where, progress=progress)
+                messages.put(prepare(recipe, **where, progress=progress))
+            except BaseException as error:  # handed to the caller's thread, which raises it
+                messages.put(error)
+
+        threading.Thread(target=work, daemon=True).start()
+        reported = time.monotonic()
+        while True:
+            message = messages.get()
+            if isinstance(message, PreparedData):
+                return message
+            if isinstance(message, BaseException):
+                raise message
+            if time.monotonic() - reported > NOTE_EVERY:
+                reported = time.monotonic()
+                yield NoteEvent(f"preparing {message}", passing=True)
+
+    def _obey(self, when: str) -> None:
+        """Raise StoppedError where a signal has come."""
+        if self.stop.requested:
+            raise StoppedError(f"stopped by {self.stop.requested} {when}")
+
+    def score(self, runs: Sequence[Run]) -> Iterator[Event]:
+        """Decode and score every run, and put them side by side."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            self._obey("while scoring; the trainings are done; run the same command again to score")
+
+        runs, entries = [Run.open(run.path) for run in runs], list[Entry]()
+        for run in runs:
+            recipe = run.recipe
+            text = f"scoring {', '.join(recipe.eval.splits)}"
+            yield NoteEvent(text, passing=True, variant=run.variant, seed=run.seed)
+            score = question_sets.evaluate if recipe.task == "question-answering" else evaluate
+            entries += score(
+                run,
+                recipe.eval.splits,
+                recipe.eval,
+                device=str(self.device),
+                data_dir=self.data_dir,
+                offline=self.offline,
+                progress=progress,
+            )
+        trained = {run.variant for run in runs}
+        baseline = self.file.baseline if self.file.baseline in trained else None
+        recipe = runs[0].recipe
+        splits, metrics, resamples = recipe.eval.splits, recipe.eval.metrics, recipe.eval.bootstrap
+        if recipe.task == "question-answering":
+            result = side_by_side(entries, baselines(entries, baseline), resamples=resamples)
+        else:
+            result = comparison(
+                runs, splits, metrics=metrics, baseline=baseline, resamples=resamples
+            )
+        yield events.ScoredEvent(**result)
+
+
+def _of_weights(changes: Sequence[str]) -> list[str]:
+    """The changes of a recipe that concern weights, not scores alone."""
+    return [line for line in changes if not line.startswith(AFTER_TRAINING)]
+
+
+def _accept(run: Run, recipe: Recipe, changes: Sequence[str]) -> Iterator[Event]:
+    """Store a changed recipe in its run."""
+    if changes:
+        run.replace_recipe(recipe)
+        run.update(hashes={"recipe": digest(recipe)})
+        if _of_weights(changes):
+            run.update(finished=None)
+        yield NoteEvent(f"{run.path}: recipe changed: {'; '.join(changes)}")
