@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import ATTENTION, USED, Built, told_key
+from attnkit.recipe.build import ATTENTION, USED, Built, key_as_written
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, ModelConfig, Recipe
@@ -93,7 +93,7 @@ def check_attention(
             key = next((key for key in keys if key in built.given), keys[1])
             setting = built.given.get(key)
             place = setting.node.place if setting else start
-            problems.add(place, told_key(key, setting) if setting else key, text)
+            problems.add(place, key_as_written(key, setting) if setting else key, text)
 
 
 def _refused(facts: Facts, role: str, recipe: Recipe, attempt: Attempt) -> Iterator[Objection]:

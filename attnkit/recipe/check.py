@@ -26,38 +26,16 @@ class Fault(NamedTuple):
 
 def check(built: Built, problems: Problems, start: Position) -> None:
     """Note everything that does not fit together; `start` is the place of defaults."""
-    for fault in list(_available(built)) or _misfits(built):
+    for fault in (fault for rule in RULES for fault in rule(built)):
         keys: list[Key] = [tuple(key.split(".")) for key in fault.keys]
         place, key = built.place(*keys) or (start, keys[0])
         problems.add(place, key, fault.text)
 
 
-def _misfits(built: Built) -> Iterator[Fault]:
-    for rule in RULES:
-        yield from rule(built)
-
-
-def _available(built: Built) -> Iterator[Fault]:
-    recipe = built.recipe
-    later = "not available in this version"
-    if recipe.task == "classification":
-        yield Fault(
-            ("task",), f"classification is {later}; use translation, summarization or dialogue"
-        )
-    if recipe.train.objective in ("masked", "span-corruption"):
-        text = f"{recipe.train.objective} is {later}; use seq2seq, or causal for language-modeling"
-        yield Fault(("train.objective",), text)
-    if recipe.train.init is not None:
-        yield Fault(("train.init",), f"starting from another run is {later}; remove it")
-    if recipe.model.shape == "encoder":
-        text = f"encoder alone serves masked modelling and classification, which are {later}"
-        yield Fault(("model.shape",), f"{text}; use encoder-decoder or decoder")
-
-
 def _task(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
-    pairs = task in ("translation", "summarization", "dialogue", "question-answering")
+    pairs = task != "language-modeling"
     if task == "language-modeling" and shape == "encoder-decoder":
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
         yield Fault(("model.shape", "task"), text)
@@ -243,7 +221,7 @@ def _model(built: Built) -> Iterator[Fault]:
         if stack not in used and layers:
             text = f"a model of shape {model.shape} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
-        elif stack == ("encoder" if model.shape == "encoder" else "decoder") and not layers:
+        elif stack == "decoder" and not layers:
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
     for role in ("encoder", "decoder", "cross"):
         if role not in used and getattr(model.attention, role) != AttentionConfig():
