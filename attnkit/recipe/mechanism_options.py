@@ -34,7 +34,10 @@ _entropy_fields: dict[str, Any] = {
     for name, kind in get_type_hints(EntropyScale).items()
 }
 _EntropyScale = create_model(
-    "EntropyScale", __config__=ConfigDict(extra="forbid"), **_entropy_fields
+    "EntropyScale",
+    __config__=ConfigDict(extra="forbid"),
+    __doc__="How scores grow with the number of keys.",
+    **_entropy_fields,
 )
 _TYPES: dict[str, Any] = {
     "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
