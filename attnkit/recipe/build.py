@@ -109,7 +109,8 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
     if key[:2] != ATTENTION:
         if key == SEEDS and isinstance(node, Scalar) and "," not in node.text:
             raise Refused(node.place, _seeds(node))
-        return read(node, field_type(key), field_at(key).get_default())
+        field = field_at(key)
+        return read(node, field_type(key), None if field.is_required() else field.default)
     role = settings.get(key[:3])
     word = role.node.text if role and isinstance(role.node, Scalar) else AttentionConfig().name
     known = word in mechanism_registry.names()
