@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017) as encoder-decoder, decoder, or encoder."""
+"""The Transformer (Vaswani et al. 2017) as encoder-decoder or decoder."""
 
 import math
 
@@ -76,7 +76,7 @@ class Stack(nn.Module):
 
 
 class Transformer(Model):
-    """Encoder-decoder, decoder or encoder, by `shape`."""
+    """Encoder-decoder or decoder, by `shape`."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__()
@@ -91,13 +91,10 @@ class Transformer(Model):
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
         two = model.shape == "encoder-decoder"
         embed = (model.positions, max_length, model.dropout)
-        self.encoder = self.decoder = None
-        self.embed_source = Embedding(source, *embed) if model.shape != "decoder" else None
-        self.embed_target = Embedding(target, *embed) if model.shape != "encoder" else None
-        if model.shape != "decoder":
-            self.encoder = stack(model, "encoder", max_length, rotary)
-        if model.shape != "encoder":
-            self.decoder = stack(model, "decoder", max_length, rotary, cross=two)
+        self.embed_source = Embedding(source, *embed) if two else None
+        self.embed_target = Embedding(target, *embed)
+        self.encoder = stack(model, "encoder", max_length, rotary) if two else None
+        self.decoder = stack(model, "decoder", max_length, rotary, cross=two)
         self.output = Linear(model.width, sizes[1], bias=False)
         if model.tie == "none":
             nn.init.normal_(self.output.weight, std=model.width**-0.5)
@@ -129,8 +126,6 @@ class Transformer(Model):
             return self._advance_decoder(ids, real, Decode(state.moving, known))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
-        assert self.decoder is not None
-        assert self.embed_target is not None
         states, seen = state.moving
         valid, memory, memory_states = state.fixed
         total = seen.shape[1] + ids.shape[1]
@@ -149,11 +144,9 @@ class Transformer(Model):
     def hidden(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T W"]:
-        """See `Model.hidden`.  An encoder answers its source; the others answer `ids`."""
+        """See `Model.hidden`."""
         if ids is None:
-            if self.shape != "encoder" or source is None:
-                raise ValueError(f"a model of shape {self.shape} needs target ids")
-            return self.encode(source)[0]
+            raise ValueError(f"a model of shape {self.shape} needs target ids")
         if self.encoder is None and source is not None:
             both = torch.cat((source, ids), 1)
             valid = torch.cat((source != PAD, torch.ones_like(ids, dtype=torch.bool)), 1)
@@ -179,8 +172,6 @@ class Transformer(Model):
         Where state.fixed is None rows have pads at their ends at most, which no real token looks
         back at; mechanisms then need not look for pads.
         """
-        if self.decoder is None or self.embed_target is None:
-            raise ValueError(f"a model of shape {self.shape} cannot decode")
         states, seen = state.moving
         if isinstance(seen, Seen):
             seen = seen.add(fresh)
@@ -198,9 +189,8 @@ class Transformer(Model):
         return x, Decode((states, valid), state.fixed)
 
     def _limit(self) -> int | None:
-        tables = self.embed_target is not None and self.embed_target.table is not None
-        parts = [] if self.decoder is None else list(self.decoder.modules())
-        limits = [part.limit for part in parts if isinstance(part, Attention)]
+        tables = self.embed_target.table is not None
+        limits = [part.limit for part in self.decoder.modules() if isinstance(part, Attention)]
         found = [limit for limit in limits if isinstance(limit, int)]
         return min(found + [self.length] * tables, default=None)
 

@@ -31,7 +31,7 @@ class ScoreOptions(NamedTuple):
     residual_scores: bool | Literal["mean"] = False
     """Add the scores of the layers before (RealFormer): their running sum (true), or its mean."""
     entropy_scale: bool | EntropyScale = False
-    """Multiply the scores by log n / log 512, n the number of allowed keys; or by `EntropyScale`."""
+    """Multiply the scores by log n / log 512, n the number of allowed keys."""
     score_noise: float = 0.0
     """Standard deviation of Gaussian noise added to the scores in training."""
     key_norm: bool = False
