@@ -143,8 +143,6 @@ class Captor:
             if target is not None
         }
         free = [row for row in range(len(texts)) if row not in found]
-        if self.reader.shape == "encoder":
-            return [ModelInput(source, [], []) for source in sources]
         lines = [first + row for row in free]
         answers = self.reader.answered([sources[row] for row in free], spec, lines)
         found |= dict(zip(free, answers, strict=True))

@@ -78,11 +78,9 @@ class InputReader:
         """A reading with a given output, as text or as ids without BOS and EOS.
 
         Raises:
-            UsageError: the target is empty, or the model has no decoder.
+            UsageError: the target is empty.
             DataError: it is longer than the model reads.
         """
-        if self.shape == "encoder":
-            raise UsageError("a model of shape encoder writes nothing: leave the target out")
         side = self.tokenizer.target
         output = side.encode([target])[0] if isinstance(target, str) else [int(i) for i in target]
         if not output:

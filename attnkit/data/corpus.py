@@ -16,6 +16,7 @@ from attnkit.data.location import Places, Progress
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
+from attnkit.recipe.data_rules import SPLITS, data_faults, files_of, format_of
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.input import check_file
@@ -23,7 +24,6 @@ from attnkit.text import nearest, quoted
 
 VERSION = 1
 """Raised when the same files and options would give other rows."""
-SPLITS = ("train", "valid", "test")
 Languages = tuple[str | None, str | None]
 
 
@@ -92,21 +92,15 @@ class Corpus(ABC):
     ) -> "Corpus":  # fmt: skip
         """See `open`."""
         causal = task == "language-modeling"
-        named = [split for split in SPLITS if getattr(data, split) is not None]
         folder, cache = _data_folder(data_dir), cache or cache_dir()
+        for fault in data_faults(data, task):
+            raise RecipeError(f"{fault.keys[0]}: {fault.text}")
         if data.corpus is None:
-            if not named:
-                raise RecipeError("data: give a corpus, or files by train, valid and test")
-            return _own_files(data, task, named, folder, cache)
-        if named:
-            raise RecipeError(f"data.{named[0]}: give a corpus or files, not both")
-        if data.format != "auto":
-            raise RecipeError("data.format: only for files of your own, a corpus knows its format")
+            return _own_files(data, causal, folder, cache)
         card = corpus_cards.load(data.corpus)
         languages = _languages(card, data, causal)
         if card.format == "generated":
             return _Generated(card, languages, data, causal)
-        _no_size(data)
         places = Places(card, folder, cache, offline=offline, progress=progress)
         return _Files(
             card.name, languages, _card_parts(card, languages), data, causal,
@@ -345,34 +339,14 @@ def _data_folder(data_dir: Path | None) -> Path | None:
     return chosen
 
 
-def _no_size(data: DataConfig) -> None:
-    if data.size is not None:
-        raise RecipeError(
-            "data.size: only generated corpora have a size; data.rows keeps fewer rows"
-        )
-
-
 def _languages(card: corpus_cards.Card, data: DataConfig, causal: bool) -> Languages:
-    """The languages of source and target, checked against the card."""
-    known = ", ".join(card.languages)
-    for key, word in (("source", data.source), ("target", data.target)):
-        if word is not None and word not in card.languages:
-            near = nearest(word, card.languages)
-            hint = f"did you mean {near}? " if near else ""
-            raise RecipeError(f"data.{key}: {hint}{card.name} has {known}, not {quoted(word)}")
-    if causal and data.source is not None:
-        raise RecipeError("data.source: a language model has no source; name data.target alone")
+    """The languages of source and target; a card without a choice gives its own."""
+    source, target = data.source, data.target
     if card.task != "translation":
-        first = card.languages[0]
-        return None if causal else data.source or first, data.target or first
-    if card.format == "generated" and data.source is data.target is None:
-        return None if causal else card.languages[0], card.languages[1]
-    for key, word in (("source", data.source), ("target", data.target)):
-        if word is None and not (causal and key == "source"):
-            raise RecipeError(f"data.{key}: {card.name} has {known}: say which is the {key}")
-    if data.source == data.target:
-        raise RecipeError(f"data.target: {data.target} is the source too; choose among {known}")
-    return data.source, data.target
+        source, target = source or card.languages[0], target or card.languages[0]
+    elif source is target is None:
+        source, target = card.languages[:2]
+    return None if causal else source, target
 
 
 def _card_fields(card: corpus_cards.Card, languages: Languages) -> tuple[str, str]:
@@ -397,43 +371,20 @@ def _card_parts(card: corpus_cards.Card, languages: Languages) -> dict[str, list
     }
 
 
-def _own_files(
-    data: DataConfig, task: str, named: Sequence[str], folder: Path | None, cache: Path
-) -> Corpus:
+def _own_files(data: DataConfig, causal: bool, folder: Path | None, cache: Path) -> Corpus:
     """The corpus in the files that the section names."""
-    _no_size(data)
-    causal = task == "language-modeling"
-    splits = {split: [_own_part(data, task, split, folder)] for split in named}
+    splits = {}
+    for split in SPLITS:
+        if names := files_of(data, split):
+            files = tuple(_own_path(f"data.{split}", name, folder) for name in names)
+            splits[split] = [SplitPart(format_of(names, data.format), files)]
     fields = (data.source or "source", data.target or ("text" if causal else "target"))
-    first = next(iter(splits.values()))[0].files[0]
-    assert isinstance(first, Path)
-    name = first.name.partition(".")[0] or first.name
+    first = Path(files_of(data, next(iter(splits)))[0]).name
+    name = first.partition(".")[0] or first
     return _Files(
         name, (data.source, data.target), splits, data, causal,
         fields=fields, cache=cache, places=None,
     )  # fmt: skip
-
-
-def _own_part(data: DataConfig, task: str, split: str, folder: Path | None) -> SplitPart:
-    """The file or files of one split, with their format."""
-    value = getattr(data, split)
-    names = (value,) if isinstance(value, str) else tuple(value)
-    key = f"data.{split}"
-    kind: str = data.format
-    if kind == "auto":
-        stem = names[0].removesuffix(".gz") if names else ""
-        single = "jsonl" if stem.endswith((".jsonl", ".ndjson", ".json")) else "plain"
-        kind = "lines" if len(names) == 2 else single
-    if len(names) != (2 if kind == "lines" else 1):
-        wanted = "two aligned files, [source, target]" if kind == "lines" else "one file"
-        raise RecipeError(f"{key}: format {kind} reads {wanted}; {len(names)} are named")
-    if task == "language-modeling" and kind == "lines":
-        raise RecipeError(f"{key}: language modelling reads one file, plain text or JSONL")
-    if task != "language-modeling" and kind == "plain":
-        raise RecipeError(
-            f"{key}: {task} needs pairs: two aligned files, [source, target], or one .jsonl file"
-        )
-    return SplitPart(kind, tuple(_own_path(key, name, folder) for name in names))
 
 
 def _own_path(key: str, name: str, folder: Path | None) -> Path:

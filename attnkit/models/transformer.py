@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017) as encoder-decoder, decoder, or encoder."""
+"""The Transformer (Vaswani et al. 2017) as encoder-decoder or decoder."""
 
 import math
 
@@ -108,7 +108,7 @@ class Stack(nn.Module):
 
 
 class Transformer(Model):
-    """Encoder-decoder, decoder or encoder, by `shape`."""
+    """Encoder-decoder or decoder, by `shape`."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__()
@@ -122,14 +122,11 @@ class Transformer(Model):
             nn.init.zeros_(table.weight[PAD])
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
         embed = (model.positions, max_length, model.dropout)
-        self.encoder = self.decoder = None
-        self.embed_source = Embedding(source, *embed) if model.shape != "decoder" else None
-        self.embed_target = Embedding(target, *embed) if model.shape != "encoder" else None
-        if model.shape != "decoder":
-            self.encoder = Stack(model, "encoder", max_length, rotary, cross=False)
-        if model.shape != "encoder":
-            cross = model.shape == "encoder-decoder"
-            self.decoder = Stack(model, "decoder", max_length, rotary, cross=cross)
+        two = model.shape == "encoder-decoder"
+        self.embed_source = Embedding(source, *embed) if two else None
+        self.embed_target = Embedding(target, *embed)
+        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if two else None
+        self.decoder = Stack(model, "decoder", max_length, rotary, cross=two)
         self.output = Linear(model.width, sizes[1], bias=False)
         if model.tie == "none":
             nn.init.normal_(self.output.weight, std=model.width**-0.5)
@@ -160,8 +157,6 @@ class Transformer(Model):
             return self._advance_decoder(ids, fresh, Decode(state.moving, () if pads else None))
         if real is not None:
             raise ValueError("targets of a model with a source are not padded")
-        assert self.decoder is not None
-        assert self.embed_target is not None
         states, seen = state.moving
         valid, memory, memory_states = state.fixed
         total = seen.shape[1] + ids.shape[1]
@@ -180,11 +175,9 @@ class Transformer(Model):
     def hidden(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T W"]:
-        """See `Model.hidden`: states of the source for an encoder, of `ids` for the others."""
+        """See `Model.hidden`."""
         if ids is None:
-            if self.shape != "encoder" or source is None:
-                raise ValueError(f"a model of shape {self.shape} needs target ids")
-            return self.encode(source)[0]
+            raise ValueError(f"a model of shape {self.shape} needs target ids")
         if self.encoder is None and source is not None:
             both = torch.cat((source, ids), 1)
             valid = torch.cat((source != PAD, torch.ones_like(ids, dtype=torch.bool)), 1)
@@ -210,8 +203,6 @@ class Transformer(Model):
         Where state.fixed is None, rows have pads at their ends at most, which no real token
         attends to; mechanisms then need not look for pads.
         """
-        if self.decoder is None or self.embed_target is None:
-            raise ValueError(f"a model of shape {self.shape} cannot decode")
         states, seen = state.moving
         if isinstance(seen, CachePositions):
             seen = seen.add(fresh)
@@ -229,11 +220,50 @@ class Transformer(Model):
         return x, Decode((states, valid), state.fixed)
 
     def _limit(self) -> int | None:
-        """Most target tokens: of a table of positions, or of a mechanism with one weight each."""
-        limits = []
-        for part in () if self.decoder is None else self.decoder.modules():
-            if isinstance(part, Attention) and isinstance(part.limit, int):
-                limits.append(part.limit)
-        if self.embed_target is not None and self.embed_target.table is not None:
-            limits.append(self.length)
-        return min(limits, default=None)
+        tables = self.embed_target.table is not None
+        limits = [part.limit for part in self.decoder.modules() if isinstance(part, Attention)]
+        found = [limit for limit in limits if isinstance(limit, int)]
+        return min(found + [self.length] * tables, default=None)
+
+
+def stack(
+    model: schema.ModelConfig,
+    role: str,
+    max_length: int,
+    rotary: Rotary | None,
+    cross: bool = False,
+) -> Stack:
+    """The blocks of an encoder or decoder."""
+    causal = role == "decoder"
+
+    def attention(chosen: schema.AttentionConfig, depth: int, other: bool) -> MultiHead:
+        return MultiHead.build(
+            chosen.name,
+            model.width,
+            model.heads,
+            max_length,
+            cross=other,
+            depth=depth,
+            causal=causal and not other,
+            rotary=None if other else rotary,
+            bias=model.bias,
+            **chosen.options(),
+        )
+
+    blocks = [
+        Block(
+            model.width,
+            attention(getattr(model.attention, role), depth, False),
+            attention(model.attention.cross, depth, True) if cross else None,
+            FeedForward(model.width, model.ff, model.activation, model.dropout),
+            model.norm,
+            model.dropout,
+        )
+        for depth in range(getattr(model.layers, role))
+    ]
+    bias: Alibi | Relative | None = None
+    if model.positions == "alibi":
+        bias = Alibi(model.heads)
+    elif model.positions == "relative":
+        bias = Relative(model.heads, causal)
+    return Stack(blocks, model.width, model.norm, bias)

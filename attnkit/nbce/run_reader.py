@@ -12,7 +12,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import UsageError
 from attnkit.models.base import CachePositions, Decode, Model
 from attnkit.nbce.reader import BATCH_TOKENS, SPLIT, CausalReader, ContextReader, Kept, PromptRow
-from attnkit.recipe.capability import apart
+from attnkit.recipe.capability import window_obstacle
 
 if TYPE_CHECKING:
     from attnkit.runs import Run
@@ -22,14 +22,8 @@ GAP = " "
 
 
 def open_run(run: "Run", device: str = "cpu") -> ContextReader:
-    """The reader of a finished run.
-
-    Raises:
-        UsageError: the model has no decoder.
-    """
+    """The reader of a finished run."""
     model, tokenizer = run.model(device), run.tokenizer()
-    if model.shape == "encoder":
-        raise UsageError(f"{run.path}: a model of shape encoder cannot generate")
     name = str(run.path)
     if model.shape == "decoder":
         pairs = run.recipe.task != "language-modeling"
@@ -134,7 +128,7 @@ class LanguageModelReader(RunReader, CausalReader):
 def _apart(model: Model) -> str:
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
     for part in model.modules():
-        if isinstance(part, Attention) and (why := apart(part)):
+        if isinstance(part, Attention) and (why := window_obstacle(part)):
             return why
     return ""
 

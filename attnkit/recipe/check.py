@@ -5,59 +5,29 @@ and the reason with a way out.  Nothing here reads data or imports torch.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import USED, Built
+from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.problems import Key, Position, Problems
-from attnkit.recipe.schema import AttentionConfig, ContextsConfig, DataConfig, Recipe
+from attnkit.recipe.schema import AttentionConfig, ContextsConfig
 from attnkit.recipe.settings import field_at
-from attnkit.text import nearest, quoted
-
-if TYPE_CHECKING:
-    from attnkit.recipe.corpus_cards import Card
-
-
-class Fault(NamedTuple):
-    """Two or more keys that do not go together; the first that was set is blamed."""
-
-    keys: tuple[str, ...]
-    text: str
+from attnkit.text import quoted
 
 
 def check(built: Built, problems: Problems, start: Position) -> None:
     """Note everything that does not fit together; `start` is the place of defaults."""
-    for fault in list(_available(built)) or _misfits(built):
+    for fault in (fault for rule in RULES for fault in rule(built)):
         keys: list[Key] = [tuple(key.split(".")) for key in fault.keys]
         place, key = built.place(*keys) or (start, keys[0])
         problems.add(place, key, fault.text)
 
 
-def _misfits(built: Built) -> Iterator[Fault]:
-    for rule in RULES:
-        yield from rule(built)
-
-
-def _available(built: Built) -> Iterator[Fault]:
-    recipe = built.recipe
-    later = "not available in this version"
-    if recipe.task == "classification":
-        yield Fault(
-            ("task",), f"classification is {later}; use translation, summarization or dialogue"
-        )
-    if recipe.train.objective in ("masked", "span-corruption"):
-        text = f"{recipe.train.objective} is {later}; use seq2seq, or causal for language-modeling"
-        yield Fault(("train.objective",), text)
-    if recipe.train.init is not None:
-        yield Fault(("train.init",), f"starting from another run is {later}; remove it")
-    if recipe.model.shape == "encoder":
-        text = f"encoder alone serves masked modelling and classification, which are {later}"
-        yield Fault(("model.shape",), f"{text}; use encoder-decoder or decoder")
-
-
 def _task(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
-    pairs = task in ("translation", "summarization", "dialogue", "question-answering")
+    pairs = task != "language-modeling"
     if task == "language-modeling" and shape == "encoder-decoder":
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
         yield Fault(("model.shape", "task"), text)
@@ -118,107 +88,13 @@ def _questions(built: Built) -> Iterator[Fault]:
 
 
 def _data(built: Built) -> Iterator[Fault]:
-    data, task = built.recipe.data, built.recipe.task
-    paths = {name: getattr(data, name) for name in ("train", "valid", "test")}
-    given = [name for name, value in paths.items() if value is not None]
-    if data.corpus is not None:
-        for name in given:
-            text = (
-                f"{quoted(data.corpus)} brings its own splits; to read files, set data.corpus=null"
-            )
-            yield Fault((f"data.{name}",), text)
-    else:
-        yield from _paths(data, given)
-    for name in given:
-        files = (paths[name],) if isinstance(paths[name], str) else paths[name]
-        yield from _files(f"data.{name}", files, data.format, task)
-    if data.source is not None and task == "language-modeling":
-        text = "a language model has no source; name data.target alone"
-        yield Fault(("data.source",), text)
-    elif data.source is not None and data.source == data.target and task == "translation":
-        text = f"source and target are both {data.source}; name two"
-        yield Fault(("data.target", "data.source"), text)
-
-
-def _corpus(built: Built) -> Iterator[Fault]:
-    # known by name only: cards describe corpora and import nothing heavy
-    from attnkit.recipe import corpus_cards
-
-    data, task = built.recipe.data, built.recipe.task
-    if data.corpus is None:
-        return
-    if data.corpus not in corpus_cards.names():
-        close = nearest(data.corpus, corpus_cards.names())
-        hint = f"did you mean {close}?" if close else "`attnkit recipe list --corpora` lists them"
-        yield Fault(("data.corpus",), f"no corpus is called {quoted(data.corpus)}; {hint}")
-        return
-    card = corpus_cards.load(data.corpus)
-    if task not in (card.task, "language-modeling"):
-        yield Fault(("task", "data.corpus"), f"{card.name} is for {card.task}, not for {task}")
-    if data.size is not None and card.format != "generated":
-        text = "only generated corpora have a size; data.rows keeps fewer rows"
-        yield Fault(("data.size",), text)
-    if data.format != "auto":
-        yield Fault(("data.format",), "is for files of your own; a corpus knows its format")
-    yield from _languages(data, task, card)
-    for split in built.recipe.eval.splits:
-        if split not in card.splits:
-            text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
-            yield Fault(("eval.splits",), text)
-
-
-def _languages(data: DataConfig, task: str, card: "Card") -> Iterator[Fault]:
-    known = ", ".join(card.languages)
-    silent = card.format == "generated" and data.source is data.target is None
-    wanted = () if silent else ("target",) if task == "language-modeling" else ("source", "target")
-    for key in ("source", "target"):
-        word = getattr(data, key)
-        if word is not None and word not in card.languages:
-            text = f"{card.name} has {known}, got {quoted(word)}"
-            yield Fault((f"data.{key}",), text)
-        elif word is None and card.task == "translation" and key in wanted:
-            text = f"{card.name} has {known}; say which is the {key} by data.{key}"
-            yield Fault((f"data.{key}", "data.corpus"), text)
-
-
-def _paths(data: Any, given: list[str]) -> Iterator[Fault]:
-    if not given:
-        text = "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"
-        yield Fault(("data",), text)
-        return
-    for name in ("train", "valid"):
-        if name not in given:
-            text = f"data.{given[0]} needs data.{name} beside it; name its file"
-            yield Fault((f"data.{given[0]}",), text)
-    if data.size is not None:
-        yield Fault(("data.size",), "is for embedded corpora; use `data.rows` to keep fewer rows")
-
-
-def _files(key: str, files: tuple[str, ...], form: str, task: str) -> Iterator[Fault]:
-    if any("\0" in name or not name for name in files):
-        yield Fault((key,), "a path must be the name of a file")
-    elif not 1 <= len(files) <= 2:
-        yield Fault((key,), f"must be one file, or two aligned files, got {len(files)}")
-    elif task == "language-modeling" and len(files) == 2:
-        yield Fault((key,), "language-modeling reads one file, got two aligned files")
-    elif form == "lines" and len(files) == 1:
-        text = "`data.format: lines` reads two aligned files [source, target]; name both"
-        yield Fault((key,), text)
-    elif form in ("jsonl", "plain") and len(files) == 2:
-        yield Fault((key,), f"`data.format: {form}` reads one file, got two")
-    elif task == "question-answering" and not (len(files) == 1 and _holds_pairs(files[0], form)):
-        text = "questions with contexts are read from one .jsonl file; name one"
-        yield Fault((key,), text)
-    elif task != "language-modeling" and len(files) == 1 and not _holds_pairs(files[0], form):
-        text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl file"
-        yield Fault((key,), text)
-
-
-def _holds_pairs(name: str, form: str) -> bool:
-    """Whether one file is read as JSONL."""
-    return form == "jsonl" or (
-        form == "auto" and name.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
-    )
+    data = built.recipe.data
+    yield from data_faults(data, built.recipe.task)
+    named = [split for split in SPLITS if getattr(data, split) is not None]
+    for split in ("train", "valid"):
+        if data.corpus is None and named and split not in named:
+            text = f"data.{named[0]} needs data.{split} beside it; name its file"
+            yield Fault((f"data.{named[0]}",), text)
 
 
 def _model(built: Built) -> Iterator[Fault]:
@@ -243,7 +119,7 @@ def _model(built: Built) -> Iterator[Fault]:
         if stack not in used and layers:
             text = f"a model of shape {model.shape} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
-        elif stack == ("encoder" if model.shape == "encoder" else "decoder") and not layers:
+        elif stack == "decoder" and not layers:
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
     for role in ("encoder", "decoder", "cross"):
         if role not in used and getattr(model.attention, role) != AttentionConfig():
@@ -309,16 +185,22 @@ def _search(built: Built) -> Iterator[Fault]:
             yield Fault((f"search.{name}", "search.method"), text)
 
 
-def _split_names(built: Built) -> Iterator[Fault]:
-    recipe: Recipe = built.recipe
-    if recipe.data.corpus is not None or None in (recipe.data.train, recipe.data.valid):
-        return
-    for name in recipe.eval.splits:
-        if name not in ("train", "valid", "test"):
-            yield Fault(("eval.splits",), f"names {quoted(name)}; it can be train, valid or test")
-        elif getattr(recipe.data, name) is None:
-            yield Fault(("eval.splits",), f"names {name}, but there is no data.{name}")
+def _splits(built: Built) -> Iterator[Fault]:
+    data, asked = built.recipe.data, built.recipe.eval.splits
+    if data.corpus in corpus_cards.names():
+        card = corpus_cards.load(str(data.corpus))
+        for split in asked:
+            if split not in card.splits:
+                text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
+                yield Fault(("eval.splits",), text)
+    elif data.train is not None and data.valid is not None:
+        for split in asked:
+            if split not in SPLITS:
+                text = f"names {quoted(split)}; it can be train, valid or test"
+                yield Fault(("eval.splits",), text)
+            elif getattr(data, split) is None:
+                yield Fault(("eval.splits",), f"names {split}, but there is no data.{split}")
 
 
-RULES = (_task, _questions, _data, _corpus, _model, _train, _lists, _search, _split_names)
+RULES = (_task, _questions, _data, _model, _train, _lists, _search, _splits)
 """Rules for one recipe, in the order of its sections."""

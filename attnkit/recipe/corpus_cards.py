@@ -139,11 +139,8 @@ def load(name: str) -> Card:
         RecipeError: there is no such card; the nearest name is given.
     """
     if name not in names():
-        near = nearest(name, names())
-        hint = f"did you mean {near}? " if near else ""
-        raise RecipeError(
-            f"data.corpus: unknown corpus {quoted(name)}; {hint}`attnkit recipe list --corpora` "
-            "lists them; files of your own go by data.train, data.valid and data.test"
-        )
+        close = nearest(name, names())
+        hint = f"did you mean {close}?" if close else "`attnkit recipe list --corpora` lists them"
+        raise RecipeError(f"no corpus is called {quoted(name)}; {hint}")
     text = (files("attnkit.data") / "cards" / f"{name}.yaml").read_text("utf-8")
     return Card.model_validate({"name": name, **yaml.safe_load(text)})

@@ -55,8 +55,7 @@ def digest(recipe: Recipe) -> str:
 def _plain(value: Any) -> Any:
     """A recipe as mappings, lists and scalars; an attention place without options is its word."""
     if isinstance(value, AttentionConfig):
-        options = {name: _plain(option) for name, option in value.options().items()}
-        return {"name": value.name, **options} if options else value.name
+        value = value.as_written()
     if isinstance(value, Section):
         return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, Mapping):

@@ -3,17 +3,12 @@
 `recipes/recipe.schema.json` is what `json_schema` returns; `attnkit recipe schema` prints it.
 """
 
-import ast
-from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from attnkit.recipe import mechanism_registry, schema
+from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.mechanism_options import annotation
+from attnkit.recipe.mechanism_options import option_type
 from attnkit.recipe.schema import Layers, Recipe
-from attnkit.recipe.settings import ROLES, all_keys
 
 Json = dict[str, Any]
 
@@ -22,21 +17,13 @@ def json_schema() -> Json:
     """The schema of a recipe file: the sections with their shorthands, variants and extends."""
     root = Recipe.model_json_schema()
     parts: Json = root["$defs"]
-    docs = descriptions()
-    for name, part in parts.items():
-        part["description"] = docs[name].pop("")
-        for key, text in docs[name].items():
-            part["properties"][key]["description"] = text
-        part.pop("title", None)
     _shorthands(parts)
-    for part in [root, *parts.values()]:
-        for field in part.get("properties", {}).values():
-            _tidy(field)
+    _tidy(root)
     sections: Json = root["properties"]
     parts["Variant"] = {
         "type": "object",
         "description": "Overrides: sections, or dotted keys such as train.lr.",
-        "properties": sections | {".".join(key): _at(parts, key) for key in _dotted_keys()},
+        "properties": sections | _dotted(parts, sections),
         "additionalProperties": False,
     }
     about = {
@@ -60,22 +47,6 @@ def json_schema() -> Json:
     }
 
 
-def descriptions() -> dict[str, dict[str, str]]:
-    """Class -> key -> docstring, read from the schema's source; the class's own has the key ""."""
-    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
-    found: dict[str, dict[str, str]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef):
-            texts = {"": ast.get_docstring(node) or ""}
-            for item, after in zip(node.body, node.body[1:], strict=False):
-                if isinstance(item, ast.AnnAssign) and isinstance(after, ast.Expr):
-                    assert isinstance(item.target, ast.Name)
-                    assert isinstance(after.value, ast.Constant)
-                    texts[item.target.id] = str(after.value.value)
-            found[node.name] = texts
-    return found
-
-
 def _shorthands(parts: Json) -> None:
     """What may be written instead of a full mapping."""
     known = [mechanism_registry.facts(word) for word in mechanism_registry.names()]
@@ -83,25 +54,29 @@ def _shorthands(parts: Json) -> None:
     alone = [f.word for f in single if not any(o.required for o in f.options.values())]
     parts["Mechanism"] = {
         "description": "A mechanism that is not made of others; a part of interleaved layers.",
-        "anyOf": [{"enum": alone}, *map(_mechanism, single)],
+        "anyOf": [{"enum": alone}, *(_mechanism(facts, parts) for facts in single)],
     }
-    composites = [_mechanism(facts) for facts in known if facts.composite]
+    mixable = [mechanism_registry.part(f.word, "mixture") for f in single if f.mixable]
+    parts["Part"] = {
+        "description": "A part of a mixture.",
+        "anyOf": [
+            {"enum": [facts.word for facts in mixable]},
+            *(_mechanism(facts, parts) for facts in mixable),
+        ],
+    }
+    composites = [_mechanism(facts, parts) for facts in known if facts.composite]
     parts["AttentionConfig"] = {
         "description": parts["AttentionConfig"]["description"],
         "anyOf": [{"$ref": "#/$defs/Mechanism"}, *composites],
     }
-    parts["Part"] = _part()
     one = {"$ref": "#/$defs/AttentionConfig"}
     model: Json = parts["ModelConfig"]["properties"]
-    roles = {
-        "type": "object",
-        "properties": dict.fromkeys(ROLES, one),
-        "additionalProperties": False,
+    model["attention"] = {
+        "description": model["attention"]["description"],
+        "anyOf": [one, {"$ref": "#/$defs/Roles"}],
     }
-    model["attention"] = {"description": model["attention"]["description"], "anyOf": [one, roles]}
-    del parts["Roles"]
-    number = parts["Layers"]["properties"][next(iter(Layers.model_fields))]
-    both = {key: value for key, value in number.items() if key not in ("title", "default")}
+    layers = parts["Layers"]["properties"]["encoder"]
+    both = {key: layers[key] for key in layers if key not in ("title", "description", "default")}
     model["layers"] = {
         "description": model["layers"]["description"],
         "anyOf": [both, {"$ref": "#/$defs/Layers"}],
@@ -109,60 +84,51 @@ def _shorthands(parts: Json) -> None:
     }
 
 
-def _mechanism(facts: Facts) -> Json:
-    """A mechanism with its options."""
+def _mechanism(facts: Facts, parts: Json) -> Json:
+    """A mechanism with its options; types that have a name are added to `parts`."""
+    properties: Json = {"name": {"const": facts.word}}
+    for name, option in facts.options.items():
+        if name == facts.composite:
+            item = {"$ref": "#/$defs/Mechanism" if facts.layered else "#/$defs/Part"}
+            properties[name] = {"type": "array", "items": item, "minItems": 2}
+            continue
+        kind = option_type(option.annotation).json_schema()
+        parts |= kind.pop("$defs", {})
+        properties[name] = kind if option.required else {**kind, "default": option.default}
     required = [name for name, option in facts.options.items() if option.required]
     return {
         "type": "object",
         "description": facts.doc.partition("\n")[0],
-        "properties": {
-            "name": {"const": facts.word},
-            **{name: _option(facts, name) for name in facts.options},
-        },
+        "properties": properties,
         "required": ["name", *required],
         "additionalProperties": False,
     }
 
 
-def _option(facts: Facts, name: str) -> Json:
-    option = facts.options[name]
-    if name == facts.composite:
-        item = {"$ref": "#/$defs/Mechanism" if facts.layered else "#/$defs/Part"}
-        return {"type": "array", "items": item, "minItems": 2}
-    kind = TypeAdapter(annotation(option.annotation)).json_schema()
-    return kind if option.required else {**kind, "default": option.default}
+def _dotted(parts: Json, sections: Json) -> Json:
+    """The schemas of dotted keys, such as train.lr."""
+    groups = {name: field["$ref"].rpartition("/")[2] for name, field in sections.items()
+              if "$ref" in field}  # fmt: skip
+    groups |= {"model.layers": "Layers", "model.attention": "Roles"}
+    return {
+        f"{group}.{key}": schema
+        for group, part in groups.items()
+        for key, schema in parts[part]["properties"].items()
+    }
 
 
-def _part() -> Json:
-    """A part of a mixture."""
-    able = [word for word in mechanism_registry.names() if mechanism_registry.facts(word).mixable]
-    each = [_mechanism(mechanism_registry.part(word, "mixture")) for word in able]
-    return {"description": "A part of a mixture.", "anyOf": [{"enum": able}, *each]}
-
-
-def _dotted_keys() -> list[tuple[str, ...]]:
-    groups = [("model", "layers"), ("model", "attention")]
-    return groups + [key for key in all_keys() if len(key) > 1]
-
-
-def _at(parts: Json, key: tuple[str, ...]) -> Json:
-    """The schema of a dotted key."""
-    names = {name: field.annotation.__name__ for name, field in Recipe.model_fields.items()
-             if isinstance(field.annotation, type)}  # fmt: skip
-    part: Json = parts[names[key[0]]]["properties"][key[1]]
-    if len(key) == 2:
-        return part
-    if key[1] == "layers":
-        number: Json = parts["Layers"]["properties"][key[2]]
-        return number
-    return {"$ref": "#/$defs/AttentionConfig"}
-
-
-def _tidy(field: Json) -> None:
+def _tidy(part: Json) -> None:
     """Drop what an editor cannot use: titles made from names, defaults of whole sections."""
-    field.pop("title", None)
-    if "$ref" in field:
-        field.pop("default", None)
+    if isinstance(part.get("title"), str):
+        del part["title"]
+    if "$ref" in part:
+        part.pop("default", None)
+    if isinstance(part.get("description"), str):
+        part["description"] = " ".join(part["description"].split())
+    for inner in part.values():
+        for item in inner if isinstance(inner, list) else [inner]:
+            if isinstance(item, dict):
+                _tidy(item)
 
 
 def _text(description: str) -> Json:

@@ -77,17 +77,18 @@ def load(
     base, document = _inherit(document, path, problems)
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
     common, own = _by_variant([parse_override(text) for text in overrides], variants, problems)
-    chosen = [change.node for change in common if change.key == ("baseline",)]
+    baselines = [change.node for change in common if change.key == ("baseline",)]
+    common = [change for change in common if change.key != ("baseline",)]
     tables = {}
     for variant, given in variants.items():
         problems.variant = variant
         settings = base.copy()
         settings.put((), given.place, given.node)
-        for change in [c for c in common if c.key != ("baseline",)] + own.get(variant, []):
+        for change in common + own.get(variant, []):
             settings.put(*change)
         tables[variant] = settings
     built = _build(tables, problems, document.settings.place, attempt)
-    baseline = _baseline([document.baseline, *chosen][-1], list(variants), problems)
+    baseline = _baseline([document.baseline, *baselines][-1], list(variants), problems)
     problems.stop(len(variants))
     return RecipeFile(
         name=name,
@@ -102,10 +103,17 @@ def load_resolved(path: Path) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it.
 
     Types and ranges are checked; what fits together is not checked again, because the run exists.
+    `train.init: null`, which earlier versions wrote, is ignored.
+
     Raises RecipeError, MissingInputError.
     """
     problems = Problems()
     root = read_file(path)
+    _, train = root.fields.get("train", (root.place, root))
+    if isinstance(train, Mapping) and "init" in train.fields:
+        _, init = train.fields["init"]
+        if isinstance(init, Scalar) and init.null:
+            del train.fields["init"]
     settings = Settings(problems)
     settings.put((), root.place, root)
     built = build(settings, problems, root.place)
@@ -134,24 +142,17 @@ def parse_override(text: str) -> Override:
 def _split(root: Mapping, problems: Problems) -> Document:
     """Part the keys about the file from the settings."""
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
-    extends, variants, baseline = (
-        root.fields[name][1] if name in root.fields else None for name in FILE_KEYS
-    )
-    return Document(
-        Mapping(root.place, settings),
-        extends,
-        None if variants is None else _variants(variants, problems),
-        baseline,
-    )
+    extends, variants, baseline = (root.fields.get(name, (None, None))[1] for name in FILE_KEYS)
+    named = None if variants is None else _variants(variants, problems)
+    return Document(Mapping(root.place, settings), extends, named, baseline)
 
 
 def _variants(node: Node, problems: Problems) -> dict[str, Override]:
     """The variants of a file, which may be none."""
-    if isinstance(node, Scalar) and node.null:
-        return {}
     if not isinstance(node, Mapping):
-        text = f"must hold names with their overrides, got {written(node)}"
-        problems.add(node.place, ("variants",), text)
+        if not (isinstance(node, Scalar) and node.null):
+            text = f"must hold names with their overrides, got {written(node)}"
+            problems.add(node.place, ("variants",), text)
         return {}
     if len(node.fields) > MOST_VARIANTS:
         text = f"{len(node.fields)} variants are too many; {MOST_VARIANTS} is the most"

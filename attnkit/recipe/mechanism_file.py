@@ -19,10 +19,7 @@ _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 """The class that every mechanism derives from."""
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
-_MODIFIERS = (_PACKAGE / "recipe" / "score_options.py", "ScoreOptions")
-"""The options that every scored mechanism takes."""
-
-
+_SCORE_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "ScoreOptions")
 _BEYOND_SCORES = ("allowed", "forward")
 """Methods by which a scored mechanism is more than its scores."""
 
@@ -84,13 +81,15 @@ class Facts:
     @property
     def source(self) -> str:
         """What follows "Source:" up to the end of that paragraph; empty where it is missing."""
-        found = re.search(r"\b[Ss]ource:\s+(.*?)(?:\n\s*\n|\Z)", self.doc, re.DOTALL)
-        return " ".join(found[1].split()) if found else ""
+        return self._paragraph(r"\b[Ss]ource:")
 
     @property
     def worked(self) -> str:
         """The paragraph after "Worked number:"; empty where it is missing."""
-        found = re.search(r"^Worked number:\s+(.*?)(?:\n\s*\n|\Z)", self.doc, re.DOTALL | re.M)
+        return self._paragraph(r"^Worked number:")
+
+    def _paragraph(self, start: str) -> str:
+        found = re.search(rf"{start}\s+(.*?)(?:\n\s*\n|\Z)", self.doc, re.DOTALL | re.MULTILINE)
         return " ".join(found[1].split()) if found else ""
 
 
@@ -104,6 +103,19 @@ class _Class(NamedTuple):
     def key(self) -> tuple[Path, str]:
         return self.path, self.node.name
 
+    def method(self, name: str) -> ast.FunctionDef | None:
+        """A method that the class itself defines."""
+        methods = (item for item in self.node.body if isinstance(item, ast.FunctionDef))
+        return next((method for method in methods if method.name == name), None)
+
+    def attributes(self) -> Iterator[tuple[str, ast.expr | None, ast.expr | None]]:
+        """Name, annotation and value of its class attributes."""
+        for item in self.node.body:
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                yield item.target.id, item.annotation, item.value
+            elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
+                yield item.targets[0].id, None, item.value
+
 
 def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     """The facts of a mechanism's file.
@@ -112,17 +124,29 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     mechanism, and where a fact or a default is not a literal.
     """
     chain = _chain(path)
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for found in reversed(chain):
-        known |= _literals(found)
-    options = next((_keywords(found) for found in chain if _constructor(found.node)), {})
+        facts |= {
+            name: _literal(found.path, name, value)
+            for name, _, value in found.attributes()
+            if name in _FACTS and value is not None
+        }
+    constructors = ((found.path, found.method("__init__")) for found in chain)
+    file, constructor = next((pair for pair in constructors if pair[1]), (path, None))
+    options = {}
+    if constructor:
+        given = constructor.args
+        for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+            options[argument.arg] = _option(file, argument.arg, argument.annotation, default)
     scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
     if scored is not None:
-        options |= _fields(_class(*_MODIFIERS))
-        own = [_method(found.node, name) for found in chain[:scored] for name in _BEYOND_SCORES]
-        known["mixable"] = not any(own) and not known.get("composite")
+        modifiers = _lookup(*_SCORE_OPTIONS)
+        for name, annotation, default in modifiers.attributes() if modifiers else ():
+            options[name] = _option(_SCORE_OPTIONS[0], name, annotation, default)
+        more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
+        facts["mixable"] = not any(more) and not facts.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""
-    return Facts(word=word, path=path, doc=doc, origin=origin, options=options, **known)
+    return Facts(word=word, path=path, doc=doc, origin=origin, options=options, **facts)
 
 
 def mechanism_class(path: Path) -> str:
@@ -147,11 +171,6 @@ def _tree(path: Path) -> ast.Module:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _class(path: Path, name: str) -> _Class:
-    """A class that a file of attnkit is known to have."""
-    return next(c for c in _classes(path) if c.node.name == name)
-
-
 def _classes(path: Path) -> list[_Class]:
     return [_Class(path, node) for node in _tree(path).body if isinstance(node, ast.ClassDef)]
 
@@ -168,7 +187,9 @@ def _chain(path: Path) -> list[_Class]:
         raise UsageError(f"{path}:1: no mechanism: the file has no class; {advice}")
     chain = [classes[-1]]
     while chain[-1].key != _ROOT:
-        above = next((c for c in _bases(chain[-1]) if c not in chain), None)
+        names = (base.id for base in chain[-1].node.bases if isinstance(base, ast.Name))
+        bases = (_lookup(chain[-1].path, name) for name in names)
+        above = next((base for base in bases if base and base not in chain), None)
         if above is None:
             node = classes[-1].node
             raise UsageError(f"{path}:{node.lineno}: class {node.name} is no mechanism; {advice}")
@@ -176,15 +197,8 @@ def _chain(path: Path) -> list[_Class]:
     return chain
 
 
-def _bases(found: _Class) -> Iterator[_Class]:
-    """The base classes that the same file or a file of attnkit defines."""
-    for base in found.node.bases:
-        if isinstance(base, ast.Name) and (above := _lookup(found.path, base.id, 8)):
-            yield above
-
-
-def _lookup(path: Path, name: str, steps: int) -> _Class | None:
-    """A class by its name in a file, followed through at most so many imports."""
+def _lookup(path: Path, name: str, steps: int = 8) -> _Class | None:
+    """A class by its name in a file, followed through so many imports of attnkit at most."""
     for known in _classes(path):
         if known.node.name == name:
             return known
@@ -200,18 +214,6 @@ def _lookup(path: Path, name: str, steps: int) -> _Class | None:
     return None
 
 
-def _literals(found: _Class) -> dict[str, Any]:
-    """The class attributes that are facts."""
-    values = {}
-    for item in found.node.body:
-        if not isinstance(item, ast.Assign | ast.AnnAssign) or item.value is None:
-            continue
-        target = item.targets[0] if isinstance(item, ast.Assign) else item.target
-        if isinstance(target, ast.Name) and target.id in _FACTS:
-            values[target.id] = _literal(found.path, target.id, item.value)
-    return values
-
-
 _FACTS = {*Facts.__dataclass_fields__} - {"word", "path", "doc", "origin", "options", "mixable"}
 
 
@@ -223,36 +225,6 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
             f"{path}:{node.lineno}: {name} must be a literal (such as True, 8 or 'T*S'), because"
             f" the file is read without running it, got {ast.unparse(node)}"
         ) from None
-
-
-def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
-    return _method(node, "__init__")
-
-
-def _method(node: ast.ClassDef, name: str) -> ast.FunctionDef | None:
-    for item in node.body:
-        if isinstance(item, ast.FunctionDef) and item.name == name:
-            return item
-    return None
-
-
-def _keywords(found: _Class) -> dict[str, Option]:
-    """The keyword-only arguments of a class's constructor."""
-    constructor = _constructor(found.node)
-    assert constructor is not None
-    given = constructor.args
-    return {
-        argument.arg: _option(found.path, argument.arg, argument.annotation, default)
-        for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    }
-
-
-def _fields(found: _Class) -> dict[str, Option]:
-    return {
-        item.target.id: _option(found.path, item.target.id, item.annotation, item.value)
-        for item in found.node.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    }
 
 
 def _option(path: Path, name: str, annotation: ast.expr | None, default: ast.expr | None) -> Option:

@@ -1,28 +1,51 @@
-"""Options of attention mechanisms: their types read from annotations as text, without eval.
+"""Options of attention mechanisms: their annotations, read as text, become pydantic types.
 
-An annotation that is not built from bool, int, float, str, None, Literal, tuple, list, unions and
-Any lets every plain value through; the mechanism then checks it itself.
+An annotation that is not built from bool, int, float, str, None, Literal, tuple, list, dict, unions
+and Any lets every value through; the mechanism then checks it itself.
 """
 
 import ast
-import types
 from collections.abc import Sequence
-from functools import cache, reduce
-from operator import or_
-from typing import Any, Literal, NamedTuple
+from functools import cache
+from types import NoneType
+from typing import Annotated, Any, Literal, Optional, Union, get_type_hints
+
+from pydantic import AfterValidator, ConfigDict, PydanticUserError, TypeAdapter, create_model
 
 from attnkit.errors import RecipeError, UsageError
 from attnkit.recipe import mechanism_registry, yaml_nodes
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.problems import COMMAND_LINE, Key, Problems
+from attnkit.recipe.problems import COMMAND_LINE, Position, Problems
 from attnkit.recipe.score_options import EntropyScale
-from attnkit.recipe.settings import Setting
-from attnkit.recipe.values import Mismatch, refusal, split_words, typed, written
+from attnkit.recipe.values import Refused, read, split_words, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, read_value
 from attnkit.text import nearest, quoted
 
-_NAMES: dict[str, Any] = {
-    "bool": bool, "int": int, "float": float, "str": str, "Any": Any, "EntropyScale": EntropyScale,
+
+class _List:
+    """A list is read as a tuple of any length, as everything in a recipe is frozen."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return tuple[item, ...]
+
+
+_entropy_fields: dict[str, Any] = {
+    name: (kind, EntropyScale._field_defaults[name])
+    for name, kind in get_type_hints(EntropyScale).items()
+}
+_EntropyScale = create_model(
+    "EntropyScale",
+    __config__=ConfigDict(extra="forbid"),
+    __doc__="How scores grow with the number of keys.",
+    **_entropy_fields,
+)
+_TYPES: dict[str, Any] = {
+    "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
+    "list": _List, "Sequence": _List, "Any": Any, "Optional": Optional, "Union": Union,
+    # stays the mapping that was written, so that a resolved recipe says no more than its author
+    "EntropyScale": Annotated[
+        _EntropyScale, AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
+    ],
 }  # fmt: skip
 
 
@@ -31,138 +54,121 @@ def annotation(text: str) -> Any:
     """The type that an annotation names, or Any where it is not understood."""
     try:
         return _type(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError):
+    except (SyntaxError, ValueError, TypeError, KeyError):
         return Any
 
 
 def _type(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=None):
-            return types.NoneType
+            return NoneType
         case ast.Constant(value=str(text)):
             return annotation(text)
-        case ast.Name(id=name) | ast.Attribute(attr=name) if name in _NAMES:
-            return _NAMES[name]
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _TYPES[name]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _union([_type(left), _type(right)])
-        case ast.Subscript(value=ast.Name(id=name) | ast.Attribute(attr=name), slice=inner):
-            return _generic(name, inner.elts if isinstance(inner, ast.Tuple) else [inner])
-    return Any
+            return Union[_type(left), _type(right)]  # noqa: UP007
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
+            return Literal[ast.literal_eval(node.slice)]
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=[first, *rest])):
+            many = [... if _is_ellipsis(item) else _type(item) for item in rest]
+            return _type(outer)[_type(first), *many]
+        case ast.Subscript(value=outer, slice=inner):
+            return _type(outer)[_type(inner)]
+    raise ValueError
 
 
-def _generic(name: str, inner: list[ast.expr]) -> Any:
-    if name == "Literal":
-        return Literal[tuple(ast.literal_eval(item) for item in inner)]
-    if name in ("Optional", "Union"):
-        ends = [types.NoneType] if name == "Optional" else []
-        return _union([*map(_type, inner), *ends])
-    if name in ("tuple", "list", "Sequence") and inner:
-        many = name != "tuple" or isinstance(inner[-1], ast.Constant)
-        if many:
-            return tuple[_type(inner[0]), ...]  # type: ignore[misc]
-        return tuple[tuple(_type(item) for item in inner)]  # type: ignore[misc]
-    return Any
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
 
 
-def _union(members: list[Any]) -> Any:
-    return Any if Any in members else reduce(or_, members)
+@cache
+def option_type(text: str) -> TypeAdapter[Any]:
+    """What reads the values of an option with this annotation."""
+    try:
+        return TypeAdapter(annotation(text))
+    except PydanticUserError:
+        return TypeAdapter(Any)
 
 
-class OptionValue(NamedTuple):
-    """The typed value of an option."""
+def option_value(facts: Facts, name: str, place: Position, node: Node) -> Any:
+    """The value of one option; `place` is that of its key.
 
-    value: Any
-
-
-def option_value(
-    facts: Facts, name: str, told: Key, setting: Setting, problems: Problems
-) -> OptionValue | None:
-    """The typed value of one option, or None where a problem was noted under the key `told`."""
+    Raises:
+        Refused: there is no such option, or it does not take this value.
+    """
     option = facts.options.get(name)
     if option is None:
-        problems.add(setting.place, told, lambda: unknown_option(facts, name))
-        return None
+        raise Refused(place, lambda: _unknown_option(facts, name))
     if name == facts.composite:
-        return _parts(facts, told, setting.node, problems)
-    hint = annotation(option.annotation)
-    try:
-        return OptionValue(typed(setting.node, hint))
-    except Mismatch:
-        default = ... if option.required else option.default
-        place, text = refusal(setting.node, hint, default)
-        problems.add(place, told, text)
-        return None
+        return _parts(facts, node)
+    return read(node, option_type(option.annotation), option.default)
 
 
 def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
-    """Typed options from KEY=VALUE words of a command line; a value may be a YAML list or mapping.
+    """Options of a mechanism from KEY=VALUE words of a command line; a value may be YAML.
 
-    Raises UsageError with one line a problem, also for an option that is missing.
+    Raises:
+        UsageError: one line for each word that is refused, or an option is missing.
     """
-    problems, found = Problems(), {}
+    problems, options = Problems(), {}
     for word in words:
-        name, equals, text = word.partition("=")
+        name, equals, text = (part.strip() for part in word.partition("="))
         if not equals:
             raise UsageError(f"{quoted(word)} must be KEY=VALUE, an option of {facts.word}")
-        setting = Setting(read_value(text), COMMAND_LINE)
-        if value := option_value(facts, name.strip(), (name.strip(),), setting, problems):
-            found[name.strip()] = value.value
+        try:
+            options[name] = option_value(facts, name, COMMAND_LINE, read_value(text))
+        except Refused as refused:
+            problems.add(refused.place, (name, *refused.inside), refused.text)
     try:
         problems.stop()
     except RecipeError as error:
         raise UsageError(str(error)) from error
-    missing = [name for name, o in facts.options.items() if o.required and name not in found]
+    missing = [name for name, o in facts.options.items() if o.required and name not in options]
     if missing:
         raise UsageError(f"{facts.word} needs {', '.join(missing)}; write {missing[0]}=VALUE")
-    return found
+    return options
 
 
-def _parts(facts: Facts, told: Key, node: Node, problems: Problems) -> OptionValue | None:
+def _parts(facts: Facts, node: Node) -> tuple[str | dict[str, Any], ...]:
     """The parts of a composite mechanism, each with the types that its own file gives."""
     items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node)
-    if items is None or len(items) < 2:
+    if len(items) < 2:
         example = "[scaled-dot, synthesizer-random]"
         text = f"must be a list of two mechanisms or more, such as {example}, got {written(node)}"
-        problems.add(node.place, told, text)
-        return None
-    found = [_part(facts, told, item, problems) for item in items]
-    return None if None in found else OptionValue(tuple(found))
+        raise Refused(node.place, text)
+    return tuple(_part(facts.word, item) for item in items)
 
 
-def _part(facts: Facts, told: Key, node: Node, problems: Problems) -> str | dict[str, Any] | None:
-    """One part: its word, or its word and its options; None where a problem was noted."""
+def _part(composite: str, node: Node) -> str | dict[str, Any]:
+    """One part: its word, or its word and its options."""
     fields = node.fields if isinstance(node, Mapping) else {"name": (node.place, node)}
-    name = fields["name"][1] if "name" in fields else node
+    _, name = fields.get("name", (node.place, None))
     if not isinstance(name, Scalar) or name.null:
         text = f"a part must be a word or {{name: word}} with its options, got {written(node)}"
-        problems.add(node.place, told, text)
-        return None
+        raise Refused(node.place, text)
     try:
-        known = mechanism_registry.part(name.text, facts.word)
+        facts = mechanism_registry.part(name.text, composite)
     except UsageError as error:
-        problems.add(name.place, told, str(error))
-        return None
+        raise Refused(name.place, str(error)) from None
     options: dict[str, Any] = {}
     for option, (place, value) in fields.items():
         if option == "name":
             continue
-        key = (*told, option)
-        if option not in known.options:
-            problems.add(place, key, mechanism_registry.no_option(name.text, option, facts.word))
-            return None
-        found = option_value(known, option, key, Setting(value, place), problems)
-        if found is None:
-            return None
-        options[option] = found.value
+        try:
+            if option not in facts.options:
+                raise Refused(place, mechanism_registry.no_option(name.text, option, composite))
+            options[option] = option_value(facts, option, place, value)
+        except Refused as refused:
+            raise Refused(refused.place, refused.text, (option, *refused.inside)) from None
     return {"name": name.text, **options} if options else name.text
 
 
-def unknown_option(facts: Facts, name: str) -> str:
+def _unknown_option(facts: Facts, name: str) -> str:
     """Why an option is refused, and the nearest one."""
     text = f"{facts.word} has no option {quoted(name)}"
     if not facts.options:
         return f"{text}; it has none"
     close = nearest(name, facts.options)
-    return f"{text}; " + (
-        f"did you mean {close}?" if close else f"it has {', '.join(facts.options)}"
-    )
+    known = f"did you mean {close}?" if close else f"it has {', '.join(facts.options)}"
+    return f"{text}; {known}"

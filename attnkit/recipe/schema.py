@@ -1,7 +1,8 @@
 """The schema of a recipe: every key, its type, range, default and meaning.
 
-A recipe is complete and inert: it names no code.  The classes are frozen pydantic models; the
-loader (`attnkit.recipe.loading`) turns their errors into one line with a position.
+A recipe is complete and runs no code.  The docstrings below are the descriptions of the JSON Schema
+that editors show; `attnkit.recipe.values` turns the errors of pydantic into one line with a
+position.
 """
 
 from typing import Annotated, Any, Literal
@@ -17,221 +18,240 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
-               "question-answering", "classification"]  # fmt: skip
+               "question-answering"]  # fmt: skip
 
 
 class Section(BaseModel):
-    """A frozen part of a recipe that refuses unknown keys."""
+    """A section of a recipe; it is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False
-    )
+        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )  # fmt: skip
 
 
 class DataConfig(Section):
-    """Where the text comes from and which rows are kept."""
+    """Where the text comes from, and which rows are used."""
 
     corpus: str | None = None
-    """Name of a corpus card (`attnkit recipe list --corpora`), or null with train/valid/test."""
+    """Name of a corpus (`attnkit recipe list --corpora`), or null with train, valid, test."""
     source: str | None = None
-    """Language or column of the input, as the card names it (en)."""
+    """Source language or column, as the corpus names it, such as en."""
     target: str | None = None
-    """Language or column of the output (de)."""
+    """Target language or column, such as de."""
     train: str | tuple[str, ...] | None = None
-    """One file (JSONL or plain text), or two aligned files [source, target]; each may be .gz."""
+    """Training data: one file (JSONL or plain text) or two aligned files [source, target], each
+    optionally compressed (.gz)."""
     valid: str | tuple[str, ...] | None = None
-    """As train; used for validation."""
+    """Validation data, given like train."""
     test: str | tuple[str, ...] | None = None
-    """As train; used by eval."""
+    """Test data, given like train."""
     format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
-    """auto goes by the file names: two files are lines, .jsonl is jsonl, any other is plain."""
+    """Format of the files.  auto decides by their names: two files are lines, .jsonl is jsonl,
+    anything else is plain."""
     errors: Literal["strict", "replace"] = "strict"
-    """What malformed UTF-8 does: stop with file:line:byte, or be replaced and counted."""
+    """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256
-    """Longest sequence in tokens, on either side; also the length that mechanisms are built for."""
+    """Maximum number of tokens of a source or target; mechanisms are built for this length."""
     too_long: Literal["drop", "truncate"] = "drop"
-    """What happens to longer training rows; counted either way.  Test rows are always truncated."""
+    """Training rows that are too long are dropped or truncated, and counted.  Test rows are always
+    truncated."""
     rows: Count = 0
-    """Keep only the first N training rows; 0 keeps all."""
+    """Number of training rows to use, from the first; 0 uses all."""
     valid_rows: Count = 0
-    """Keep only the first N validation rows; 0 keeps all."""
+    """Number of validation rows to use, from the first; 0 uses all."""
     size: Positive | None = None
-    """Embedded corpora only: how many training rows to generate."""
+    """Generated corpora only: number of training rows to generate."""
     seed: Count = 1
-    """Embedded corpora only: seed of the generator."""
+    """Generated corpora only: seed of the generator."""
     gold: Share = 0.6
-    """Questions: share of training rows read with the passage that answers."""
+    """Question answering: share of training questions paired with the passage that answers them."""
     other: Share = 0.25
-    """Questions: share read with a passage that does not; the rest are read with none."""
+    """Question answering: share paired with a passage that does not answer them; the rest have no
+    passage."""
 
 
 class TokenizerConfig(Section):
-    """A sentencepiece model trained inside the run, or an existing one."""
+    """The sentencepiece model: trained as part of the run, or an existing one."""
 
     type: Literal["unigram", "bpe", "word", "char"] = "unigram"
-    """Kind of subword model."""
+    """Type of subword model."""
     size: Positive = 8000
-    """Vocabulary size, special tokens included; small corpora may give fewer pieces."""
+    """Vocabulary size, including special tokens; a small corpus may yield fewer pieces."""
     shared: bool = True
-    """One vocabulary for source and target, or one for each."""
+    """Whether source and target share one vocabulary."""
     model: str | None = None
-    """Path of an existing sentencepiece model used instead of training one."""
+    """Path of an existing sentencepiece model to use instead of training one."""
     special: tuple[str, ...] = ()
-    """Text that is always one token, such as turn separators."""
+    """Strings that are always a single token, such as turn separators."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of characters that get a piece of their own; the rest become unknown."""
+    """Share of the characters of the training text that the vocabulary covers."""
     sampling: Share = 0.0
-    """Subword sampling while training: unigram smoothing or BPE dropout; 0 is off."""
+    """Subword sampling during training: unigram smoothing or BPE dropout; 0 is off."""
 
 
 class AttentionConfig(Section):
-    """One mechanism and its options; which options exist is the mechanism's own affair."""
+    """An attention mechanism, optionally with options; `attnkit mechanisms NAME` lists them."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "scaled-dot"
+    """Name of the mechanism (`attnkit mechanisms` lists them)."""
 
     def options(self) -> dict[str, Any]:
-        """The options given beside the name."""
+        """The options that are set, by name."""
         return dict(self.__pydantic_extra__ or {})
+
+    def as_written(self) -> str | dict[str, Any]:
+        """The name, or a mapping of it and the options where some are set."""
+        return {"name": self.name, **options} if (options := self.options()) else self.name
 
 
 class Roles(Section):
-    """The mechanism of each place in the model."""
+    """The attention mechanism of each place in the model."""
 
     encoder: AttentionConfig = AttentionConfig()
+    """Encoder self-attention."""
     decoder: AttentionConfig = AttentionConfig()
+    """Decoder self-attention."""
     cross: AttentionConfig = AttentionConfig()
+    """Cross-attention of the decoder to the encoder."""
 
 
 class Layers(Section):
-    """Depth of each stack."""
+    """Number of layers of each stack."""
 
     encoder: Count = 3
+    """Encoder layers."""
     decoder: Count = 3
+    """Decoder layers."""
 
 
 class ModelConfig(Section):
-    """Architecture and sizes."""
+    """Architecture of the model."""
 
     type: Literal["transformer"] = "transformer"
-    """Family of model."""
-    shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
-    """encoder-decoder for pairs, decoder for language models, encoder for masked modelling."""
+    """Model family."""
+    shape: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
+    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one."""
     width: Positive = 256
-    """Width of embeddings and of the residual stream."""
+    """Width of the embeddings and the residual stream."""
     layers: Layers = Layers()
-    """Blocks in each stack; a single number means both."""
+    """Layers of each stack; a single number sets both."""
     heads: Positive = 4
-    """Attention heads; must divide width."""
+    """Number of attention heads; must divide width."""
     ff: Positive = 1024
-    """Width inside the feed-forward part."""
+    """Inner width of the feed-forward sublayer."""
     dropout: Probability = 0.1
-    """Dropout on embeddings, on what each sublayer adds, and inside the feed-forward part."""
+    """Dropout on embeddings, sublayer outputs and inside the feed-forward sublayer."""
     norm: Literal["pre", "post"] = "pre"
-    """Normalisation before each sublayer (and once at the end), or after each residual sum."""
+    """Layer normalisation: before each sublayer and after the last layer (pre), or after each
+    residual sum (post)."""
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
-    """How order enters: added to embeddings (sinusoidal, learned), rotated into q and k (rope), or
-    added to the scores of self-attention (alibi, relative)."""
+    """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and
+    keys (rope), or added to the scores of self-attention (alibi, relative)."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
-    """Feed-forward non-linearity; swiglu and geglu are gated (three matrices)."""
+    """Activation of the feed-forward sublayer; swiglu and geglu are gated (three matrices)."""
     tie: Literal["all", "decoder", "none"] = "all"
-    """all: source, target and output embeddings are one; decoder: target and output; none."""
+    """Weight tying: of source, target and output embeddings (all), of target and output embeddings
+    (decoder), or none."""
     bias: bool = True
-    """Biases in attention projections."""
+    """Whether the attention projections have biases."""
     attention: Roles = Roles()
-    """A word for every place, or {encoder, decoder, cross}, each a word or {name, options}."""
+    """One mechanism for all places, or {encoder: ..., decoder: ..., cross: ...}; each is a name or
+    {name: ..., option: value}."""
 
 
 class TrainConfig(Section):
-    """Optimisation."""
+    """Training."""
 
     steps: Positive = 1000
-    """Optimiser updates."""
+    """Number of optimiser updates."""
     batch_tokens: Positive = 4096
-    """Rows x longest side of a batch, padding included, at most."""
+    """Maximum size of a batch: rows x longest side in tokens, including padding."""
     batch_scores: Count = 2**22
-    """Rows x square of the longest side of a batch, at most: the scores of one head, where a
-    mechanism's time is quadratic (T*S); 0 is off."""
+    """Maximum number of attention scores of a batch for one head, rows x longest side squared; for
+    mechanisms of quadratic time (T*S).  0 is off."""
     accumulate: Positive = 1
-    """Batches summed into one update; the loss is divided once by all their real target tokens."""
+    """Batches per update (gradient accumulation); the loss is averaged over their target tokens."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
-    """Peak learning rate."""
+    """Peak learning rate; for noam the factor of the schedule."""
     schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
-    """Shape after linear warm-up w.  noam: lr is the factor of width^-0.5 min(s^-0.5, s w^-1.5)."""
+    """Learning rate schedule after a linear warm-up.  noam is
+    lr * width^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup: Count = 1000
-    """Updates of linear warm-up."""
+    """Number of warm-up updates."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
-    """Floor of the cosine and linear schedules."""
+    """Minimum learning rate of the cosine and linear schedules."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """AdamW decay, on matrices only."""
+    """Weight decay of AdamW; applied to matrices only."""
     betas: tuple[Probability, Probability] = (0.9, 0.98)
-    """AdamW averages."""
+    """Decay rates of the moment estimates of AdamW."""
     eps: Annotated[float, Field(gt=0)] = 1e-9
-    """AdamW epsilon."""
+    """Epsilon of AdamW."""
     clip: Annotated[float, Field(ge=0)] = 1.0
-    """Largest gradient norm; 0 is off."""
+    """Maximum gradient norm; 0 is off."""
     label_smoothing: Probability = 0.1
     """Probability mass spread over the whole vocabulary."""
     loss: Literal["cross-entropy"] = "cross-entropy"
-    """Training loss; logged loss and perplexity are always plain cross-entropy."""
+    """Training loss; the logged loss and perplexity are always plain cross-entropy."""
     average: Count = 1
-    """Average the weights of the last N validations' checkpoints; 0 or 1 is off."""
+    """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
     ema: Probability = 0.0
-    """Decay of an exponential moving average of the weights; 0 is off.  Excludes average."""
+    """Decay of an exponential moving average of the weights; 0 is off.  Cannot be combined with
+    average."""
     valid_every: Count = 500
-    """Updates between validations; 0 only at the end."""
+    """Updates between validations; 0 validates only at the end."""
     save_every: Count = 0
-    """Updates between checkpoints; 0 is valid_every."""
+    """Updates between checkpoints; 0 is the same as valid_every."""
     log_every: Positive = 50
-    """Updates between lines of the loss log."""
+    """Updates between entries of the training log."""
     monitor: Literal["loss", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum",
                      "exact-match", "accuracy"] = "loss"  # fmt: skip
-    """What validation measures for early stopping and for the choice of the best checkpoint."""
+    """Validation metric for early stopping and for the best checkpoint."""
     choose: Literal["last", "best"] = "last"
-    """Which weights become model.safetensors: the last (averaged) ones or the best by monitor."""
+    """Which weights are saved as the model: the last (averaged, if set) or the best by monitor."""
     patience: Count = 0
-    """Stop after N validations without improvement; 0 is off."""
+    """Number of validations without improvement after which training stops; 0 is off."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Arithmetic of training; auto measures a few steps and keeps the faster of fp32 and bf16."""
+    """Floating-point precision of training; auto times a few steps and uses the faster of fp32 and
+    bf16."""
     compile: bool = False
-    """Compile the model with torch.compile."""
+    """Whether to compile the model with torch.compile."""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
-    """One training for each seed."""
-    objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
-    """What is predicted; language modelling is causal."""
-    init: str | None = None
-    """A run or recipe whose weights start this one."""
+    """Random seeds; each variant is trained once per seed."""
+    objective: Literal["seq2seq", "causal"] = "seq2seq"
+    """Training objective: causal for language modelling, seq2seq for all other tasks."""
     tensorboard: bool = False
-    """Write TensorBoard events into the run directory (extra: tensorboard)."""
+    """Whether to write TensorBoard events to the run directory (needs attnkit[tensorboard])."""
 
 
 class SearchConfig(Section):
     """Decoding."""
 
     method: Literal["greedy", "beam", "sample"] = "beam"
-    """How the output is searched."""
+    """Search method."""
     beam: Positive = 5
-    """Hypotheses kept."""
+    """Beam size."""
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
-    """Score = log-probability / length ** length_penalty; 0 is off."""
+    """Hypotheses are ranked by log-probability / length ** length_penalty; 0 is off."""
     max_length: Positive = 100
-    """Longest output in tokens, the end token included."""
+    """Maximum number of output tokens, including the end token."""
     min_length: Count = 0
-    """Shortest output in tokens, before the end token."""
+    """Minimum number of output tokens before the end token."""
     no_repeat_ngram: Count = 0
-    """Forbid repeating any n-gram of this order; 0 is off."""
+    """Order of the n-grams that may not repeat; 0 is off."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     """Sampling temperature."""
     top_k: Count = 0
-    """Sample among the k likeliest; 0 is off."""
+    """Number of most probable tokens to sample from; 0 is off."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample among the smallest set with this mass."""
+    """Nucleus sampling: probability mass of the most probable tokens to sample from; 1 is off."""
     n_best: Positive = 1
-    """Hypotheses returned for each input."""
+    """Number of hypotheses returned for each input."""
     seed: Count = 1
-    """Sampling seed; each line draws from a generator of (seed, line number)."""
+    """Random seed of sampling; each line has its own generator, seeded with its number too."""
     batch_tokens: Positive = 16384
-    """Rows x beams x longest source of a decoding batch, at most."""
+    """Maximum size of a decoding batch: rows x beams x longest source in tokens."""
 
 
 Method = Literal["entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat",
@@ -239,60 +259,62 @@ Method = Literal["entropy", "entropy-free", "mean", "mean-whole", "max", "weight
 
 
 class ContextsConfig(Section):
-    """How questions are asked with many passages (task question-answering)."""
+    """Question answering with several passages (task question-answering)."""
 
     counts: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2, 4, 8, 16, 32)
-    """Passages that each question is asked with; 1 is the right one alone."""
+    """Numbers of passages given with each question; 1 gives only the passage that answers it."""
     methods: Annotated[tuple[Method, ...], Field(min_length=1)] = ("entropy", "mean", "concat",
                                                                    "none")  # fmt: skip
-    """How they are read, by the words of `attnkit nbce`; entropy-free is entropy without eta,
-    mean-whole is mean without top_p.  The first is what the others are compared with."""
+    """Methods of combining the passages, as in `attnkit nbce`; entropy-free is entropy without eta,
+    mean-whole is mean without top_p.  The others are compared with the first."""
     beta: Annotated[float, Field(ge=-1)] = 0.25
-    """How much the distribution without context is divided out, by pools."""
+    """Pools: weight with which the distribution without context is subtracted."""
     eta: Annotated[float, Field(ge=0)] = 0.1
-    """Entropy that the context of the step before is let off, by pool entropy."""
+    """Entropy bonus, in nats, for the previously selected context (pool entropy)."""
     top_p: Share = 0.95
-    """Mass of the likeliest tokens that pools keep of every context."""
+    """Pools: probability mass of the most probable tokens kept from each context."""
     alpha: Annotated[float, Field(ge=0)] = 0.5
-    """How much cad contrasts contexts with none."""
+    """Context-aware decoding (cad): strength of the contrast with decoding without context."""
     limit: Count = 0
-    """Most tokens of the one row of concat and cad; 0 is data.max_length, as in training, and of a
-    Hugging Face model what it can read."""
+    """Maximum number of tokens of the concatenated passages (concat, cad); 0 is data.max_length, or
+    the limit of the model for one from Hugging Face."""
     rows: Count = 0
-    """Ask only the first N questions of a split; 0 asks all."""
+    """Number of questions of a split to ask, from the first; 0 asks all."""
     seed: Count = 1
-    """Of the place of the right passage, and of the choice of others."""
+    """Random seed of the choice of passages and of their order."""
 
 
 Metric = Literal["bleu", "chrf", "ter", "rouge", "rouge1", "rouge2", "rougeL", "rougeLsum",
                  "bleu1", "bleu4", "exact-match", "answer-match", "answer-f1", "context-found",
                  "accuracy", "perplexity"]  # fmt: skip
 LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
-"""Metrics of which less is better."""
+"""Metrics for which a lower score is better."""
 
 
 class EvalConfig(Section):
-    """Scoring."""
+    """Evaluation."""
 
     metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("bleu",)
-    """What is reported; rouge stands for rouge1, rouge2, rougeL and rougeLsum."""
+    """Metrics to report; rouge stands for rouge1, rouge2, rougeL and rougeLsum."""
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
-    """Which splits are decoded."""
+    """Splits to evaluate on."""
     tokenize: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                       "flores200", "spBLEU-1K"] = "13a"  # fmt: skip
-    """sacrebleu's tokeniser of BLEU; the last three need a sentencepiece model on disk."""
+    """Tokeniser that sacrebleu uses for BLEU; the last three need a sentencepiece model on disk."""
     lowercase: bool = False
-    """Score BLEU and chrF without case; TER never sees case, exact-match always does."""
+    """Whether BLEU and chrF ignore case.  TER always ignores it, exact-match never does."""
     sentences: Literal["newline", "punctuation"] = "newline"
-    """Where ROUGE-Lsum cuts: at line ends as rouge-score, or also after . ! ? and a space."""
+    """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
+    and a space."""
     bootstrap: Count = 1000
-    """Resamples of the paired bootstrap test; 0 is off."""
+    """Number of resamples of the paired bootstrap test; 0 is off."""
 
 
 class Recipe(Section):
-    """One fully resolved experiment: a single variant with all defaults filled."""
+    """One variant of an experiment with the values of all keys."""
 
     task: Task
+    """What the model is trained for."""
     data: DataConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
     model: ModelConfig = ModelConfig()

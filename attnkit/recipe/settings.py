@@ -6,7 +6,7 @@ layers for both stacks, one attention word for every place.
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import partial
 from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
@@ -45,18 +45,18 @@ class Settings:
     def put(self, key: Key, place: Position, node: Node) -> None:
         """Set one key, or every key of a section.  Problems are noted, never raised."""
         known = known_part(key)
-        section = section_at(known)
-        if known != key and section is not AttentionConfig:
+        section = SCHEMA[known]
+        if section is AttentionConfig:
+            self._option(key, known, place, node)
+        elif known != key:
             self._problems.add(place, key, lambda: unknown(key, known))
-        elif section is None:
+        elif isinstance(section, FieldInfo):
             self._claim(key, place)
             self.values[key] = Setting(node, place)
-        elif section is AttentionConfig:
-            self._attention(key, known, place, node)
         elif section is Layers or section is Roles:
             self._claim(key, place)
             self._clear(key)
-            (self._layers if section is Layers else self._roles)(key, place, node)
+            self._shorthand(key, section, place, node)
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
@@ -65,7 +65,7 @@ class Settings:
             text = f"must hold keys, such as `{first}: ...`, got {written(node)}"
             self._problems.add(node.place, key, text)
 
-    def _attention(self, key: Key, role: Key, place: Position, node: Node) -> None:
+    def _option(self, key: Key, role: Key, place: Position, node: Node) -> None:
         """Set the mechanism of one place, or one of its options by a longer key."""
         options = key[len(role) :]
         if len(options) > 1:
@@ -77,56 +77,46 @@ class Settings:
             self.values[key] = Setting(node, place)
         else:
             self._clear(role)
-            self._role(role, place, node, spread=False)
+            self._set(role, place, node)
 
-    def _layers(self, key: Key, place: Position, node: Node) -> None:
-        if not isinstance(node, Mapping):
-            for name in Layers.model_fields:
-                self.values[(*key, name)] = Setting(node, place, spread=True)
+    def _shorthand(self, key: Key, section: type[Section], place: Position, node: Node) -> None:
+        """Set each key of a section, by a mapping or by one value for all."""
+        if not isinstance(node, Mapping) or (section is Roles and "name" in node.fields):
+            for name in section.model_fields:
+                self._set((*key, name), place, node, spread=True)
             return
         for name, (name_place, value) in node.fields.items():
-            if name in Layers.model_fields:
-                self.values[(*key, name)] = Setting(value, name_place)
+            if name in section.model_fields:
+                self._set((*key, name), name_place, value)
             else:
-                self._unknown_part((*key, name), key, name_place)
+                self._problems.add(name_place, (*key, name), partial(unknown, (*key, name), key))
 
-    def _roles(self, key: Key, place: Position, node: Node) -> None:
-        if not isinstance(node, Mapping) or "name" in node.fields:
-            for role in ROLES:
-                self._role((*key, role), place, node, spread=True)
+    def _set(self, key: Key, place: Position, node: Node, spread: bool = False) -> None:
+        """Set a known key; the mechanism of a place is its word and its options."""
+        if SCHEMA[key] is not AttentionConfig:
+            self.values[key] = Setting(node, place, spread)
             return
-        for name, (name_place, value) in node.fields.items():
-            if name in ROLES:
-                self._role((*key, name), name_place, value, spread=False)
-            else:
-                self._unknown_part((*key, name), key, name_place)
-
-    def _role(self, key: Key, place: Position, node: Node, spread: bool) -> None:
-        told = key[:-1] if spread else key
-        name = node.fields.get("name", (place, None))[1] if isinstance(node, Mapping) else node
+        written_key = key[:-1] if spread else key
+        fields = node.fields if isinstance(node, Mapping) else {"name": (place, node)}
+        _, name = fields.get("name", (place, None))
         if not isinstance(name, Scalar) or name.null:
             text = "must be the word of a mechanism, or {name: word} with its options"
-            self._problems.add(node.place, told, f"{text}, got {written(node)}")
+            self._problems.add(node.place, written_key, f"{text}, got {written(node)}")
             return
         self.values[key] = Setting(name, place, spread)
-        for option, (option_place, value) in (
-            node.fields.items() if isinstance(node, Mapping) else ()
-        ):
+        for option, (option_place, value) in fields.items():
             if spread and option in ROLES:
                 text = "`name` beside a place: give one word for all places, or a word for each"
-                self._problems.add(option_place, (*told, option), text)
+                self._problems.add(option_place, (*written_key, option), text)
             elif option != "name":
                 self.values[(*key, option)] = Setting(value, option_place, spread)
-
-    def _unknown_part(self, key: Key, known: Key, place: Position) -> None:
-        self._problems.add(place, key, lambda: unknown(key, known))
 
     def _claim(self, key: Key, place: Position) -> None:
         """Refuse a key that the same file or variant has set before, by any spelling."""
         if place == COMMAND_LINE:
             return
         before = [key[:size] for size in range(1, len(key) + 1)]
-        if section_at(key) is not None:
+        if isinstance(SCHEMA.get(key), type):
             before += [other for other in self._claimed if other[: len(key)] == key]
         first = next((self._claimed[other] for other in before if other in self._claimed), None)
         if first is not None:
@@ -138,58 +128,44 @@ class Settings:
             del self.values[other]
 
 
+def _walk(key: Key, section: type[Section]) -> Iterator[tuple[Key, FieldInfo | type[Section]]]:
+    yield key, section
+    for name, field in section.model_fields.items() if section is not AttentionConfig else ():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _walk((*key, name), kind)
+        else:
+            yield (*key, name), field
+
+
+SCHEMA = dict(_walk((), Recipe))
+"""Every section and every field of the schema by its key; an attention place is a section."""
+
+
 def known_part(key: Key) -> Key:
     """The longest beginning of a key that the schema knows."""
-    section: type[Section] | None = Recipe
-    for depth, part in enumerate(key):
-        if section is None or section is AttentionConfig or part not in section.model_fields:
-            return key[:depth]
-        section = _section(section.model_fields[part])
-    return key
-
-
-def section_at(key: Key) -> type[Section] | None:
-    """The section that a known key names, or None where it is a single value."""
-    section: type[Section] | None = Recipe
-    for part in key:
-        if section is None or section is AttentionConfig:
-            return None
-        section = _section(section.model_fields[part])
-    return section
+    return next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
 
 
 def field_at(key: Key) -> FieldInfo:
     """The schema's field of a known key."""
-    section = section_at(key[:-1])
-    assert section is not None
-    return section.model_fields[key[-1]]
+    field = SCHEMA[key]
+    assert isinstance(field, FieldInfo)
+    return field
 
 
-def _section(field: FieldInfo) -> type[Section] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-@cache
 def all_keys() -> tuple[Key, ...]:
     """Every key of the schema that holds a value, attention places included."""
-
-    def walk(key: Key) -> Iterator[Key]:
-        section = section_at(key)
-        if section is None or section is AttentionConfig:
-            yield key
-        else:
-            for name in section.model_fields:
-                yield from walk((*key, name))
-
-    return tuple(walk(()))
+    return tuple(
+        key for key, kind in SCHEMA.items() if kind is AttentionConfig or not isinstance(kind, type)
+    )
 
 
 def unknown(key: Key, known: Key) -> str:
     """Why a key is refused, and what was probably meant; `known` is the part that exists."""
     word = key[len(known)]
-    section = section_at(known)
-    if section is None:
+    section = SCHEMA[known]
+    if isinstance(section, FieldInfo):
         return f"unknown key: {dotted(known)} is a single value and has no keys below it"
     if not known and word in FILE_KEYS and len(key) > 1:
         return f"is not understood in a file with dots; write it nested, under `{word}:`"

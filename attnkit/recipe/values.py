@@ -1,231 +1,187 @@
-"""From the text of a node to a value of the type that the schema wants.
+"""From the text of a YAML node to a value, by pydantic; and what is wrong with one that is refused.
 
-The type decides what the text means: `1e-3` is a number where a number is wanted and text where
-text is wanted; `no` is never a boolean.
+The type decides what a text means: `1e-3` is a number where a number is wanted and text where text
+is wanted; `no` is never a boolean.  So pydantic is strict, and is given every unquoted scalar as
+JSON would read it, then as text where it says that it wants text.
 """
 
 import math
 import re
-import types
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
-from pydantic.fields import FieldInfo
+from pydantic import TypeAdapter, ValidationError
 
-from attnkit.recipe.problems import COMMAND_LINE, Position
+from attnkit.recipe.problems import COMMAND_LINE, Key, Position
 from attnkit.recipe.schema import LARGEST
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest, quoted
 
+Path: TypeAlias = tuple[int | str, ...]
+"""The way from a node to one inside it: indices and keys."""
+Json: TypeAlias = dict[str, Any]
+
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?")
-_ORDER: tuple[Any, ...] = (types.NoneType, bool, Literal, int, float, tuple, list, Any, dict, str)
+_WANTS_TEXT = ("string_type", "literal_error")
+"""Errors of pydantic for a number or boolean that may be meant as text."""
 
 
-class Mismatch(Exception):
-    """A node is not what the type wants; both are the innermost ones that do not fit."""
+class Refused(Exception):
+    """A value is refused: where, why, and the key inside the one that was read, if any."""
 
-    def __init__(self, node: Node, hint: Any) -> None:
+    def __init__(self, place: Position, text: str | Callable[[], str], inside: Key = ()) -> None:
         super().__init__()
-        self.node, self.hint = node, hint
+        self.place, self.text, self.inside = place, text, inside
 
 
-class Range(NamedTuple):
-    """Bounds of a number or of a list's length, as pydantic's metadata gives them."""
+def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
+    """The value of a node.
 
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
-    lt: float | None = None
-    min_length: int | None = None
+    Args:
+        node: a value of a recipe; on the command line `1,2` is a list where only a list will do.
+        kind: the type that is wanted.
+        default: named in the message where no better advice is known; None names none.
 
-
-def unwrap(hint: Any) -> tuple[Any, Range]:
-    """A type without Annotated, and its bounds."""
-    found: dict[str, Any] = {}
-    while get_origin(hint) is Annotated:
-        hint, *metadata = get_args(hint)
-        found |= _bounds(metadata)
-    return hint, Range(**found)
-
-
-def hint_of(field: FieldInfo) -> Any:
-    """The type of a schema field with its bounds."""
-    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-
-
-def _bounds(metadata: list[Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for item in metadata:
-        if isinstance(item, FieldInfo):
-            found |= _bounds(item.metadata)
+    Raises:
+        Refused: the node is not of that type or out of its bounds.
+    """
+    texts: set[Path] = set()
+    while True:
+        try:
+            return kind.validate_python(as_json(node, texts), strict=True)
+        except ValidationError as error:
+            faults = [_fault(node, fault["loc"], fault["type"]) for fault in error.errors()]
+        more = {path for path, fault in faults if fault in _WANTS_TEXT} - texts
+        if any(isinstance(_inside(node, path), Scalar) for path in more):
+            texts |= more
+        elif ((), "tuple_type") in faults and (words := split_words(node)):
+            node = Sequence(node.place, words)
         else:
-            found |= {n: getattr(item, n) for n in Range._fields if hasattr(item, n)}
-    return found
+            break
+    path = max((path for path, _ in faults), key=len)
+    raise Refused(*_refusal(_inside(node, path), _schema(kind, path), default))
 
 
-def typed(node: Node, hint: Any) -> Any:
-    """The value of a node as `hint` wants it; bounds are left to pydantic.  Raises Mismatch."""
-    base, _ = unwrap(hint)
-    origin = get_origin(base) or base
-    if origin in (Union, types.UnionType):
-        return _first(node, hint)
-    if origin in (tuple, list):
-        return _items(node, hint)
-    if origin is Any or origin is dict:
-        return plain(node)
-    if hasattr(origin, "_fields"):
-        return _record(node, origin)
-    if not isinstance(node, Scalar):
-        raise Mismatch(node, hint)
-    return _scalar(node, hint)
-
-
-def _record(node: Node, record: Any) -> dict[str, Any]:
-    """Some of the fields of a NamedTuple, as a mapping."""
-    if not isinstance(node, Mapping) or not set(node.fields) <= set(record._fields):
-        raise Mismatch(node, record)
-    hints = get_type_hints(record)
-    return {key: typed(item, hints[key]) for key, (_, item) in node.fields.items()}
-
-
-def _first(node: Node, hint: Any) -> Any:
-    """The first member of a union that fits, text last because everything fits it."""
-    members = sorted(get_args(unwrap(hint)[0]), key=_rank)
-    # a lone text with a comma may be a path: only brackets make it a list where text is allowed
-    split = str not in members
-    inner: Mismatch | None = None
-    for member in members:
-        kind = get_origin(unwrap(member)[0]) or unwrap(member)[0]
-        if not split and kind in (tuple, list) and isinstance(node, Scalar):
-            continue
-        try:
-            return typed(node, member)
-        except Mismatch as mismatch:
-            # a list that fits but for one item: tell of the item
-            inner = inner or (mismatch if mismatch.node is not node else None)
-    raise inner or Mismatch(node, hint)
-
-
-def _rank(member: Any) -> int:
-    base = unwrap(member)[0]
-    kind = get_origin(base) or base
-    return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
-
-
-def _items(node: Node, hint: Any) -> tuple[Any, ...]:
-    """A list, or on the command line also `1,2`."""
-    items = node.items if isinstance(node, Sequence) else split_words(node)
-    if items is None:
-        raise Mismatch(node, hint)
-    base = unwrap(hint)[0]
-    inner = get_args(base) or (Any, ...)
-    if get_origin(base) is list or inner[-1] is Ellipsis:
-        return tuple(typed(item, inner[0]) for item in items)
-    if len(items) != len(inner):
-        raise Mismatch(node, hint)
-    return tuple(typed(item, kind) for item, kind in zip(items, inner, strict=True))
-
-
-def split_words(node: Node) -> list[Node] | None:
-    """The items of `1,2` from the command line, or None for anything else."""
-    if not isinstance(node, Scalar) or node.place != COMMAND_LINE or not node.text:
-        return None
-    return [Scalar(COMMAND_LINE, word.strip()) for word in node.text.split(",")]
-
-
-def _scalar(node: Scalar, hint: Any) -> Any:
-    text, base = node.text, unwrap(hint)[0]
-    if get_origin(base) is Literal:
-        for choice in get_args(base):
-            if (str(choice).lower() if isinstance(choice, bool) else str(choice)) == text:
-                return choice
-        if node.null and None in get_args(base):
-            return None
-    elif base is str:
-        if not node.null:
-            return text
-    elif not node.plain:
-        raise Mismatch(node, hint)
-    elif base in (None, types.NoneType):
-        if node.null:
-            return None
-    elif base is bool and text in ("true", "false"):
-        return text == "true"
-    elif base is int and _WHOLE.fullmatch(text):
-        return int(text)
-    elif base is float and _NUMBER.fullmatch(text) and math.isfinite(float(text)):
-        return float(text)
-    raise Mismatch(node, hint)
-
-
-def plain(node: Node) -> Any:
-    """A value where no type is known: null, true, false and numbers as JSON has them, else text."""
+def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
+    """A node as JSON would read it; scalars at `texts`, unless null, stay text."""
     if isinstance(node, Sequence):
-        return tuple(plain(item) for item in node.items)
+        return tuple(as_json(item, texts, (*path, i)) for i, item in enumerate(node.items))
     if isinstance(node, Mapping):
-        return {key: plain(item) for key, (_, item) in node.fields.items()}
-    for kind in (types.NoneType, bool, int, float, str):
-        try:
-            return _scalar(node, kind)
-        except Mismatch:
-            continue
+        return {key: as_json(item, texts, (*path, key)) for key, (_, item) in node.fields.items()}
+    if node.null:
+        return None
+    if not node.plain or path in texts:
+        return node.text
+    if node.text in ("true", "false"):
+        return node.text == "true"
+    if _WHOLE.fullmatch(node.text):
+        return int(node.text)
+    if _NUMBER.fullmatch(node.text) and math.isfinite(float(node.text)):
+        return float(node.text)
     return node.text
 
 
-def phrase(hint: Any) -> str:
-    """What a type wants, in words."""
-    base, bounds = unwrap(hint)
-    kind = get_origin(base) or base
-    if kind in (Union, types.UnionType):
-        return " or ".join(phrase(member) for member in get_args(base))
-    if kind is Literal:
-        words = [_word(choice) for choice in get_args(base)]
-        return f"one of {', '.join(words)}" if len(words) > 1 else words[0]
-    if kind in (tuple, list):
-        inner = get_args(base) or (Any,)
-        if kind is list or inner[-1] is Ellipsis or len(inner) == 1:
-            return (
-                f"a list{' of at least one' if bounds.min_length else ''}: [{_of(inner[0])}, ...]"
-            )
-        return f"a list of {len(inner)}: [{', '.join(_of(item) for item in inner)}]"
-    if hasattr(kind, "_fields"):
-        return f"a mapping of {', '.join(kind._fields)}"
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    if kind in (None, types.NoneType):
-        return "null"
-    return names.get(kind, "a value") + _range_words(bounds)
+def split_words(node: Node) -> list[Node]:
+    """The items of `1,2` from the command line; empty for anything else."""
+    if not isinstance(node, Scalar) or node.place != COMMAND_LINE or not node.text:
+        return []
+    return [Scalar(COMMAND_LINE, word.strip()) for word in node.text.split(",")]
 
 
-def _of(hint: Any) -> str:
-    words = phrase(hint)
-    return words.removeprefix("a ")
+def _fault(node: Node, location: Path, fault: str) -> tuple[Path, str]:
+    """Where an error of pydantic's is, without the names of the types that it tried, and its kind.
+
+    An unknown key is the fault of its mapping.
+    """
+    path: Path = ()
+    for step in location:
+        if isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
+            path, node = (*path, step), node.items[step]
+        elif isinstance(node, Mapping) and step in node.fields:
+            path, node = (*path, step), node.fields[str(step)][1]
+    return path[:-1] if fault == "extra_forbidden" else path, fault
 
 
-def _word(choice: Any) -> str:
-    if choice is None:
-        return "null"
-    return str(choice).lower() if isinstance(choice, bool) else str(choice)
+def _inside(node: Node, path: Path) -> Node:
+    for step in path:
+        if isinstance(node, Sequence):
+            node = node.items[int(step)]
+        elif isinstance(node, Mapping):
+            node = node.fields[str(step)][1]
+    return node
 
 
-def _range_words(bounds: Range) -> str:
-    signs = ((">=", bounds.ge), (">", bounds.gt), ("<=", bounds.le), ("<", bounds.lt))
-    told = [f"{sign} {limit:g}" for sign, limit in signs if limit is not None and limit != LARGEST]
-    return f" {' and '.join(told)}" if told else ""
+def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
+    """The JSON Schema of what is wanted at a path."""
+    root = kind.json_schema()
+
+    def resolved(part: Json) -> Json:
+        part = root["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        return part | ({"anyOf": [*map(resolved, part["anyOf"])]} if "anyOf" in part else {})
+
+    part = resolved(root)
+    for step in path:
+        for member in _members(part):
+            if isinstance(step, int) and member.get("type") == "array":
+                items = member.get("prefixItems", [])
+                part = resolved(items[step] if step < len(items) else member.get("items", {}))
+            elif member.get("type") == "object":
+                part = resolved(member.get("properties", {}).get(step, member))
+    return part
 
 
-def refusal(node: Node, hint: Any, default: Any = ...) -> tuple[Position, str]:
-    """Where and why a node's value is refused: what is wanted, what was found, what would do."""
-    culprit = node
-    try:
-        typed(node, hint)
-    except Mismatch as mismatch:
-        culprit, hint = mismatch.node, mismatch.hint
-    advice = next(_advice(culprit, hint), None)
-    if advice is None and default is not ... and default is not None:
+def _members(schema: Json) -> list[Json]:
+    """The alternatives of a type."""
+    members: list[Json] = schema.get("anyOf", [schema])
+    return members
+
+
+def _leaves(schema: Json) -> Iterator[Json]:
+    """The alternatives of a type, and of the items of its lists."""
+    for member in _members(schema):
+        items = member.get("prefixItems", [member["items"]] if "items" in member else [])
+        if items:
+            for item in items:
+                yield from _leaves(item)
+        else:
+            yield member
+
+
+def _choices(schema: Json) -> list[Any]:
+    return [schema["const"]] if "const" in schema else schema.get("enum", [])
+
+
+def _refusal(node: Node, schema: Json, default: Any) -> tuple[Position, str]:
+    """Where and why a value is refused: what is wanted, what was found, what would do."""
+    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
+    if advice is None and default is not None:
         advice = f"the default is {shown(default)}"
-    text = f"must be {phrase(hint)}, got {written(culprit)}"
-    return culprit.place, f"{text}; {advice}" if advice else text
+    text = f"must be {_phrase(schema)}, got {written(node)}"
+    return node.place, f"{text}; {advice}" if advice else text
+
+
+def _phrase(schema: Json) -> str:
+    """What a type wants, in words."""
+    if "anyOf" in schema:
+        return " or ".join(map(_phrase, schema["anyOf"]))
+    if choices := [shown(choice) for choice in _choices(schema)]:
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    if schema.get("type") == "array":
+        least = " of at least one" if schema.get("minItems") else ""
+        items = [_phrase(item).removeprefix("a ") for item in schema.get("prefixItems", [])]
+        if items:
+            return f"a list of {len(items)}: [{', '.join(items)}]"
+        return f"a list{least}: [{_phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
+    if "properties" in schema:
+        return f"a mapping of {', '.join(schema['properties'])}"
+    names = {"boolean": "true or false", "integer": "a whole number", "number": "a number",
+             "string": "text", "null": "null"}  # fmt: skip
+    signs = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
+    bounds = [f"{sign} {schema[key]:g}" for sign, key in signs.items()
+              if schema.get(key, LARGEST) != LARGEST]  # fmt: skip
+    name = names.get(schema.get("type", ""), "a value")
+    return f"{name} {' and '.join(bounds)}" if bounds else name
 
 
 def written(node: Node) -> str:
@@ -241,8 +197,10 @@ def written(node: Node) -> str:
 
 def shown(value: Any) -> str:
     """A value as a recipe would write it, on one line."""
-    if value is None or isinstance(value, bool):
-        return _word(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple | list):
         return f"[{', '.join(shown(item) for item in value)}]"
     if isinstance(value, dict):
@@ -250,77 +208,48 @@ def shown(value: Any) -> str:
     return quoted(str(value), 80)[1:-1]
 
 
-def _advice(culprit: Node, hint: Any) -> Iterator[str]:
-    """Nearest valid values, best first."""
-    if not isinstance(culprit, Scalar):
-        return
-    if _wants_list(hint) and any(_fits(culprit.text, inner) for inner in _leaves(hint)):
-        yield f"write [{quoted(culprit.text)[1:-1]}]"
-    if culprit.plain is False and any(_fits(culprit.text, member) for member in _leaves(hint)):
-        yield "remove the quotes"
-    for leaf in _leaves(hint):
-        base, bounds = unwrap(leaf)
-        if get_origin(base) is Literal:
-            close = nearest(culprit.text, [_word(choice) for choice in get_args(base)])
-            if close:
-                yield f"did you mean {close}?"
-        elif base is bool and culprit.text.lower() in _BOOLEANS:
-            yield f"write {_BOOLEANS[culprit.text.lower()]}"
-        elif base in (int, float):
-            yield from _near_number(culprit.text, base, bounds)
-
-
 _BOOLEANS = dict.fromkeys(("yes", "on", "y", "1", "true"), "true") | dict.fromkeys(
     ("no", "off", "n", "0", "false"), "false"
 )
 
 
-def _fits(text: str, hint: Any) -> bool:
-    if unwrap(hint)[0] in (str, types.NoneType):
-        return False
-    try:
-        typed(Scalar(COMMAND_LINE, text), hint)
-    except Mismatch:
-        return False
-    return True
+def _advice(node: Scalar, schema: Json) -> Iterator[str]:
+    """Nearest valid values, best first."""
+    leaves = [*_leaves(schema)]
+    fits = any(_fits(node.text, leaf) for leaf in leaves)
+    if fits and any("items" in member for member in _members(schema)):
+        yield f"write [{quoted(node.text)[1:-1]}]"
+    if fits and not node.plain:
+        yield "remove the quotes"
+    for leaf in leaves:
+        if close := nearest(node.text, map(shown, _choices(leaf))):
+            yield f"did you mean {close}?"
+        elif leaf.get("type") == "boolean" and node.text.lower() in _BOOLEANS:
+            yield f"write {_BOOLEANS[node.text.lower()]}"
+        elif leaf.get("type") in ("integer", "number"):
+            yield from _near_number(node.text, leaf)
 
 
-def _wants_list(hint: Any) -> bool:
-    base = unwrap(hint)[0]
-    return get_origin(base) in (tuple, list)
+def _fits(text: str, leaf: Json) -> bool:
+    """Whether a text, without quotes, is a choice, a number or a boolean of a type."""
+    value = as_json(Scalar(COMMAND_LINE, text))
+    if choices := _choices(leaf):
+        return value in choices
+    kinds = {"boolean": (bool,), "integer": (int,), "number": (int, float)}
+    return type(value) in kinds.get(leaf.get("type", ""), ())
 
 
-def _leaves(hint: Any) -> Iterator[Any]:
-    """The single types inside a type."""
-    base, _ = unwrap(hint)
-    kind = get_origin(base)
-    if kind in (Union, types.UnionType, tuple, list):
-        for member in get_args(base):
-            if member is not Ellipsis:
-                yield from _leaves(member)
-    else:
-        yield hint
-
-
-def _near_number(text: str, base: type, bounds: Range) -> Iterator[str]:
+def _near_number(text: str, leaf: Json) -> Iterator[str]:
     """The valid number nearest to what was written."""
     try:
         value = float(text.replace("_", "")) if len(text) <= 400 else math.nan
     except ValueError:
         return
-    if math.isnan(value):
-        return
-    low = bounds.ge if bounds.ge is not None else -math.inf
-    high = bounds.le if bounds.le is not None else math.inf
-    near = min(max(value, low), high)
-    too_far = (
-        bounds.gt is not None and near <= bounds.gt or bounds.lt is not None and near >= bounds.lt
-    )
-    if too_far or math.isinf(near):
+    near = min(max(value, leaf.get("minimum", -math.inf)), leaf.get("maximum", math.inf))
+    above, below = leaf.get("exclusiveMinimum", -math.inf), leaf.get("exclusiveMaximum", math.inf)
+    if not above < near < below:  # also where the text says that it is no number
         return
     if near != value:
         yield f"the nearest valid value is {near:.15g}"
-    elif base is int:
-        yield f"write {round(near)}"
     else:
-        yield f"write {near!r}"
+        yield f"write {round(near) if leaf['type'] == 'integer' else repr(near)}"

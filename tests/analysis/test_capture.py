@@ -37,7 +37,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
         "pair": run_of(folder / "pair", sections()),
         "causal": run_of(folder / "causal", causal, task="language-modeling"),
         "joint": run_of(folder / "joint", causal),
-        "encoder": run_of(folder / "encoder", sections(role="encoder")),
     }
 
 
@@ -120,13 +119,6 @@ def test_axes_of_decoders_are_all_tokens_in_one_row(runs: dict[str, Run]) -> Non
         assert not np.triu(maps.weights, 1).any()
 
 
-def test_an_encoder_reads_its_text_alone(runs: dict[str, Run]) -> None:
-    found = capture(runs["encoder"], TEXT, device="cpu")
-    assert list(found.maps) == ["encoder"]
-    assert (found.output, found.how) == ("", "")
-    assert [t.id for t in found.maps["encoder"].keys] == [*ids(TEXT), EOS]
-
-
 def test_pieces_make_words_and_special_tokens_none(runs: dict[str, Run]) -> None:
     keys = capture(runs["pair"], "two \u6f22 katzen", target="a", device="cpu").maps["cross"].keys
     assert keys[-1] == ("</s>", EOS, None, True)
@@ -161,13 +153,11 @@ def test_letters_and_digits_that_are_kept_whole_are_text(tmp_path: Path) -> None
     assert [token.special for token in keys] == [False] * (len(keys) - 1) + [True]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, "encoder"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
     runs: dict[str, Run], shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[tuple[str, Any]] = [(row.source, row.target) for row in ROWS]
-    if shape == "encoder":
-        texts = [(source, None) for source, _ in texts]
     alone = [capture(runs[shape], text, target=target, device="cpu") for text, target in texts]
     for kept in (1, 2**26):
         monkeypatch.setattr("attnkit.analysis.inputs.KEPT", kept)
@@ -213,7 +203,6 @@ def test_numbers_of_sampled_lines_are_those_of_the_input(runs: dict[str, Run]) -
         ("pair", " ", None, UsageError, "the text is empty: give at least one word"),
         ("pair", "cat", "", UsageError, "the target of the text is empty"),
         ("pair", "cat", [99999], UsageError, "id 99999 is not below"),
-        ("encoder", "cat", "a", UsageError, "a model of shape encoder writes nothing"),
     ],
 )
 def test_texts_that_cannot_be_read_are_refused(

@@ -207,11 +207,19 @@ def test_an_unknown_split_is_refused_with_those_there_are(
 @pytest.mark.parametrize(
     ("options", "task", "message"),
     [
-        ({"source": "en", "target": "dee"}, "translation", "data.target: did you mean de? "),
-        ({"source": "xx", "target": "de"}, "translation", "data.source: tiny has en, de, not 'xx'"),
-        ({"target": "de"}, "translation", "data.source: tiny has en, de: say which is the source"),
-        ({"source": "en", "target": "en"}, "translation", "data.target: en is the source too"),
-        ({}, "language-modeling", "data.target: tiny has en, de: say which is the target"),
+        (
+            {"source": "en", "target": "dee"},
+            "translation",
+            "data.target: tiny has en, de, got 'dee'; did you mean de?",
+        ),
+        ({"source": "xx", "target": "de"}, "translation", "data.source: tiny has en, de, got 'xx'"),
+        ({"target": "de"}, "translation", "data.source: tiny has en, de; say which is the source"),
+        (
+            {"source": "en", "target": "en"},
+            "translation",
+            "data.target: source and target are both en",
+        ),
+        ({}, "language-modeling", "data.target: tiny has en, de; say which is the target"),
         (
             {"source": "en", "target": "de"},
             "language-modeling",
@@ -222,8 +230,8 @@ def test_an_unknown_split_is_refused_with_those_there_are(
             "translation",
             "data.size: only generated corpora have a size",
         ),
-        ({"format": "jsonl"}, "translation", "data.format: only for files of your own"),
-        ({"train": "x"}, "translation", "data.train: give a corpus or files, not both"),
+        ({"format": "jsonl"}, "translation", "data.format: is for files of your own"),
+        ({"train": "x"}, "translation", "data.train: 'tiny' has its own splits"),
     ],
 )
 def test_keys_that_do_not_fit_the_card_are_refused(
@@ -422,13 +430,25 @@ def test_malformed_text_stops_or_is_replaced_as_the_recipe_says(folder: Path) ->
 @pytest.mark.parametrize(
     ("options", "task", "message"),
     [
-        ({}, "translation", "data: give a corpus, or files by train, valid and test"),
+        ({}, "translation", "data: needs a corpus"),
         ({"train": "x"}, "translation", "data.train: translation needs pairs: two aligned files"),
-        ({"train": ("x", "x", "x")}, "translation", "format plain reads one file; 3 are named"),
-        ({"train": ()}, "translation", "format plain reads one file; 0 are named"),
-        ({"train": "x", "format": "lines"}, "translation", "two aligned files, [source, target]"),
-        ({"train": ("x", "x"), "format": "jsonl"}, "translation", "format jsonl reads one file"),
-        ({"train": ("x", "x")}, "language-modeling", "language modelling reads one file"),
+        (
+            {"train": ("x", "x", "x")},
+            "translation",
+            "data.train: must be one file, or two aligned files, got 3",
+        ),
+        ({"train": ()}, "translation", "data.train: must be one file, or two aligned files, got 0"),
+        (
+            {"train": "x", "format": "lines"},
+            "translation",
+            "reads two aligned files [source, target]",
+        ),
+        (
+            {"train": ("x", "x"), "format": "jsonl"},
+            "translation",
+            "`data.format: jsonl` reads one file",
+        ),
+        ({"train": ("x", "x")}, "language-modeling", "language-modeling reads one file"),
         ({"train": "x", "size": 3}, "language-modeling", "data.size: only generated corpora"),
     ],
 )

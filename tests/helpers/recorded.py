@@ -16,7 +16,7 @@ from attnkit.runs import Run
 from helpers.trained import LENGTH, tokenizer
 
 PARTS = {"parts": ("scaled-dot", "synthesizer-random")}
-SHAPES = {"encoder": "encoder", "decoder": "decoder", "cross": "encoder-decoder"}
+SHAPES = {"encoder": "encoder-decoder", "decoder": "decoder", "cross": "encoder-decoder"}
 
 
 class Heard(NamedTuple):

@@ -132,16 +132,6 @@ def test_ties_share_one_table_two_or_three() -> None:
         assert len({w.data_ptr() for w in weights}) == tables
 
 
-def test_an_encoder_answers_its_source_and_sees_both_sides() -> None:
-    model = make("encoder")
-    source = ids(1, 6)
-    changed = source.clone()
-    changed[0, 5] = (source[0, 5] - 3) % (SIZE - 4) + 4
-    logits = model(source, None)
-    assert logits.shape == (1, 6, SIZE)
-    assert not torch.allclose(model(changed, None)[:, 0], logits[:, 0])
-
-
 def test_a_language_model_starts_from_nothing() -> None:
     model = make("decoder")
     target = ids(2, 5)

@@ -10,7 +10,7 @@ import yaml
 from helpers.recipe_texts import GOOD
 
 from attnkit.recipe import library, shipped
-from attnkit.recipe.json_schema import descriptions, json_schema
+from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.schema import Recipe
 
 KINDS = {
@@ -122,7 +122,10 @@ def test_every_shipped_recipe_is_valid(path: Path) -> None:
             )
         ),
         ("model: {attention: {name: mixture, parts: [dot, scaled-dot]}}", True),
+        ("model: {attention: {name: dot, entropy_scale: {base: 64}}}", True),
+        ("model: {attention: {name: dot, entropy_scale: {bas: 64}}}", False),
         ("model: {norm: pree}", False),
+        ("model: {shape: encoder}", False),
         ("variants: {a: {train.setps: 3}}", False),
         ("stray: 3", False),
     ],
@@ -139,12 +142,20 @@ def test_a_recipe_needs_task_and_data_or_a_parent() -> None:
 
 
 def test_every_key_is_described() -> None:
-    docs = descriptions()
-    schema = json_schema()
-    for name, part in schema["$defs"].items():
+    parts = json_schema()["$defs"]
+    for name, part in parts.items():
         assert part["description"], name
     for name, field in Recipe.model_fields.items():
-        if name not in ("task",):
+        if name != "task":
             assert isinstance(field.annotation, type)
-            keys = set(field.annotation.model_fields)
-            assert keys <= set(docs[field.annotation.__name__]), name
+            described = parts[field.annotation.__name__]["properties"]
+            for key in field.annotation.model_fields:
+                assert described[key]["description"], key
+                assert "\n" not in described[key]["description"], key
+
+
+def test_every_reference_leads_to_a_part() -> None:
+    schema = json_schema()
+    for name in re.findall(r'"#/\$defs/(\w+)"', json.dumps(schema)):
+        assert name in schema["$defs"]
+    assert json.dumps(schema).count('"$defs"') == 1

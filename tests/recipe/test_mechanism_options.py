@@ -33,7 +33,7 @@ from attnkit.recipe.mechanism_options import annotation
         ("'int | None'", int | None),
         ("Tensor", Any),
         ("Tensor | None", Any),
-        ("dict[str, int]", Any),
+        ("dict[str, int]", dict[str, int]),
         ("__import__('os').system('x')", Any),
         ("Literal[print()]", Any),
         ("tuple[()]", Any),

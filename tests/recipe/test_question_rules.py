@@ -73,8 +73,8 @@ OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
         ),
         (
             TASK + "data: {corpus: nq-passages, size: 9}\n",
-            "r.yaml:2:35: data.size: only generated corpora have a size; data.rows keeps fewer "
-            "rows",
+            "r.yaml:2:35: data.size: only generated corpora have a size; use data.rows to keep "
+            "fewer rows",
         ),
         (
             TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",

@@ -8,7 +8,7 @@ import torch
 from helpers.plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
-from attnkit.errors import DataError, RecipeError, UsageError
+from attnkit.errors import DataError, RecipeError
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base, search
 from attnkit.search.base import advance, highest, predict, top
@@ -235,13 +235,6 @@ def test_more_hypotheses_than_the_method_gives_are_refused() -> None:
         search(Toy(), source, SearchConfig(beam=2, n_best=3), lines=[0])
     with pytest.raises(RecipeError, match="method greedy gives at most 1; use a beam of 2"):
         search(Toy(), source, SearchConfig(method="greedy", n_best=2), lines=[0])
-
-
-def test_an_encoder_cannot_generate() -> None:
-    model = Toy()
-    model.shape = "encoder"
-    with pytest.raises(UsageError, match="has no decoder"):
-        search(model, sources(1), SearchConfig(), lines=[0])
 
 
 def test_the_model_keeps_its_mode_and_answers_as_in_evaluation() -> None:

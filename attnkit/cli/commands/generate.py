@@ -104,8 +104,6 @@ def generate(
     }  # fmt: skip
     trained = Run.open(run)
     spec = settings(trained.recipe.search, asked, sample)
-    if trained.recipe.model.shape == "encoder":
-        raise UsageError(f"{run}: a model of shape encoder cannot generate: it has no decoder")
     show = _json if as_json else _scored if scores else _plain
     policy = _policy(errors)
     with open_lines(input, policy) as lines:

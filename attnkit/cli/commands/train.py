@@ -298,6 +298,6 @@ def _next_commands(file: "RecipeFile", jobs: Sequence[PlannedRun], out: Path) ->
     if recipe.task == "question-answering":
         words = ["attnkit", "nbce", folder, *plugin.flags(), "--contexts", "passages.jsonl"]
         console.say(f"use one model:  {shlex.join([*words, '--prompts', 'questions.txt'])}")
-    elif recipe.model.shape != "encoder":
+    else:
         words = ["attnkit", "generate", folder, *plugin.flags()]
         console.say(f"use one model:  {shlex.join(words)} < input.txt")
