@@ -19,7 +19,7 @@ from helpers.pretrained import SIZE, network, tokenizer
 from attnkit.errors import MissingInputError, UnavailableError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
-from attnkit.nbce.baselines import surprises
+from attnkit.nbce.baselines import prompt_perplexities
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import answers
@@ -219,7 +219,7 @@ def test_frequencies_that_change_behind_a_length_bound_the_rows() -> None:
 
 def test_an_empty_context_without_begin_token_is_never_the_least_surprising() -> None:
     rows = [PromptRow((), ids(3, 5)), *prompt([4])]
-    found = surprises(reader("llama"), rows)
+    found = prompt_perplexities(reader("llama"), rows)
     assert found[0] == math.inf
     logits = alone_all(reader("llama"), rows[1])
     start = len(rows[1].head) - 1
