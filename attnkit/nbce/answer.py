@@ -42,7 +42,7 @@ class Reply(NamedTuple):
     """What contexts were chosen by: the score of each answer (best, higher is better), perplexity
     of the prompt under each (retrieval, lower is better); else empty."""
     notes: tuple[str, ...]
-    """What the reader of the answer should know, such as what was cut."""
+    """What was cut off the contexts, a sentence each."""
 
 
 def ask(

@@ -1,4 +1,4 @@
-"""Who can be asked question sets: runs, and models that no recipe here has trained."""
+"""What answers question sets: runs, and models that no recipe here has trained."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
 
 MODELS = "models"
-"""Folder of those from elsewhere, beside the variants of a recipe."""
+"""Folder of the results of the latter, beside the variants of a recipe."""
 LONGEST_NAME = 120
 
 
 @dataclass
-class QuestionedModel:
-    """A model, what is said of it, and where its answers are kept."""
+class EvaluatedModel:
+    """A model, its description, and where its answers are stored."""
 
     name: str
     """For messages."""
     system: Mapping[str, Any]
     """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.described`."""
     results: Results
-    """Where its answers and scores are kept."""
+    """Where its answers and scores are stored."""
     weights: str
     """SHA-256 of its weights: answers of others are not taken for its own."""
     limit: int | None
@@ -39,17 +39,16 @@ class QuestionedModel:
     open: Callable[[], ContextReader]
     """Called once, where not everything is known already."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it reads, where answers depend on it: kept with them, as JSON."""
+    """How it reads, where answers depend on it: stored with them, as JSON."""
 
     @cached_property
     def reader(self) -> ContextReader:
-        """The model."""
         return self.open()
 
 
-def of_run(run: "Run", device: str = "cpu") -> QuestionedModel:
-    """A finished run; its answers are kept in it."""
-    return QuestionedModel(
+def of_run(run: "Run", device: str = "cpu") -> EvaluatedModel:
+    """A finished run; its answers are stored in it."""
+    return EvaluatedModel(
         f"{run.variant} seed {run.seed}",
         described(run),
         run,
@@ -67,15 +66,15 @@ def of_reader(
     *,
     limit: int | None = None,
     settings: Mapping[str, Any] | None = None,
-) -> QuestionedModel:
-    """Any model; its answers are kept in <out>/<recipe>/models/<name>.
+) -> EvaluatedModel:
+    """Any model; its answers are stored in <out>/<recipe>/models/<name>.
 
     Args:
         reader: the model.
         name: as the user wrote it.
         recipe: name of the recipe that has the questions.
         out: root of the run folders.
-        limit: see `Subject`.
+        limit: see `EvaluatedModel`.
         settings: how it reads, as JSON.
     """
     folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
@@ -88,11 +87,11 @@ def of_reader(
         "train_tokens_per_second": None,
         "run": results.path.as_posix(),
     }
-    weights = digest_of(reader.model)
-    return QuestionedModel(name, system, results, weights, limit, lambda: reader, settings or {})
+    weights = _digest(reader.model)
+    return EvaluatedModel(name, system, results, weights, limit, lambda: reader, settings or {})
 
 
-def digest_of(model: torch.nn.Module) -> str:
+def _digest(model: torch.nn.Module) -> str:
     """SHA-256 of the weights, about a second a GB."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
