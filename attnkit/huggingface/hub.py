@@ -39,11 +39,11 @@ class ModelFolder(NamedTuple):
     """The commit, where it came from the hub."""
 
 
-def find(name: str, *, offline: bool = False, revision: str | None = None) -> ModelFolder:
+def find(name: str, *, offline: bool = False) -> ModelFolder:
     """The directory of that name, or the hub's model, downloaded where the cache lacks it.
 
     Raises:
-        MissingInputError: no such directory, hub model or revision, or it holds no model.
+        MissingInputError: no such directory or hub model, or it holds no model.
         DataError: its weights are pickled.
         UnavailableError: no network, or it was forbidden, or the hub refuses.
     """
@@ -56,7 +56,7 @@ def find(name: str, *, offline: bool = False, revision: str | None = None) -> Mo
         raise MissingInputError(
             f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)"
         )
-    return _download(name, offline=is_offline(offline), revision=revision)
+    return _download(name, is_offline(offline) or hub().is_offline_mode() or _unreachable())
 
 
 def check(place: ModelFolder) -> None:
@@ -81,21 +81,19 @@ def check(place: ModelFolder) -> None:
     raise MissingInputError(f"{place.name}: no weights: {WEIGHTS[0]} is missing")
 
 
-def _download(name: str, *, offline: bool, revision: str | None) -> ModelFolder:
-    offline = offline or hub().is_offline_mode() or _unreachable()
-    asked: dict[str, Any] = {"revision": revision, "local_files_only": offline}
+def _download(name: str, offline: bool) -> ModelFolder:
     try:
         with quiet(network=not offline):
-            hub().hf_hub_download(name, CONFIG, **asked)
+            hub().hf_hub_download(name, CONFIG, local_files_only=offline)
             path = hub().snapshot_download(
                 name,
                 allow_patterns=[*TEXTS, *WEIGHTS],
                 # folders hold the same model in other formats
                 ignore_patterns=["*/*", "consolidated*"],
-                **asked,
+                local_files_only=offline,
             )
     except Exception as error:
-        raise _refusal(name, revision, error) from error
+        raise _refusal(name, error) from error
     return ModelFolder(name, Path(path), Path(path).name)
 
 
@@ -111,16 +109,14 @@ def _unreachable() -> bool:
     return False
 
 
-def _refusal(name: str, revision: str | None, error: Exception) -> Exception:
-    """What went wrong at the hub, in one line; an error that is none of the hub's stays."""
+def _refusal(name: str, error: Exception) -> Exception:
+    """What went wrong at the hub, in one line."""
     errors: Any = importlib.import_module("huggingface_hub.errors")
     if isinstance(error, errors.GatedRepoError):
         return UnavailableError(
             f"{name}: its owner asks for consent: accept the terms on huggingface.co and log in "
             "(hf auth login)"
         )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return MissingInputError(f"{name}: the hub has no revision {revision}")
     if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
         return MissingInputError(
             f"{name}: neither a directory here nor a public model of the hub: check the spelling"

@@ -302,7 +302,8 @@ def test_bits_become_the_settings_of_transformers(
     pretrained.saved(tmp_path, "llama")
     with pytest.raises(ZeroDivisionError):
         opening.open_model(tmp_path, device="cpu", quantization=word)
-    assert given == [{"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}]
+    settings = {"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}
+    assert given == [{"dtype": torch.float32, **settings}]
 
 
 def test_bits_need_packages_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
