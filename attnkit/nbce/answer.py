@@ -11,7 +11,7 @@ from attnkit.errors import UsageError
 from attnkit.nbce.baselines import Cut, concatenated, prompt_perplexities, side_by_side
 from attnkit.nbce.merge import POOLS, Pool, Rule
 from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
-from attnkit.nbce.reader import BATCH_TOKENS, ContextReader, PromptRow
+from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
 from attnkit.text import nearest
@@ -58,7 +58,6 @@ def ask(
     cut: Cut = "end",
     traced: bool = False,
     emit: Emit | None = None,
-    budget: int = BATCH_TOKENS,
 ) -> list[Reply]:
     """Answer each prompt from its contexts.
 
@@ -82,7 +81,6 @@ def ask(
         traced: record what each context contributed to each token.
         emit: is given each token of the answer as it comes (of `best`, all at the end); for one
             prompt and one hypothesis.  The last token may be missing where no end token follows.
-        budget: tokens read in one pass.
 
     Raises:
         UsageError: the method is not known or not for this model, a prompt is empty or has no
@@ -92,13 +90,13 @@ def ask(
     _check(method, contexts, prompts)
     if emit is not None and len(prompts) > 1:
         raise ValueError("tokens can be handed out for one prompt only")
-    search = partial(_search, reader, spec=spec, traced=traced, budget=budget)
+    search = partial(_search, reader, spec=spec, traced=traced)
     pairs = list(zip(contexts, prompts, strict=True))
     if method == "best":
         return _best(reader, pairs, search, emit)
     search = partial(search, emit=emit)
     if method == "retrieval":
-        return _retrieval(reader, pairs, search, budget)
+        return _retrieval(reader, pairs, search)
     join = partial(concatenated, reader, output=spec.max_length, limit=limit, cut=cut)
     rows, notes = [], []
     for some, prompt in pairs:
@@ -172,10 +170,10 @@ def _best(reader: ContextReader, pairs: Pairs, search: Search, emit: Emit | None
     return replies
 
 
-def _retrieval(reader: ContextReader, pairs: Pairs, search: Search, budget: int) -> list[Reply]:
+def _retrieval(reader: ContextReader, pairs: Pairs, search: Search) -> list[Reply]:
     """The context that makes the prompt least surprising, alone."""
     rows = [[reader.row(text, prompt) for text in some] for some, prompt in pairs]
-    found = iter(prompt_perplexities(reader, [row for some in rows for row in some], budget))
+    found = iter(prompt_perplexities(reader, [row for some in rows for row in some]))
     scores = [list(islice(found, len(some))) for some in rows]
     chosen = [some.index(min(some)) for some in scores]
     replies = search([[some[place]] for some, place in zip(rows, chosen, strict=True)])
@@ -188,7 +186,6 @@ def _search(
     *,
     spec: SearchConfig,
     traced: bool,
-    budget: int,
     rule: Rule | None = None,
     lines: Sequence[int] | None = None,
     emit: Emit | None = None,
@@ -205,7 +202,6 @@ def _search(
             lines=[numbers[place] for place in some],
             traced=traced,
             emit=emit,
-            budget=budget,
         )
         found.update(zip(some, replies, strict=True))
     return [found[place] for place in range(len(prompts))]

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import BATCH_TOKENS, CausalReader, ContextReader, PromptRow, padded
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, padded
 from attnkit.search.base import score_type
 
 Cut = Literal["end", "start"]
@@ -79,15 +79,12 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
 
 
 @torch.inference_mode()
-def prompt_perplexities(
-    reader: ContextReader, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS
-) -> list[float]:
+def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
     """Perplexity of each row's tail behind its head; infinite where the head is empty.
 
     Args:
         reader: a model without a source.
         rows: of any lengths; a head is empty where a context is and the model has no begin token.
-        budget: tokens read in one pass.
 
     Raises:
         UsageError: the model reads contexts and prompts in a source, or a row does not fit.
@@ -99,15 +96,15 @@ def prompt_perplexities(
         )
     reader.check(rows, 0)
     begun = [row for row in rows if row.head]
-    many = max(1, budget // max((row.longest for row in begun), default=1))
+    many = max(1, reader.batch_tokens // max((row.longest for row in begun), default=1))
     parts = [begun[place : place + many] for place in range(0, len(begun), many)]
-    found = iter([value for some in parts for value in _perplexities(reader, some, budget)])
+    found = iter([value for some in parts for value in _perplexities(reader, some)])
     return [next(found) if row.head else math.inf for row in rows]
 
 
-def _perplexities(reader: ContextReader, rows: Sequence[PromptRow], budget: int) -> list[float]:
+def _perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
     """`prompt_perplexities` of one batch, a token at a time, as every reader can."""
-    state = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows], budget)
+    state = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows])
     tokens, real = (
         table.to(reader.device) for table in padded([(row.head[-1], *row.tail) for row in rows])
     )

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.quiet import transformers
-from attnkit.nbce.reader import BATCH_TOKENS, CausalReader, PromptRow, gathered, visible_columns
+from attnkit.nbce.reader import CausalReader, PromptRow, gathered, visible_columns
 from attnkit.nbce.templated_reader import TemplatedReader
 
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
@@ -72,13 +72,13 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         self.size, self.shares, self.windows = self._try_padding()
         self.ends = self.end_ids(self.size)
 
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> CachedRows:
+    def begin(self, rows: Sequence[PromptRow]) -> CachedRows:
         """See `CausalReader.begin`; whole rows where padding may only be at the start."""
         if self.shares or any(row.beside for row in rows):
-            return super().begin(rows, budget)  # type: ignore[no-any-return]
+            return super().begin(rows)  # type: ignore[no-any-return]
         whole = [(*row.head, *row.tail[:-1]) for row in rows]
         index = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
-        state = self._append(list(index), self.empty(len(index)), budget)
+        state = self._append(list(index), self.empty(len(index)))
         return self.select(state, self._indices(index[ids] for ids in whole))
 
     def empty(self, rows: int) -> CachedRows:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnkit.data.tokenizer import EOS
 from attnkit.nbce.merge import MergedDistributions, Rule, merge_rows
-from attnkit.nbce.reader import BATCH_TOKENS, ContextReader, PromptRow, ReaderState
+from attnkit.nbce.reader import ContextReader, PromptRow, ReaderState
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis, score_type
 from attnkit.search.beam import beam_search
@@ -96,15 +96,13 @@ class MergedModel:
         self.output = IdentityProjection(reader.size + reader.special)
         self.steps: dict[tuple[int, ...], MergedStep] = {}
 
-    def start(
-        self, prompts: Sequence[Sequence[PromptRow]], budget: int = BATCH_TOKENS
-    ) -> MergedState:
+    def start(self, prompts: Sequence[Sequence[PromptRow]]) -> MergedState:
         """Read the rows of all prompts, equally many each."""
         rows = [row for some in prompts for row in some]
         count, device = len(prompts), self.reader.device
         previous = torch.full((count,), -1, device=device)
         lines = torch.arange(count, device=device)
-        cache = self.reader.begin(rows, budget)
+        cache = self.reader.begin(rows)
         return MergedState(cache, len(prompts[0]), lines, previous, None, self.reader)
 
     def advance(
@@ -178,7 +176,6 @@ def answers(
     lines: Sequence[int] | None = None,
     traced: bool = False,
     emit: Emit | None = None,
-    budget: int = BATCH_TOKENS,
 ) -> list[Answer]:
     """Continue each prompt from all its rows at once.
 
@@ -191,7 +188,6 @@ def answers(
         lines: number of each prompt, which seeds sampling; default 0, 1, ...
         traced: record what each context contributed to each token.
         emit: see `MergedModel`.
-        budget: tokens read in one pass before the first step.
 
     Raises:
         UsageError: a row is too long or empty, or the rule does not fit the contexts.
@@ -204,7 +200,7 @@ def answers(
     for rows in prompts:
         reader.check(rows, spec.max_length)
     model = MergedModel(reader, rule, traced, emit)
-    state = model.start(prompts, budget)
+    state = model.start(prompts)
     last = torch.tensor([[rows[0].tail[-1]] for rows in prompts], device=reader.device)
     method = beam_search if spec.method == "beam" else step_by_step
     numbers = range(len(prompts)) if lines is None else lines

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from attnkit.errors import UsageError
 
-BATCH_TOKENS = 16384
-"""Tokens read in one pass; what is cached of them is not counted."""
 SHORTEST_PREFIX = 8
 """Shorter prefixes are read again in every row: a pass of their own would cost more."""
 
@@ -56,6 +54,8 @@ class ContextReader(ABC):
     """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
     model: Any
     """The network, a torch module."""
+    batch_tokens: int = 16384
+    """Tokens that are read in one pass; what is cached of them is not counted."""
     windows: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 
@@ -75,8 +75,8 @@ class ContextReader(ABC):
         """
 
     @abstractmethod
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> ReaderState:
-        """Read all rows but for the last token of each, `budget` tokens at a time."""
+    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+        """Read all rows but for the last token of each."""
 
     @abstractmethod
     def step(
@@ -157,44 +157,42 @@ class CausalReader(ContextReader):
         "Parallel context windows for large language models".
         """
 
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> ReaderState:
+    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
         """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
 
         Raises:
             UsageError: rows have several windows, which the model cannot see at once.
         """
         if any(row.beside for row in rows):
-            return self._side_by_side(rows, budget)
+            return self._side_by_side(rows)
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         heads = list(index)
         shared = tuple(commonprefix(heads))
         prefix = len(shared) if len(heads) > 1 and len(shared) >= SHORTEST_PREFIX else 0
-        state = self._append([shared[:prefix]], self.empty(1), budget)
+        state = self._append([shared[:prefix]], self.empty(1))
         state = self.select(state, self._indices([0] * len(heads)))
         if len(heads) == len(rows):
             whole = [row.head[prefix:] + row.tail[:-1] for row in rows]
-            return self._append(whole, state, budget)
-        state = self._append([head[prefix:] for head in heads], state, budget)
+            return self._append(whole, state)
+        state = self._append([head[prefix:] for head in heads], state)
         state = self.select(state, self._indices(index[row.head] for row in rows))
-        return self._append([row.tail[:-1] for row in rows], state, budget)
+        return self._append([row.tail[:-1] for row in rows], state)
 
-    def _side_by_side(self, rows: Sequence[PromptRow], budget: int) -> ReaderState:
+    def _side_by_side(self, rows: Sequence[PromptRow]) -> ReaderState:
         """Read every window alone, then all tails behind their windows; equally many a row."""
         if self.windows:
             raise UsageError(f"{self.name} cannot see several windows at once: {self.windows}")
         heads = [head for row in rows for head in (row.head, *row.beside)]
-        state = self.begin([PromptRow(head, (0,)) for head in heads], budget)
+        state = self.begin([PromptRow(head, (0,)) for head in heads])
         state = self.gather(state, len(heads) // len(rows), [row.once for row in rows])
-        return self._append([row.tail[:-1] for row in rows], state, budget)
+        return self._append([row.tail[:-1] for row in rows], state)
 
-    def _append(
-        self, rows: Sequence[tuple[int, ...]], state: ReaderState, budget: int
-    ) -> ReaderState:
+    def _append(self, rows: Sequence[tuple[int, ...]], state: ReaderState) -> ReaderState:
         """Read these ids behind what was read, some rows at a time."""
         ids, real = (table.to(self.device) for table in padded(rows, left=True))
         if not ids.shape[1]:
             return state
-        many = max(1, budget // ids.shape[1])
+        many = max(1, self.batch_tokens // ids.shape[1])
         if many >= len(rows):
             return self.read(ids, real, state)
         parts = []
@@ -234,11 +232,11 @@ class SourceReader(ContextReader):
                     f"{self.name}: shorten it (--max-length)"
                 )
 
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> ReaderState:
+    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
         """See `ContextReader.begin`; equal sources are read once."""
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         ids, real = (table.to(self.device) for table in padded(list(index)))
-        many = max(1, budget // ids.shape[1])
+        many = max(1, self.batch_tokens // ids.shape[1])
         batches = zip(torch.split(ids, many), torch.split(real, many), strict=True)
         parts = [self.start(*batch) for batch in batches]
         chosen = self._indices(index[row.head] for row in rows)

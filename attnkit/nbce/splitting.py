@@ -131,24 +131,17 @@ def _back(
 
 def _last(places: Sequence[int], fits: Callable[[int], bool], guess: int) -> int | None:
     """The last place that fits, where those that fit come first; sought from the guess on."""
-    high = len(places)
-    at = min(max(0, bisect_right(places, guess) - 1), high - 1)
-    if high == 0:
-        return None
-    step = 1
-    if fits(places[at]):
-        good = at
-        while good + step < high and fits(places[good + step]):
-            good, step = good + step, 2 * step
-        bad = min(high, good + step)
-    else:
-        bad = at
-        while bad - step >= 0 and not fits(places[bad - step]):
-            bad, step = bad - step, 2 * step
-        good = max(-1, bad - step)
+    good, bad, step = -1, len(places), 1
+    at = bisect_right(places, guess) - 1
     while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(places[middle]) else (good, middle)
+        at = min(max(at, good + 1), bad - 1)
+        if fits(places[at]):
+            good, at = at, at + step
+        else:
+            bad, at = at, at - step
+        step *= 2
+        if good >= 0 and bad < len(places):
+            at = (good + bad) // 2
     return None if good < 0 else places[good]
 
 

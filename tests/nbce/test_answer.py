@@ -202,12 +202,16 @@ def test_retrieval_asks_the_context_that_expects_the_prompt(variant: str) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_prompts_together_answer_as_one_by_one_whatever_the_memory(method: str) -> None:
+def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = reader(variant="alibi")
     spec = SearchConfig(method="sample", n_best=2, max_length=5, seed=3, batch_tokens=100_000)
     together = ask(chosen, method, CONTEXTS, PROMPTS, spec, traced=True)
     small = spec.model_copy(update={"batch_tokens": 1})
-    parts = ask(chosen, method, CONTEXTS, PROMPTS, small, traced=True, budget=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(chosen), "batch_tokens", 5)
+        parts = ask(chosen, method, CONTEXTS, PROMPTS, small, traced=True)
     for one, other in zip(together, parts, strict=True):
         assert [h.ids for h in one.hypotheses] == [h.ids for h in other.hypotheses]
         assert [h.logprob for h in one.hypotheses] == pytest.approx(

@@ -46,11 +46,14 @@ def alone(chosen: HuggingFaceEncoderDecoder, row: PromptRow, output: Sequence[in
 
 @pytest.mark.parametrize("budget", [30, 4096])
 @pytest.mark.parametrize("name", NAMES)
-def test_sources_side_by_side_answer_as_each_does_alone(name: str, budget: int) -> None:
+def test_sources_side_by_side_answer_as_each_does_alone(
+    name: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = reader(name)
+    monkeypatch.setattr(chosen, "batch_tokens", budget)
     rows = [chosen.row(text, "The animal?") for text in TEXTS]
     spec = SearchConfig(method="greedy", max_length=5)
-    (found,) = answers(chosen, [rows], Rule(), spec, traced=True, budget=budget)
+    (found,) = answers(chosen, [rows], Rule(), spec, traced=True)
     output: list[int] = []
     last: int | None = None
     for step in found.steps:

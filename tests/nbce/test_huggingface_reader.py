@@ -75,11 +75,14 @@ def near(name: str) -> float:
 @pytest.mark.parametrize("budget", [12, 4096])
 @pytest.mark.parametrize("prefix", [0, 10])
 @pytest.mark.parametrize("name", [*SHARING, *WHOLE])
-def test_rows_side_by_side_speak_as_each_does_alone(name: str, prefix: int, budget: int) -> None:
+def test_rows_side_by_side_speak_as_each_does_alone(
+    name: str, prefix: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = reader(name)
+    monkeypatch.setattr(chosen, "batch_tokens", budget)
     assert chosen.shares == (name in SHARING)
     rows = [*prompt([0, 7, 2, 7], prefix=prefix), *prompt([5], prefix=prefix, tail=1)]
-    kept = chosen.begin(rows, budget)
+    kept = chosen.begin(rows)
     last = torch.tensor([[row.tail[-1]] for row in rows])
     for step in range(3):
         logits, kept = chosen.step(last + step * 7 % SIZE, kept)
