@@ -114,7 +114,7 @@ def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str
         hint = f"; did you mean {close!r}?" if close else f": choose from {', '.join(METHODS)}"
         raise UsageError(f"method {method!r} is not known{hint}")
     if len(contexts) != len(prompts):
-        raise UsageError(f"{len(contexts)} sets of contexts for {len(prompts)} prompts")
+        raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     for number, some in enumerate(contexts, 1):
         if not some and method != "none":
             raise UsageError(

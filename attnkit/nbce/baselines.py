@@ -68,9 +68,10 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
     Raises:
         UsageError: the model cannot see several windows at once.
     """
-    if reader.windows:
+    if reader.window_refusal:
         raise UsageError(
-            f"method window is not for {reader.name}: {reader.windows}; choose another method"
+            f"method window does not work with {reader.name}: {reader.window_refusal}; choose "
+            "another method"
         )
     rows = [reader.row(context, prompt) for context in contexts]
     heads = tuple(row.head for row in rows)
@@ -91,8 +92,8 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
     """
     if not isinstance(reader, CausalReader):
         raise UsageError(
-            f"method retrieval is not for {reader.name}: an encoder-decoder reads the prompt in "
-            "its source and gives it no probability; choose another method"
+            f"method retrieval does not work with {reader.name}: an encoder-decoder reads the "
+            "prompt in its source and gives it no probability; choose another method"
         )
     reader.check(rows, 0)
     begun = [row for row in rows if row.head]

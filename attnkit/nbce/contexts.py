@@ -132,7 +132,7 @@ def _filled(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
             f"there is no context{why}: give one with --context FILE or --contexts FILE.jsonl"
         )
     if empty:
-        notes.append(f"{_contexts(len(empty))} without text left out: {_some(empty)}")
+        notes.append(f"left out {_counted(len(empty), 'empty context')}: {_some(empty)}")
     return left
 
 
@@ -146,7 +146,7 @@ def _distinct(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
             again.append(f"{context.name} = {first[key].name}")
         first.setdefault(key, context)
     if again:
-        notes.append(f"{_contexts(len(again))} met before left out: {_some(again)}")
+        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
     return list(first.values())
 
 
@@ -174,7 +174,7 @@ def _split(
         ]
     if many:
         notes.append(
-            f"{_contexts(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
+            f"{_counted(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
             f"{len(found):,} rows"
         )
     return found
@@ -196,13 +196,13 @@ def _packed(
         rows.append(context)
     if len(rows) < len(contexts):
         notes.append(
-            f"{_contexts(len(contexts))} packed into {len(rows):,} rows of {most:,} tokens"
+            f"{_counted(len(contexts))} packed into {len(rows):,} rows of at most {most:,} tokens"
         )
     return rows
 
 
-def _contexts(number: int) -> str:
-    return f"{number:,} context" + "s" * (number > 1)
+def _counted(number: int, noun: str = "context") -> str:
+    return f"{number:,} {noun}" + "s" * (number > 1)
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:

@@ -1,7 +1,7 @@
 """Hugging Face's causal models as readers, by the public interface of transformers only.
 
 Rows are padded on the left and positions given, so that a row reads as it does alone.  Text that
-rows share is read once where a model allows padding behind it too: not where attention goes by
+rows share is read once where a model allows padding behind it too: not where attention depends on
 columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
 """
 
@@ -65,11 +65,11 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         self.takes = {"position_ids", "logits_to_keep"} & set(known)
         if "past_key_values" not in known:
             raise UsageError(
-                f"{self.name}: {self.kind} takes no cache of keys and values, which rows "
-                "are read with: use another model"
+                f"{self.name}: {self.kind} takes no key-value cache, which reading needs: "
+                "use another model"
             )
         self._check_cache()
-        self.size, self.shares, self.windows = self._try_padding()
+        self.size, self.shares, self.window_refusal = self._try_padding()
         self.ends = self.end_ids(self.size)
 
     def begin(self, rows: Sequence[PromptRow]) -> CachedRows:
@@ -147,13 +147,13 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         if other or not layers:
             what = f" ({', '.join(other)})" if other else ""
             raise UsageError(
-                f"{self.name}: {self.kind} keeps sums or other states of what it has read"
-                f"{what}, which hold pads too and cannot be divided by rows: use a model whose "
+                f"{self.name}: {self.kind} keeps a running state of what it has read"
+                f"{what}, which includes padding and cannot be split by rows: use a model whose "
                 "layers all attend to cached keys and values"
             )
 
     def _try_padding(self) -> tuple[int, bool, str]:
-        """Size of the vocabulary; whether pads behind tokens do no harm; `ContextReader.windows`.
+        """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
 
         Raises:
             UsageError: pads before tokens change what the model says.
@@ -164,7 +164,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             if isinstance(error, AttnkitError) or out_of_memory(error):
                 raise
             raise UsageError(
-                f"{self.name}: {self.kind} cannot read rows beside each other: "
+                f"{self.name}: {self.kind} cannot read several rows at once: "
                 f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
             ) from error
 
@@ -188,18 +188,18 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         state = self.read(torch.cat((pads, first), 1), before, empty)
         if not same(self.step(last, state)[0]):
             raise UsageError(
-                f"{self.name}: {self.kind} reads a row with padding before it otherwise "
-                "than the row alone, so contexts of different lengths cannot be read side by side"
+                f"{self.name}: {self.kind} gives a row other logits with padding before it, "
+                "so contexts of different lengths cannot be read side by side"
             )
         if any(empty.cache.is_sliding) or _slides(self.model.config):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
         started = self.read(first, real[:, 1:], empty)
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
         if not counts or not same(self.step(last, self.read(pads, hole, started))[0]):
-            return alone.shape[1], False, "its attention goes by the distance of columns"
+            return alone.shape[1], False, "its attention depends on the distance of columns"
         ones = real[:, -1:]
         here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
-        why = "its positions cannot be given: it counts the tokens that it sees"
+        why = "its positions cannot be set: it counts the tokens that it sees"
         return alone.shape[1], True, why if torch.equal(here, moved) else ""
 
 

@@ -5,7 +5,7 @@ in outputs/, its scores in scores.json, in the run or in the folder of a model f
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,14 +21,12 @@ from attnkit.nbce.evaluated_model import EvaluatedModel, of_run
 from attnkit.nbce.merge import Rule
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.scoring import CHOSEN, FORCED, Entry, context_found, expand, score
-from attnkit.scoring.evaluation import corpus_of, digest, kept_before
+from attnkit.scoring.evaluation import Progress, corpus_of, digest, kept_before
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
     from attnkit.runs import Run
 
-Progress = Callable[[str, int, int], object]
-"""Called with the model and split, answers so far, and answers in all."""
 PORTION = 32
 """Questions between two reports of the progress."""
 
@@ -143,7 +141,7 @@ def _metrics(eval: EvalConfig) -> tuple[str, ...]:
     names = expand(eval.metrics)
     if wrong := [name for name in names if name in FORCED]:
         raise UsageError(
-            f"metrics: {wrong[0]} is not measured of questions: choose answer-match, answer-f1, "
+            f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
     return names

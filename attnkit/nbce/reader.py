@@ -56,7 +56,7 @@ class ContextReader(ABC):
     """The network, a torch module."""
     batch_tokens: int = 16384
     """Tokens that are read in one pass; what is cached of them is not counted."""
-    windows: str = ""
+    window_refusal: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 
     @abstractmethod
@@ -180,8 +180,10 @@ class CausalReader(ContextReader):
 
     def _side_by_side(self, rows: Sequence[PromptRow]) -> ReaderState:
         """Read every window alone, then all tails behind their windows; equally many a row."""
-        if self.windows:
-            raise UsageError(f"{self.name} cannot see several windows at once: {self.windows}")
+        if self.window_refusal:
+            raise UsageError(
+                f"{self.name} cannot see several windows at once: {self.window_refusal}"
+            )
         heads = [head for row in rows for head in (row.head, *row.beside)]
         state = self.begin([PromptRow(head, (0,)) for head in heads])
         state = self.gather(state, len(heads) // len(rows), [row.once for row in rows])
@@ -204,7 +206,7 @@ class CausalReader(ContextReader):
 class SourceReader(ContextReader):
     """An encoder-decoder: the head of a row is its source, and all outputs start alike."""
 
-    windows = "an encoder-decoder reads each context in a source of its own"
+    window_refusal = "an encoder-decoder reads each context in a source of its own"
     source_limit: int | None
     """Most tokens of a source; None where nothing bounds it."""
 

@@ -80,7 +80,7 @@ class LanguageModelReader(RunReader, CausalReader):
         super().__init__(model, tokenizer, name)
         self.pairs, self.trained = pairs, trained
         reasons = (apart(part) for part in model.modules() if isinstance(part, Attention))
-        self.windows = next(filter(None, reasons), "")
+        self.window_refusal = next(filter(None, reasons), "")
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.target.encode([text])[0]

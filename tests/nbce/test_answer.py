@@ -98,7 +98,9 @@ def test_windows_are_a_block_mask_over_one_row(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["linear", "performer", "gated-delta", "local", "sparse"])
 def test_windows_are_refused_where_caches_do_not_join(variant: str) -> None:
-    with pytest.raises(UsageError, match="window is not for toy: its attention .*another method"):
+    with pytest.raises(
+        UsageError, match="window does not work with toy: its attention .*another method"
+    ):
         ask(reader(variant=variant), "window", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="encoder-decoder reads each context in a source"):
         ask(reader("encoder-decoder"), "window", CONTEXTS, PROMPTS, GREEDY)
@@ -259,7 +261,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
         ask(reader(), "concat", [["a"], []], ["a", "b"], GREEDY)
     with pytest.raises(UsageError, match="1 sets of contexts for 2 prompts"):
         ask(reader(), "concat", [["a"]], ["a", "b"], GREEDY)
-    with pytest.raises(UsageError, match="retrieval is not for toy"):
+    with pytest.raises(UsageError, match="retrieval does not work with toy"):
         ask(reader("encoder-decoder"), "retrieval", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="prompt is empty"):
         ask(reader(), "window", [["a"]], [""], GREEDY)

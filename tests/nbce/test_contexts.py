@@ -83,8 +83,8 @@ def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
     found, notes = prepare(given_, words)
     assert [one.text for one in found] == ["one", "two"]
     assert notes == [
-        "2 contexts without text left out: b, e",
-        "1 context met before left out: d = a",
+        "left out 2 empty contexts: b, e",
+        "left out 1 duplicate context: d = a",
     ]
     for none, why in (
         ([], ""),

@@ -158,7 +158,7 @@ def test_any_end_token_of_the_generation_settings_ends_the_text() -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox"])
 def test_a_tail_sees_all_windows_as_a_mask_and_positions_say(name: str) -> None:
     chosen = reader(name)
-    assert chosen.windows == ""
+    assert chosen.window_refusal == ""
     heads, tail = [(*ids(2, 9), *ids(n, n)) for n in (6, 3)], ids(3, 5)
     kept = chosen.begin([PromptRow(heads[0], tail, (heads[1],), 2)])
     logits, _ = chosen.step(torch.tensor([[tail[-1]]]), kept)
@@ -195,7 +195,7 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
     made = replace(opened("gpt2"), model=transformers.GPTNeoForCausalLM(config).eval(), limit=512)
     chosen = HuggingFaceReader(made)
     assert not chosen.shares
-    assert "sliding window" in chosen.windows
+    assert "sliding window" in chosen.window_refusal
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
 def test_trials_come_out_the_same_in_half_precision(name: str, shares: bool, windows: bool) -> None:
     made = opened(name)
     chosen = HuggingFaceReader(replace(made, model=made.model.bfloat16()))
-    assert (chosen.shares, not chosen.windows) == (shares, windows)
+    assert (chosen.shares, not chosen.window_refusal) == (shares, windows)
     (found,) = answers(
         chosen, [prompt([0, 7, 2])], Rule(), SearchConfig(method="greedy", max_length=3)
     )
@@ -231,7 +231,7 @@ def test_an_empty_context_without_begin_token_is_never_the_least_surprising() ->
 
 
 def test_models_that_keep_sums_are_refused() -> None:
-    with pytest.raises(UsageError, match="jamba model keeps sums"):
+    with pytest.raises(UsageError, match="jamba model keeps a running state"):
         HuggingFaceReader(opened("jamba"))
 
 
