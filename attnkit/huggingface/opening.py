@@ -208,14 +208,16 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
     kind, named = type(config), str((read.get("architectures") or [""])[0])
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
     masked = library.MODEL_FOR_MASKED_LM_MAPPING
-    both = library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     encodes = library.MODEL_FOR_TEXT_ENCODING_MAPPING
-    if kind in encodes and named == _class_name(encodes, kind) and named.endswith("EncoderModel"):
+    if named.endswith("EncoderModel") and named == _class_name(encodes, kind):
         return "encoder", library.AutoModelForTextEncoding
-    if config.is_encoder_decoder and kind in both:
+    if config.is_encoder_decoder and kind in library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
         return "encoder-decoder", library.AutoModelForSeq2SeqLM
-    if kind in causal and (kind not in masked or _is_causal(config, named, causal, masked)):
-        return "decoder", library.AutoModelForCausalLM
+    if kind in causal:  # some kinds come in both forms
+        only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
+        flags = (getattr(config, flag, False) for flag in ("is_decoder", "causal"))
+        if kind not in masked or only_causal or any(flags):
+            return "decoder", library.AutoModelForCausalLM
     if kind in masked or kind in encodes:
         return "encoder", library.AutoModel
     raise DataError(
@@ -225,15 +227,8 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
 
 
 def _class_name(mapping: Any, kind: type) -> str:
-    found = mapping[kind]
-    return str((found[0] if isinstance(found, tuple) else found).__name__)
-
-
-def _is_causal(config: Any, named: str, causal: Any, masked: Any) -> bool:
-    """Whether a model of a type that comes in both forms is the causal one."""
-    kind = type(config)
-    only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
-    return only_causal or any(getattr(config, flag, False) for flag in ("is_decoder", "causal"))
+    found = mapping.get(kind, None)
+    return str(getattr(found[0] if isinstance(found, tuple) else found, "__name__", ""))
 
 
 def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any]) -> Any:
@@ -316,8 +311,9 @@ def _reserved(model: Any, rows: int) -> int:
     """Positions that tables of the RoBERTa family keep for padding: counting starts behind it."""
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
-            padded = part.padding_idx is not None and part.num_embeddings == rows
-            return part.padding_idx + 1 if padded and part.padding_idx is not None else 0
+            if part.padding_idx is not None and part.num_embeddings == rows:
+                return part.padding_idx + 1
+            return 0
     return 0
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
-from attnkit.nbce.run_reader import open_run
 from attnkit.runs import Results
 from attnkit.scoring.saved_scores import described
 

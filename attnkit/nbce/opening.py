@@ -1,10 +1,14 @@
-"""Opening whatever can read many contexts, by the name that a user writes."""
+"""Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
+
+if TYPE_CHECKING:
+    from attnkit.runs import Run
 
 
 def open_model(
@@ -37,9 +41,6 @@ def open_model(
     from attnkit.runs import Run, is_run
 
     if is_run(str(name)):
-        from attnkit.device import pick_device
-        from attnkit.nbce.run_reader import open_run
-
         options = {"dtype": dtype != "float32", "chat or template": chat or template,
                    "quantization": quantization is not None}  # fmt: skip
         for word, given in options.items():
@@ -56,3 +57,21 @@ def open_model(
     both = opened.shape == "encoder-decoder"
     kind = HuggingFaceEncoderDecoder if both else HuggingFaceReader
     return kind(opened, chat=chat, template=template)
+
+
+def open_run(run: "Run", device: str = "cpu") -> ContextReader:
+    """The reader of a finished run.
+
+    Raises:
+        UsageError: the model has no decoder.
+    """
+    from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
+
+    model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
+    if model.shape == "encoder":
+        raise UsageError(f"{name}: a model of shape encoder cannot generate")
+    longest = run.recipe.data.max_length
+    if model.shape == "encoder-decoder":
+        return EncoderDecoderReader(model, tokenizer, name, longest)
+    pairs = run.recipe.task != "language-modeling"
+    return LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)

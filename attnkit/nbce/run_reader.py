@@ -1,7 +1,6 @@
 """attnkit's own runs as readers: language models, and encoder-decoders whose sources differ."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from attnkit.attention import Attention, State
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
-from attnkit.errors import UsageError
 from attnkit.models.base import Decode, Model, Seen
 from attnkit.nbce.reader import (
     CausalReader,
@@ -20,25 +18,6 @@ from attnkit.nbce.reader import (
     visible_columns,
 )
 from attnkit.recipe.capability import apart
-
-if TYPE_CHECKING:
-    from attnkit.runs import Run
-
-
-def open_run(run: "Run", device: str = "cpu") -> ContextReader:
-    """The reader of a finished run.
-
-    Raises:
-        UsageError: the model has no decoder.
-    """
-    model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
-    if model.shape == "encoder":
-        raise UsageError(f"{name}: a model of shape encoder cannot generate")
-    longest = run.recipe.data.max_length
-    if model.shape == "encoder-decoder":
-        return EncoderDecoderReader(model, tokenizer, name, longest)
-    pairs = run.recipe.task != "language-modeling"
-    return LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)
 
 
 class RunReader(ContextReader):

@@ -14,8 +14,9 @@ from attnkit.cli.commands.nbce import BASELINES
 from attnkit.nbce.answer import BASELINES as KNOWN
 from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import Rule
+from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
-from attnkit.nbce.run_reader import LanguageModelReader, open_run
+from attnkit.nbce.run_reader import LanguageModelReader
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 
