@@ -108,7 +108,6 @@ def entries(
     """Ask all models, one after the other."""
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
-    from attnkit.nbce.evaluated_model import of_reader
     from attnkit.runs import Run, is_run
 
     corpus = Corpus.open(task.data, ASKED, data_dir=data_dir, offline=how.offline)
@@ -122,7 +121,7 @@ def entries(
         limit = Run.open(name).recipe.data.max_length if own else None
         told = {"chat": how_this.chat, "template": how_this.template}
         found += question_sets.evaluate_model(
-            of_reader(reader, name, task.name, out, limit=limit, settings=told),
+            question_sets.of_reader(reader, name, task.name, out, limit=limit, settings=told),
             corpus,
             splits or task.eval.splits,
             task.eval,

@@ -1,8 +1,8 @@
-"""Hugging Face's causal models as readers, by the public interface of transformers only.
+"""Hugging Face models as readers, by the public interface of transformers only.
 
-Rows are padded on the left and positions given, so that a row reads as it does alone.  Text that
-rows share is read once where a model allows padding behind it too: not where attention depends on
-columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
+Rows of causal models are padded on the left and positions given, so that a row reads as it does
+alone.  Text that rows share is read once where a model allows padding behind it too: not where
+attention depends on columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
 """
 
 import copy
@@ -17,7 +17,7 @@ from torch import Tensor
 from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.quiet import transformers
-from attnkit.nbce.reader import CausalReader, PromptRow, gathered, visible_columns
+from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, gathered, visible_columns
 from attnkit.nbce.templated_reader import TemplatedReader
 
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
@@ -102,7 +102,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         count = len(state.valid)
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
             return state
-        cache = copied(state.cache)
+        cache = _copied(state.cache)
         cache.batch_select_indices(rows)
         return CachedRows(cache, state.valid[rows], state.last[rows])
 
@@ -134,7 +134,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             out = self.model(
                 input_ids=ids,
                 attention_mask=valid.long(),
-                past_key_values=copied(state.cache),
+                past_key_values=_copied(state.cache),
                 use_cache=True,
                 **given,
             )
@@ -203,6 +203,84 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return alone.shape[1], True, why if torch.equal(here, moved) else ""
 
 
+class EncodedSources(NamedTuple):
+    """The sources that were read, and the outputs so far."""
+
+    hidden: Float[Tensor, "R S D"]
+    """The encoder's last hidden states."""
+    valid: Bool[Tensor, "R S"]
+    """False on pads."""
+    cache: Any
+    """An EncoderDecoderCache; its layers may be shared."""
+
+
+class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
+    """An encoder-decoder of transformers."""
+
+    def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
+        """Find out how outputs start and end.
+
+        Raises:
+            UsageError: a chat template is asked for, or the template lacks a part.
+        """
+        if chat:
+            raise UsageError(f"{opened.name}: an encoder-decoder takes no chat template (--chat)")
+        super().__init__(opened, chat=False, template=template)
+        self.limit = self.source_limit = opened.limit
+        self.size = self.model.get_output_embeddings().weight.shape[0]
+        self.ends = self.end_ids(self.size)
+        settings, config = self.model.generation_config, self.model.config
+        start = settings.decoder_start_token_id
+        if start is None:
+            start = getattr(config, "decoder_start_token_id", None)
+        if start is None:
+            raise UsageError(f"{self.name}: no decoder_start_token_id: it cannot start an output")
+        forced = settings.forced_bos_token_id
+        self.output_start = (start,) if forced is None else (start, forced)
+
+    def row(self, context: str, prompt: str) -> PromptRow:
+        """See `ContextReader.row`: the template is the source, with the usual special tokens."""
+        if not prompt.strip():
+            return PromptRow((), self.output_start)
+        ids = self.tokenizer("".join(self.texts(context, prompt)))["input_ids"]
+        return PromptRow(tuple(int(id_) for id_ in ids), self.output_start)
+
+    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> EncodedSources:
+        library = transformers()
+        with torch.no_grad(), quiet():
+            hidden = self.model.get_encoder()(input_ids=ids, attention_mask=real.long())[0]
+        cache = library.EncoderDecoderCache(library.DynamicCache(), library.DynamicCache())
+        return EncodedSources(hidden, real, cache)
+
+    def step(
+        self, ids: Int[Tensor, "R 1"], state: EncodedSources
+    ) -> tuple[Float[Tensor, "R V"], EncodedSources]:
+        with torch.no_grad(), quiet():
+            out = self.model(
+                decoder_input_ids=ids,
+                encoder_outputs=(state.hidden,),
+                attention_mask=state.valid.long(),
+                past_key_values=_copied_both(state.cache),
+                use_cache=True,
+            )
+        return out.logits[:, -1], state._replace(cache=out.past_key_values)
+
+    def select(
+        self,
+        state: EncodedSources,
+        rows: Int[Tensor, " R"],
+        begun: Int[Tensor, " b"] | None = None,
+    ) -> EncodedSources:
+        cache = _copied_both(state.cache)
+        cache.batch_select_indices(rows)
+        return EncodedSources(state.hidden[rows], state.valid[rows], cache)
+
+    def join(self, parts: Sequence[EncodedSources]) -> EncodedSources:
+        """See `ContextReader.join`, before the first step."""
+        hidden, valid = (torch.cat([part[place] for part in parts]) for place in (0, 1))
+        return EncodedSources(hidden, valid, parts[0].cache)
+
+
 def _slides(config: Any) -> bool:
     """Whether some layer sees the last columns only, by its settings; a trial may be too short."""
     text = config.get_text_config()
@@ -221,16 +299,25 @@ def _limit(opened: Pretrained) -> int | None:
     return min(found, default=None)
 
 
-def copied(cache: Any) -> Any:
+def _copied(cache: Any) -> Any:
     """A cache of its own with the same tensors, which transformers replaces and never writes to."""
     new = copy.copy(cache)
     new.layers = [copy.copy(layer) for layer in cache.layers]
     return new
 
 
+def _copied_both(cache: Any) -> Any:
+    """As `_copied`, of both sides."""
+    new = copy.copy(cache)
+    new.self_attention_cache = _copied(cache.self_attention_cache)
+    new.cross_attention_cache = _copied(cache.cross_attention_cache)
+    new.is_updated = dict(cache.is_updated)
+    return new
+
+
 def _changed(caches: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
     """A cache whose keys and values are made of those of others, [R, H, S, D] each."""
-    new = copied(caches[0])
+    new = _copied(caches[0])
     for place, layer in enumerate(new.layers):
         if getattr(layer, "keys", None) is not None:
             layer.keys = change([cache.layers[place].keys for cache in caches])

@@ -48,8 +48,7 @@ def open_model(
                 raise UsageError(f"{name}: a run of attnkit takes no {word}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
-    from attnkit.nbce.huggingface_encoder_decoder import HuggingFaceEncoderDecoder
-    from attnkit.nbce.huggingface_reader import HuggingFaceReader
+    from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 
     opened = huggingface.open_model(
         name, device=device, dtype=dtype, offline=offline, quantization=quantization

@@ -4,9 +4,11 @@ Each method and number is stored like a split of its own, `<split>.<method>.<con
 in outputs/, its scores in scores.json, in the run or in the folder of a model from elsewhere.
 """
 
+import hashlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,11 +19,14 @@ from attnkit.data.questions import QuestionSet, accepted
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import Reply, ask
-from attnkit.nbce.evaluated_model import EvaluatedModel, of_run
 from attnkit.nbce.merge import Rule
+from attnkit.nbce.opening import open_run
+from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
+from attnkit.runs import Results
 from attnkit.scoring import CHOSEN, FORCED, Entry, context_found, expand, score
 from attnkit.scoring.evaluation import Progress, corpus_of, digest, kept_before
+from attnkit.scoring.saved_scores import described
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -29,6 +34,78 @@ if TYPE_CHECKING:
 
 PORTION = 32
 """Questions between two reports of the progress."""
+MODELS = "models"
+"""Folder of the results of the latter, beside the variants of a recipe."""
+LONGEST_NAME = 120
+
+
+@dataclass
+class EvaluatedModel:
+    """A model, its description, and where its answers are stored."""
+
+    name: str
+    """For messages."""
+    system: Mapping[str, Any]
+    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.described`."""
+    results: Results
+    """Where its answers and scores are stored."""
+    weights: str
+    """SHA-256 of its weights: answers of others are not taken for its own."""
+    limit: int | None
+    """Most tokens of the one row of concat and cad, where the recipe says none; None: its own."""
+    open: Callable[[], ContextReader]
+    """Called once, where not everything is known already."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it reads, where answers depend on it: stored with them, as JSON."""
+
+    @cached_property
+    def reader(self) -> ContextReader:
+        return self.open()
+
+
+def of_run(run: "Run", device: str = "cpu") -> EvaluatedModel:
+    """A finished run; its answers are stored in it."""
+    return EvaluatedModel(
+        f"{run.variant} seed {run.seed}",
+        described(run),
+        run,
+        run.manifest["files"]["model.safetensors"],
+        run.recipe.data.max_length,
+        lambda: open_run(run, device),
+    )
+
+
+def of_reader(
+    reader: ContextReader,
+    name: str,
+    recipe: str,
+    out: str | Path,
+    *,
+    limit: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> EvaluatedModel:
+    """Any model; its answers are stored in <out>/<recipe>/models/<name>.
+
+    Args:
+        reader: the model.
+        name: as the user wrote it.
+        recipe: name of the recipe that has the questions.
+        out: root of the run folders.
+        limit: see `EvaluatedModel`.
+        settings: how it reads, as JSON.
+    """
+    folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
+    results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
+    system = {
+        "recipe": recipe,
+        "variant": name,
+        "seed": None,
+        "parameters": sum(weight.numel() for weight in reader.model.parameters()),
+        "train_tokens_per_second": None,
+        "run": results.path.as_posix(),
+    }
+    weights = _weights_digest(reader.model)
+    return EvaluatedModel(name, system, results, weights, limit, lambda: reader, settings or {})
 
 
 class Condition(NamedTuple):
@@ -180,7 +257,7 @@ class _Evaluation:
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
         settings = self.spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
-        kept = kept_before(
+        saved = kept_before(
             model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search={
@@ -188,23 +265,23 @@ class _Evaluation:
                 "contexts": {"method": condition.method, **settings, **model.settings},
             },
         )  # fmt: skip
-        if not kept.texts:
-            replies, kept.facts["decode"] = self._answer(condition)
-            kept.texts = [first_line(reply.text) for reply in replies]
-            kept.facts |= {"sentences": len(replies), "warnings": []}
+        if not saved.texts:
+            replies, saved.facts["decode"] = self._answer(condition)
+            saved.texts = [first_line(reply.text) for reply in replies]
+            saved.facts |= {"sentences": len(replies), "warnings": []}
         self.done += len(questions)
-        chosen = kept.facts["decode"]["chosen"]
+        chosen = saved.facts["decode"]["chosen"]
         known = () if chosen else CHOSEN
-        if missing := [name for name in self.names if name not in (*kept.scores, *known)]:
-            kept.scores |= score(missing, kept.texts, references, self.eval)
+        if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
+            saved.scores |= score(missing, saved.texts, references, self.eval)
             if chosen and set(missing) & set(CHOSEN):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
-                kept.scores["context-found"] = context_found(contexts, references)
-            kept.write(model.results, name)
-        entry = kept.entry(model.system, name).only(self.names)
+                saved.scores["context-found"] = context_found(contexts, references)
+            saved.write(model.results, name)
+        entry = saved.entry(model.system, name).only(self.names)
         row = {"split": condition.split, "method": condition.method, "contexts": condition.number,
-               "cut": kept.facts["decode"]["cut"]}  # fmt: skip
+               "cut": saved.facts["decode"]["cut"]}  # fmt: skip
         return Entry({**entry.row, **row}, entry.scores, entry.references)
 
     def _answer(self, condition: Condition) -> tuple[list[Reply], dict[str, Any]]:
@@ -257,3 +334,14 @@ def deciding_context(reply: Reply) -> int | None:
     if not selecting:
         return reply.context
     return max(selecting, key=lambda step: max(step.entropies) - min(step.entropies)).chosen
+
+
+def _weights_digest(model: torch.nn.Module) -> str:
+    """SHA-256 of the weights, about a second a GB."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        if isinstance(weight, torch.Tensor):  # a quantised layer keeps settings there as well
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            plain = weight.detach().cpu().contiguous().flatten()
+            digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -16,8 +16,7 @@ from helpers.pretrained import network, tokenizer
 from attnkit.errors import UsageError
 from attnkit.huggingface import Pretrained
 from attnkit.nbce import merge, open_model
-from attnkit.nbce.huggingface_encoder_decoder import HuggingFaceEncoderDecoder
-from attnkit.nbce.huggingface_reader import HuggingFaceReader
+from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import answers
 from attnkit.nbce.reader import PromptRow

@@ -13,8 +13,8 @@ from attnkit.data.questions import QuestionSet
 from attnkit.errors import RecipeError, UsageError
 from attnkit.nbce import question_sets
 from attnkit.nbce.answer import ask
-from attnkit.nbce.evaluated_model import of_run
 from attnkit.nbce.opening import open_run
+from attnkit.nbce.question_sets import of_run
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
