@@ -121,7 +121,9 @@ def entries(
         limit = Run.open(name).recipe.data.max_length if own else None
         told = {"chat": how_this.chat, "template": how_this.template}
         found += question_sets.evaluate_model(
-            question_sets.of_reader(reader, name, task.name, out, limit=limit, settings=told),
+            question_sets.EvaluatedModel.of_reader(
+                reader, name, task.name, out, limit=limit, settings=told
+            ),
             corpus,
             splits or task.eval.splits,
             task.eval,

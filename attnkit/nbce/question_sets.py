@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PORTION = 32
 """Questions between two reports of the progress."""
 MODELS = "models"
-"""Folder of the results of the latter, beside the variants of a recipe."""
+"""Folder of the results of models that are no runs, beside the variants of a recipe."""
 LONGEST_NAME = 120
 
 
@@ -62,50 +62,41 @@ class EvaluatedModel:
     def reader(self) -> ContextReader:
         return self.open()
 
+    @classmethod
+    def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
+        """A finished run; its answers are stored in it."""
+        return cls(
+            f"{run.variant} seed {run.seed}",
+            described(run),
+            run,
+            run.manifest["files"]["model.safetensors"],
+            run.recipe.data.max_length,
+            lambda: open_run(run, device),
+        )
 
-def of_run(run: "Run", device: str = "cpu") -> EvaluatedModel:
-    """A finished run; its answers are stored in it."""
-    return EvaluatedModel(
-        f"{run.variant} seed {run.seed}",
-        described(run),
-        run,
-        run.manifest["files"]["model.safetensors"],
-        run.recipe.data.max_length,
-        lambda: open_run(run, device),
-    )
-
-
-def of_reader(
-    reader: ContextReader,
-    name: str,
-    recipe: str,
-    out: str | Path,
-    *,
-    limit: int | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> EvaluatedModel:
-    """Any model; its answers are stored in <out>/<recipe>/models/<name>.
-
-    Args:
-        reader: the model.
-        name: as the user wrote it.
-        recipe: name of the recipe that has the questions.
-        out: root of the run folders.
-        limit: see `EvaluatedModel`.
-        settings: how it reads, as JSON.
-    """
-    folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
-    results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
-    system = {
-        "recipe": recipe,
-        "variant": name,
-        "seed": None,
-        "parameters": sum(weight.numel() for weight in reader.model.parameters()),
-        "train_tokens_per_second": None,
-        "run": results.path.as_posix(),
-    }
-    weights = _weights_digest(reader.model)
-    return EvaluatedModel(name, system, results, weights, limit, lambda: reader, settings or {})
+    @classmethod
+    def of_reader(
+        cls,
+        reader: ContextReader,
+        name: str,
+        recipe: str,
+        out: str | Path,
+        limit: int | None,
+        settings: Mapping[str, Any],
+    ) -> "EvaluatedModel":
+        """Any model, as the user named it; its answers are in <out>/<recipe>/models/<name>."""
+        folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
+        results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
+        system = {
+            "recipe": recipe,
+            "variant": name,
+            "seed": None,
+            "parameters": sum(weight.numel() for weight in reader.model.parameters()),
+            "train_tokens_per_second": None,
+            "run": results.path.as_posix(),
+        }
+        weights = _weights_digest(reader.model)
+        return cls(name, system, results, weights, limit, lambda: reader, settings)
 
 
 class Condition(NamedTuple):
@@ -163,7 +154,7 @@ def evaluate(
     """
     corpus = corpus_of(run, data_dir, offline)
     return evaluate_model(
-        of_run(run, pick_device(device)),
+        EvaluatedModel.of_run(run, pick_device(device)),
         corpus,
         splits,
         eval,

@@ -18,7 +18,7 @@ from attnkit.show.trace_chart import chart
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import TracedToken, Trace
+    from attnkit.nbce.trace import Trace, TracedToken
 
 LETTERS = ascii_uppercase + ascii_lowercase
 OTHERS = "*"

@@ -14,7 +14,6 @@ from attnkit.errors import RecipeError, UsageError
 from attnkit.nbce import question_sets
 from attnkit.nbce.answer import ask
 from attnkit.nbce.opening import open_run
-from attnkit.nbce.question_sets import of_run
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
@@ -168,6 +167,11 @@ def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_p
     corpus = Corpus.open(DataConfig(test=str(path)), "question-answering")
     spec = ContextsConfig(counts=(8,), methods=("best",), rows=2)
     [entry] = question_sets.evaluate_model(
-        of_run(run, "cpu"), corpus, ["test"], METRICS, spec, SearchConfig()
+        question_sets.EvaluatedModel.of_run(run, "cpu"),
+        corpus,
+        ["test"],
+        METRICS,
+        spec,
+        SearchConfig(),
     )
     assert entry.row["sentences"] == 2

@@ -11,7 +11,7 @@ from attnkit.show.trace_screen import headline, notes, voices
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import TracedToken, Trace
+    from attnkit.nbce.trace import Trace, TracedToken
 
 SUREST = 5
 """Contexts of a token that the page knows the entropies of; JSON has all."""
