@@ -27,7 +27,7 @@ from attnkit.errors import (
     UsageError,
     out_of_memory,
 )
-from attnkit.huggingface.hub import CONFIG, ModelFolder, check, find
+from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.text import nearest
 
@@ -127,8 +127,7 @@ def open_model(
     if dtype not in TYPES:
         raise UsageError(f"dtype {dtype}: use {nearest(dtype, TYPES) or ', '.join(TYPES)}")
     chosen = pick_device(device)
-    place = find(str(name), offline=offline)
-    check(place)
+    place = model_folder(str(name), offline=offline)
     with quiet():
         shape, auto = _kind(place)
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}

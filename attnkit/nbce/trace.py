@@ -1,4 +1,4 @@
-"""Which context each token of an answer came from, and the entropies of all contexts there."""
+"""Which context each token of an answer came from, with the text that it adds; text as it comes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -10,7 +10,7 @@ from helpers.pages import HOSTILE, Document
 from helpers.traces import context, made
 
 from attnkit.errors import UsageError
-from attnkit.nbce.trace import TracedToken, Trace
+from attnkit.nbce.trace import Trace, TracedToken
 from attnkit.show.trace_page import SUREST, page
 
 
