@@ -2,7 +2,7 @@
 
 from attnkit.nbce.contexts import Context, TextSpan
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.trace import TracedToken, Trace
+from attnkit.nbce.trace import Trace, TracedToken
 
 
 def context(name: str, text: str) -> Context:
