@@ -83,16 +83,16 @@ def main() -> None:
     nats = 0.0
     for count in CONTEXTS:
         say(f"{count} contexts")
-        kept = MergedModel(reader, Rule()).start([rows(count)])
-        logits, _ = reader.step(torch.full((count + 1, 1), 10 + PROMPT - 1), kept.kept)
+        state = MergedModel(reader, Rule()).start([rows(count)])
+        logits, _ = reader.step(torch.full((count + 1, 1), 10 + PROMPT - 1), state.cache)
         nats = float(torch.distributions.Categorical(logits=logits).entropy().mean())
         ids = torch.full((count + 1, 1), 10 + PROMPT - 1)
 
-        def plain(kept: object = kept.kept, ids: torch.Tensor = ids) -> None:
+        def plain(kept: object = state.cache, ids: torch.Tensor = ids) -> None:
             for _ in range(WRITTEN):
                 _, kept = reader.step(ids, kept)
 
-        def merged(pool: str, start: object = kept, ids: torch.Tensor = ids) -> None:
+        def merged(pool: str, start: object = state, ids: torch.Tensor = ids) -> None:
             model = MergedModel(reader, Rule(pool))
             step_by_step(model, start, ids[:1], SPEC, WRITTEN, [0])
 
@@ -102,7 +102,7 @@ def main() -> None:
             times.append(seconds(plain))
             for pool in POOLS:
                 ratios[pool].append(seconds(lambda pool=pool: merged(pool)) / times[-1])
-        size = bytes_of(kept.kept.moving) / 1e6
+        size = bytes_of(state.cache.moving) / 1e6
         for pool in POOLS:
             ratio = statistics.median(ratios[pool])
             found.append(

@@ -108,7 +108,6 @@ def entries(
     """Ask all models, one after the other."""
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
-    from attnkit.nbce.questioned_models import of_reader
     from attnkit.runs import Run, is_run
 
     corpus = Corpus.open(task.data, ASKED, data_dir=data_dir, offline=how.offline)
@@ -121,8 +120,10 @@ def entries(
         reader = open_model(name, **how_this._asdict())
         limit = Run.open(name).recipe.data.max_length if own else None
         told = {"chat": how_this.chat, "template": how_this.template}
-        found += question_sets.examine(
-            of_reader(reader, name, task.name, out, limit=limit, settings=told),
+        found += question_sets.evaluate_model(
+            question_sets.EvaluatedModel.of_reader(
+                reader, name, task.name, out, limit=limit, settings=told
+            ),
             corpus,
             splits or task.eval.splits,
             task.eval,

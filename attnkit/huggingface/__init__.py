@@ -1,12 +1,5 @@
 """Hugging Face models by the `hf` extra: opened safely and quietly."""
 
-from attnkit.huggingface.opening import Pretrained, Shape, installed, open_model
-from attnkit.huggingface.quiet import quiet
-
-__all__ = [
-    "Pretrained",
-    "Shape",
-    "installed",
-    "open_model",
-    "quiet",
-]
+from attnkit.huggingface.opening import Pretrained as Pretrained
+from attnkit.huggingface.opening import open_model as open_model
+from attnkit.huggingface.quiet import quiet as quiet

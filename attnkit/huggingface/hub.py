@@ -39,28 +39,45 @@ class ModelFolder(NamedTuple):
     """The commit, where it came from the hub."""
 
 
-def find(name: str, *, offline: bool = False, revision: str | None = None) -> ModelFolder:
+def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
     """The directory of that name, or the hub's model, downloaded where the cache lacks it.
 
+    It holds a model's settings, and weights that are safe to read.
+
     Raises:
-        MissingInputError: no such directory, hub model or revision, or it holds no model.
+        MissingInputError: no such directory or hub model, or it holds no model.
         DataError: its weights are pickled.
         UnavailableError: no network, or it was forbidden, or the hub refuses.
     """
     path = Path(name)
     if name and path.is_dir():
-        return ModelFolder(name, path)
+        return _checked(ModelFolder(name, path))
     if name and path.exists():
         raise MissingInputError(f"{name}: a file; give the directory of a model")
     if not NAME.fullmatch(name):
         raise MissingInputError(
             f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)"
         )
-    return _download(name, offline=is_offline(offline), revision=revision)
+    local = is_offline(offline) or hub().is_offline_mode() or _unreachable()
+    try:
+        with quiet(network=not local):
+            hub().hf_hub_download(name, CONFIG, local_files_only=local)
+            path = Path(
+                hub().snapshot_download(
+                    name,
+                    allow_patterns=[*TEXTS, *WEIGHTS],
+                    # folders hold the same model in other formats
+                    ignore_patterns=["*/*", "consolidated*"],
+                    local_files_only=local,
+                )
+            )
+    except Exception as error:
+        raise _refusal(name, error) from error
+    return _checked(ModelFolder(name, path, path.name))
 
 
-def check(place: ModelFolder) -> None:
-    """Raise where the directory cannot be a model whose weights are safe to read."""
+def _checked(place: ModelFolder) -> ModelFolder:
+    """The same, refused where it holds no weights that are safe to read."""
     path = place.path
     if not (path / CONFIG).is_file():
         reason = (
@@ -70,7 +87,7 @@ def check(place: ModelFolder) -> None:
         )
         raise MissingInputError(f"{place.name}: {reason}")
     if any((path / weights).is_file() for weights in WEIGHTS[:2]):
-        return
+        return place
     pickled = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
     if pickled or place.revision is not None:
         what = f"only as {pickled[0]}" if pickled else "only in other formats, such as pickles"
@@ -79,24 +96,6 @@ def check(place: ModelFolder) -> None:
             "(save_pretrained of transformers)"
         )
     raise MissingInputError(f"{place.name}: no weights: {WEIGHTS[0]} is missing")
-
-
-def _download(name: str, *, offline: bool, revision: str | None) -> ModelFolder:
-    offline = offline or hub().is_offline_mode() or _unreachable()
-    asked: dict[str, Any] = {"revision": revision, "local_files_only": offline}
-    try:
-        with quiet(network=not offline):
-            hub().hf_hub_download(name, CONFIG, **asked)
-            path = hub().snapshot_download(
-                name,
-                allow_patterns=[*TEXTS, *WEIGHTS],
-                # folders hold the same model in other formats
-                ignore_patterns=["*/*", "consolidated*"],
-                **asked,
-            )
-    except Exception as error:
-        raise _refusal(name, revision, error) from error
-    return ModelFolder(name, Path(path), Path(path).name)
 
 
 def _unreachable() -> bool:
@@ -111,16 +110,14 @@ def _unreachable() -> bool:
     return False
 
 
-def _refusal(name: str, revision: str | None, error: Exception) -> Exception:
-    """What went wrong at the hub, in one line; an error that is none of the hub's stays."""
+def _refusal(name: str, error: Exception) -> Exception:
+    """What went wrong at the hub, in one line."""
     errors: Any = importlib.import_module("huggingface_hub.errors")
     if isinstance(error, errors.GatedRepoError):
         return UnavailableError(
             f"{name}: its owner asks for consent: accept the terms on huggingface.co and log in "
             "(hf auth login)"
         )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return MissingInputError(f"{name}: the hub has no revision {revision}")
     if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
         return MissingInputError(
             f"{name}: neither a directory here nor a public model of the hub: check the spelling"

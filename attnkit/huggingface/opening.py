@@ -27,7 +27,7 @@ from attnkit.errors import (
     UsageError,
     out_of_memory,
 )
-from attnkit.huggingface.hub import CONFIG, ModelFolder, check, find
+from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.text import nearest
 
@@ -42,6 +42,8 @@ BITS = ("8bit", "4bit")
 """Words for `quantization`."""
 QUANTISERS = ("accelerate", "bitsandbytes")
 """Packages that make weights of few bits."""
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+"""Nothing is downloaded or run while a folder is opened."""
 UNSET = 10**9
 """A tokenizer that knows no limit says a number beyond all texts."""
 HASHED = 1 << 30
@@ -50,13 +52,13 @@ HASHED = 1 << 30
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model that is ready to read, with its tokenizer."""
+    """A model in evaluation mode, with its tokenizer."""
 
     name: str
     """Directory or hub name, as it was given."""
     shape: Shape
     model: Any
-    """A PreTrainedModel in evaluation mode: with a language modelling head unless an encoder."""
+    """A PreTrainedModel; with a language modelling head unless an encoder."""
     tokenizer: Any
     """A PreTrainedTokenizerBase."""
     device: torch.device
@@ -69,7 +71,7 @@ class Pretrained:
 
     @contextmanager
     def eager(self) -> Iterator[None]:
-        """Attention by plain products inside, which gives weights; as opened outside."""
+        """Inside, attention is computed by plain products, which return its weights."""
         before = self.model.config._attn_implementation
         with quiet():
             self.model.set_attn_implementation("eager")
@@ -93,25 +95,12 @@ class Pretrained:
         return {key: value for key, value in found.items() if value}
 
 
-def installed() -> None:
-    """Raise UnavailableError where transformers is missing or too old."""
-    advice = f"Hugging Face models need transformers >= {OLDEST}: pip install 'attnkit[hf]'"
-    try:
-        found = version("transformers")
-    except PackageNotFoundError:
-        raise UnavailableError(advice) from None
-    if int(found.split(".")[0]) < OLDEST:
-        raise UnavailableError(f"{advice} (here: {found})")
-
-
 def open_model(
     name: str | Path,
     *,
     device: str = "auto",
     dtype: str = "float32",
-    attn_implementation: str | None = None,
     offline: bool = False,
-    revision: str | None = None,
     quantization: Any = None,
 ) -> Pretrained:
     """Open a local directory, or where there is none a model of the hub.
@@ -123,12 +112,9 @@ def open_model(
         name: directory, or OWNER/MODEL.
         device: auto takes a GPU where there is one.
         dtype: float32, bfloat16, float16, or auto: as saved.
-        attn_implementation: how transformers computes attention: "sdpa" or "eager"; None: sdpa
-            where the model has it.
         offline: forbid downloads.
-        revision: branch, tag or commit of a hub model.
         quantization: "8bit" or "4bit", by bitsandbytes; or transformers' quantization_config, which
-            is handed on; None: as the model was saved.
+            is passed through; None: as the model was saved.
 
     Raises:
         UnavailableError: transformers, another package that the model needs, the device or the
@@ -137,32 +123,36 @@ def open_model(
         DataError: its files are damaged, unknown, pickled, or need code of their own.
         UsageError: an unknown dtype or word for `quantization`.
     """
-    installed()
+    _require_transformers()
     if dtype not in TYPES:
         raise UsageError(f"dtype {dtype}: use {nearest(dtype, TYPES) or ', '.join(TYPES)}")
-    place_of_work = pick_device(device)
-    place = find(str(name), offline=offline, revision=revision)
-    check(place)
+    chosen = pick_device(device)
+    place = model_folder(str(name), offline=offline)
     with quiet():
         shape, auto = _kind(place)
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
         if quantization is not None:  # such weights are quantised where they stay
-            chosen = _bits(quantization) if isinstance(quantization, str) else quantization
-            options = {"quantization_config": chosen, "device_map": {"": place_of_work}}
-        model = _weights(place, shape, auto, dtype, attn_implementation, options)
+            config = _bits(quantization) if isinstance(quantization, str) else quantization
+            options |= {"quantization_config": config, "device_map": {"": chosen}}
+        model = _weights(place, shape, auto, options)
         if quantization is None:
-            model = model.to(place_of_work)
+            model = model.to(chosen)
         tokenizer = _tokenizer(place, model)
+    limit = _limit(model, tokenizer)
     return Pretrained(
-        place.name,
-        shape,
-        model,
-        tokenizer,
-        torch.device(place_of_work),
-        _limit(model, tokenizer),
-        place.path,
-        place.revision,
+        place.name, shape, model, tokenizer, torch.device(chosen), limit, place.path, place.revision
     )
+
+
+def _require_transformers() -> None:
+    """Raise UnavailableError where transformers is missing or too old."""
+    advice = f"Hugging Face models need transformers >= {OLDEST}: pip install 'attnkit[hf]'"
+    try:
+        found = version("transformers")
+    except PackageNotFoundError:
+        raise UnavailableError(advice) from None
+    if int(found.split(".")[0]) < OLDEST:
+        raise UnavailableError(f"{advice} (here: {found})")
 
 
 def _bits(word: str) -> Any:
@@ -186,7 +176,7 @@ def _settings(place: ModelFolder) -> dict[str, Any]:
     try:
         read = json.loads((place.path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{place.name}: {CONFIG} cannot be read: {_line(error)}") from error
+        raise DataError(f"{place.name}: {CONFIG} cannot be read: {one_line(error)}") from error
     settings: dict[str, Any] = read if isinstance(read, dict) else {}
     kind = settings.get("model_type")
     if not isinstance(kind, str):
@@ -211,22 +201,22 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
     read = _settings(place)
     library = transformers()
     try:
-        config = library.AutoConfig.from_pretrained(
-            place.path, local_files_only=True, trust_remote_code=False
-        )
+        config = library.AutoConfig.from_pretrained(place.path, **LOCAL)
     except Exception as error:
-        raise DataError(f"{place.name}: {CONFIG} is malformed: {_line(error)}") from error
+        raise DataError(f"{place.name}: {CONFIG} is malformed: {one_line(error)}") from error
     kind, named = type(config), str((read.get("architectures") or [""])[0])
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
     masked = library.MODEL_FOR_MASKED_LM_MAPPING
-    both = library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     encodes = library.MODEL_FOR_TEXT_ENCODING_MAPPING
-    if kind in encodes and named == _class_name(encodes, kind) and named.endswith("EncoderModel"):
+    if named.endswith("EncoderModel") and named == _class_name(encodes, kind):
         return "encoder", library.AutoModelForTextEncoding
-    if config.is_encoder_decoder and kind in both:
+    if config.is_encoder_decoder and kind in library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
         return "encoder-decoder", library.AutoModelForSeq2SeqLM
-    if kind in causal and (kind not in masked or _decodes(config, named, causal, masked)):
-        return "decoder", library.AutoModelForCausalLM
+    if kind in causal:  # some kinds come in both forms
+        only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
+        flags = (getattr(config, flag, False) for flag in ("is_decoder", "causal"))
+        if kind not in masked or only_causal or any(flags):
+            return "decoder", library.AutoModelForCausalLM
     if kind in masked or kind in encodes:
         return "encoder", library.AutoModel
     raise DataError(
@@ -236,45 +226,28 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
 
 
 def _class_name(mapping: Any, kind: type) -> str:
-    found = mapping[kind]
-    return str((found[0] if isinstance(found, tuple) else found).__name__)
+    found = mapping.get(kind, None)
+    return str(getattr(found[0] if isinstance(found, tuple) else found, "__name__", ""))
 
 
-def _decodes(config: Any, named: str, causal: Any, masked: Any) -> bool:
-    """Whether a model of a type that comes in both forms is the causal one."""
-    kind = type(config)
-    only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
-    return only_causal or any(getattr(config, flag, False) for flag in ("is_decoder", "causal"))
-
-
-def _weights(
-    place: ModelFolder,
-    shape: Shape,
-    auto: Any,
-    dtype: str,
-    attention: str | None,
-    more: dict[str, Any],
-) -> Any:
+def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any]) -> Any:
     """The model, every weight of it from the files."""
-    options: dict[str, Any] = {
-        "dtype": "auto" if dtype == "auto" else getattr(torch, dtype),
-        "local_files_only": True,
-        "trust_remote_code": False,
-        "use_safetensors": True,
-        "output_loading_info": True,
-        **more,
-    }
     # named in any case: config.json could name a kernel to download
-    choices = [attention] if attention else ["sdpa", "eager"]
-    for choice in choices:
+    for attention in ("sdpa", "eager"):
         try:
-            model, told = auto.from_pretrained(place.path, attn_implementation=choice, **options)
+            model, report = auto.from_pretrained(
+                place.path,
+                attn_implementation=attention,
+                use_safetensors=True,
+                output_loading_info=True,
+                **LOCAL,
+                **options,
+            )
             break
         except Exception as error:
-            if choice != choices[-1] and "attention" in str(error):
-                continue
-            raise _refusal(place, error) from error
-    missing = [key for key in sorted(told["missing_keys"]) if ".pooler." not in f".{key}"]
+            if attention == "eager" or "attention" not in str(error):
+                raise _refusal(place, error) from error
+    missing = [key for key in sorted(report["missing_keys"]) if ".pooler." not in f".{key}"]
     if missing:
         raise DataError(
             f"{place.name}: its files lack {len(missing)} of the model's weights, such as "
@@ -286,15 +259,13 @@ def _weights(
 def _tokenizer(place: ModelFolder, model: Any) -> Any:
     """The tokenizer; its ids must have embeddings."""
     try:
-        tokenizer = transformers().AutoTokenizer.from_pretrained(
-            place.path, local_files_only=True, trust_remote_code=False
-        )
+        tokenizer = transformers().AutoTokenizer.from_pretrained(place.path, **LOCAL)
     except Exception as error:
         refusal = _refusal(place, error)
         if isinstance(refusal, UnavailableError):
             raise refusal from error
         raise MissingInputError(
-            f"{place.name}: no tokenizer that can be read: {_line(error)}"
+            f"{place.name}: no tokenizer that can be read: {one_line(error)}"
         ) from error
     if not tokenizer or len(tokenizer) <= len(tokenizer.all_special_ids):
         # where no file of a vocabulary is there, some classes make an empty one
@@ -309,18 +280,17 @@ def _tokenizer(place: ModelFolder, model: Any) -> Any:
 
 
 def _refusal(place: ModelFolder, error: Exception) -> Exception:
-    """What transformers says, as an error of ours."""
+    """An error of transformers in one line; one of attnkit or of memory stays."""
     if isinstance(error, AttnkitError) or out_of_memory(error):
         return error
     if isinstance(error, ImportError):
-        return UnavailableError(f"{place.name}: {_line(error)}")
-    return DataError(f"{place.name}: cannot be opened: {_line(error)}")
+        return UnavailableError(f"{place.name}: {one_line(error)}")
+    return DataError(f"{place.name}: cannot be opened: {one_line(error)}")
 
 
-def _line(error: Exception, longest: int = 200) -> str:
-    """The first line of a message that says something, cut."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else type(error).__name__
+def one_line(error: Exception, longest: int = 200) -> str:
+    """The first line of an error's message, cut to `longest` characters; else its class."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
@@ -340,8 +310,9 @@ def _reserved(model: Any, rows: int) -> int:
     """Positions that tables of the RoBERTa family keep for padding: counting starts behind it."""
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
-            padded = part.padding_idx is not None and part.num_embeddings == rows
-            return part.padding_idx + 1 if padded and part.padding_idx is not None else 0
+            if part.padding_idx is not None and part.num_embeddings == rows:
+                return part.padding_idx + 1
+            return 0
     return 0
 
 
@@ -353,6 +324,5 @@ def _digest(files: list[Path]) -> str | None:
     digest = hashlib.sha256()
     for file in there:
         with file.open("rb") as opened:
-            while block := opened.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(opened, lambda: digest)
     return digest.hexdigest()

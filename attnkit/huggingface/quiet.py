@@ -30,27 +30,23 @@ def quiet(*, network: bool = False) -> Iterator[None]:
     constants: Any = importlib.import_module("huggingface_hub.constants")
     bars: Any = importlib.import_module("huggingface_hub.utils")
     logs: Any = importlib.import_module("transformers.utils.logging")
-    hub_logs: Any = importlib.import_module("huggingface_hub.utils.logging")
     shown = logs.is_progress_bar_enabled(), not bars.are_progress_bars_disabled()
-    few_bits = logging.getLogger("bitsandbytes")
-    level = few_bits.level
-    verbosity = logs.get_verbosity(), hub_logs.get_verbosity()
+    names = ("transformers", "huggingface_hub", "bitsandbytes")
+    levels = {logger: logger.level for logger in map(logging.getLogger, names)}
     offline = constants.HF_HUB_OFFLINE
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             constants.HF_HUB_OFFLINE = offline or not network
-            few_bits.setLevel(logging.CRITICAL)
-            logs.set_verbosity(logs.CRITICAL)
-            hub_logs.set_verbosity(hub_logs.CRITICAL)
+            for logger in levels:
+                logger.setLevel(logging.CRITICAL)
             logs.disable_progress_bar()
             bars.disable_progress_bars()
             yield
         finally:
             constants.HF_HUB_OFFLINE = offline
-            few_bits.setLevel(level)
-            logs.set_verbosity(verbosity[0])
-            hub_logs.set_verbosity(verbosity[1])
+            for logger, level in levels.items():
+                logger.setLevel(level)
             if shown[0]:
                 logs.enable_progress_bar()
             if shown[1]:

@@ -1,15 +1,14 @@
 """What merging contexts is compared with: rows that hold one context, or all of them at once."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from os.path import commonprefix
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import BATCH_TOKENS, CausalReader, ContextReader, PromptRow
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, padded
 from attnkit.search.base import score_type
 
 Cut = Literal["end", "start"]
@@ -21,7 +20,7 @@ def concatenated(
     reader: ContextReader,
     contexts: Sequence[str],
     prompt: str,
-    longest: int,
+    output: int,
     *,
     limit: int | None = None,
     cut: Cut = "end",
@@ -31,41 +30,34 @@ def concatenated(
     Args:
         reader: the model.
         contexts: in the order in which they are read.
-        prompt: what is asked behind them; never cut.
-        longest: tokens of the output.
+        prompt: what follows them; never cut.
+        output: tokens of the output.
         limit: most tokens of a row, output included, where it is to be less than the model's.
-        cut: the end of the contexts that goes.
+        cut: the end of the contexts that is cut off.
     """
+
+    def excess(row: PromptRow) -> int:
+        beyond = 0 if limit is None else row.longest + output - limit
+        return max(reader.excess(row, output), beyond)
+
     text = JOIN.join(contexts)
     row = reader.row(text, prompt)
-    over = _over(reader, row, longest, limit)
-    if not over:
+    if not excess(row):
         return row, ""
     ids = reader.encode(text)
-    kept = len(ids)
-    while over and kept:
-        kept = max(0, kept - over)
-        some = ids[:kept] if cut == "end" else ids[len(ids) - kept :]
+    left = len(ids)
+    while left and (over := excess(row)):
+        left = max(0, left - over)
+        some = ids[:left] if cut == "end" else ids[len(ids) - left :]
         # half a character at the edge of a byte-level cut would be read as another one
         row = reader.row(reader.decode(some).strip("\ufffd"), prompt)
-        over = _over(reader, row, longest, limit)
-    which = "last" if cut == "end" else "first"
-    return row, (
-        f"the {which} {len(ids) - kept:,} of {len(ids):,} tokens of context were cut off, since "
-        f"{_bound(reader, limit)}"
-    )
-
-
-def _over(reader: ContextReader, row: PromptRow, longest: int, limit: int | None) -> int:
-    """How many tokens must go."""
-    own = reader.excess(row, longest)
-    return own if limit is None else max(own, row.longest + longest - limit)
-
-
-def _bound(reader: ContextReader, limit: int | None) -> str:
+    which, reason = "last" if cut == "end" else "first", f"no more fit {reader.name}"
     if limit is not None and (reader.limit is None or limit < reader.limit):
-        return f"a row may have {limit:,} tokens, output included"
-    return f"no more fit {reader.name}"
+        reason = f"a row may have {limit:,} tokens, output included"
+    return row, (
+        f"the {which} {len(ids) - left:,} of {len(ids):,} tokens of context were cut off, since "
+        f"{reason}"
+    )
 
 
 def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) -> PromptRow:
@@ -76,9 +68,10 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
     Raises:
         UsageError: the model cannot see several windows at once.
     """
-    if reader.windows:
+    if reader.window_refusal:
         raise UsageError(
-            f"method window is not for {reader.name}: {reader.windows}; choose another method"
+            f"method window does not work with {reader.name}: {reader.window_refusal}; choose "
+            "another method"
         )
     rows = [reader.row(context, prompt) for context in contexts]
     heads = tuple(row.head for row in rows)
@@ -87,53 +80,41 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
 
 
 @torch.inference_mode()
-def surprises(
-    reader: ContextReader, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS
-) -> list[float]:
-    """Perplexity of each row's tail behind its head; infinite where there is no head to start from.
+def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
+    """Perplexity of each row's tail behind its head; infinite where the head is empty.
 
     Args:
         reader: a model without a source.
         rows: of any lengths; a head is empty where a context is and the model has no begin token.
-        budget: tokens read in one pass.
 
     Raises:
         UsageError: the model reads contexts and prompts in a source, or a row does not fit.
     """
     if not isinstance(reader, CausalReader):
         raise UsageError(
-            f"method retrieval is not for {reader.name}: an encoder-decoder reads the prompt in "
-            "its source and gives it no probability; choose another method"
+            f"method retrieval does not work with {reader.name}: an encoder-decoder reads the "
+            "prompt in its source and gives it no probability; choose another method"
         )
     reader.check(rows, 0)
     begun = [row for row in rows if row.head]
-    found = [value for some in _parts(begun, budget) for value in _surprises(reader, some, budget)]
-    values = iter(found)
-    return [next(values) if row.head else math.inf for row in rows]
+    many = max(1, reader.batch_tokens // max((row.longest for row in begun), default=1))
+    parts = [begun[place : place + many] for place in range(0, len(begun), many)]
+    found = iter([value for some in parts for value in _perplexities(reader, some)])
+    return [next(found) if row.head else math.inf for row in rows]
 
 
-def _surprises(reader: ContextReader, rows: Sequence[PromptRow], budget: int) -> list[float]:
-    """`surprises` of a few rows at once, a token at a time, as every reader can."""
-    kept = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows], budget)
-    longest = max(len(row.tail) for row in rows)
-    tokens = torch.zeros((len(rows), 1 + longest), dtype=torch.long)
-    real = torch.zeros((len(rows), longest), dtype=torch.bool)
-    for place, row in enumerate(rows):
-        tokens[place, : 1 + len(row.tail)] = torch.tensor((row.head[-1], *row.tail))
-        real[place, : len(row.tail)] = True
-    tokens, real = tokens.to(reader.device), real.to(reader.device)
-    found: list[Tensor] = []
-    for column in range(longest):
-        logits, kept = reader.step(tokens[:, column : column + 1], kept)
+def _perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
+    """`prompt_perplexities` of one batch, a token at a time, as every reader can."""
+    state = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows])
+    tokens, real = (
+        table.to(reader.device) for table in padded([(row.head[-1], *row.tail) for row in rows])
+    )
+    real = real[:, 1:]
+    total = torch.zeros(len(rows), dtype=torch.float64, device=reader.device)
+    for column in range(real.shape[1]):
+        logits, state = reader.step(tokens[:, column : column + 1], state)
         logprobs = logits.to(score_type(logits)).log_softmax(-1)
-        found.append(logprobs.gather(1, tokens[:, column + 1 : column + 2])[:, 0])
-    told = torch.stack(found, 1).double().masked_fill(~real, 0).sum(1)
-    values: list[float] = (-told / real.sum(1)).exp().tolist()
+        chosen = logprobs.gather(1, tokens[:, column + 1 : column + 2])[:, 0]  # [R]
+        total += chosen.double().masked_fill(~real[:, column], 0)
+    values: list[float] = (-total / real.sum(1)).exp().tolist()
     return values
-
-
-def _parts(rows: Sequence[PromptRow], budget: int) -> Iterator[Sequence[PromptRow]]:
-    """Rows in turn, as many at a time as fit the budget."""
-    many = max(1, budget // max((row.longest for row in rows), default=1))
-    for place in range(0, len(rows), many):
-        yield rows[place : place + many]

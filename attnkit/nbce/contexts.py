@@ -1,7 +1,7 @@
-"""Where contexts come from: files, JSON lines, standard input; split, packed, and traceable.
+"""Contexts from files, JSON lines and standard input; split into windows, and packed into rows.
 
 Every context knows the characters of the files that it was made of, so that an answer can name its
-source.  Splitting never changes a text: windows are stretches of it.
+source.
 """
 
 import json
@@ -9,15 +9,14 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
 from attnkit.nbce.baselines import JOIN
-from attnkit.nbce.splitting import sentences, stretches
+from attnkit.nbce.splitting import Unit, windows
 from attnkit.storage.files import input_error
 from attnkit.text import quoted
 
-Unit = Literal["tokens", "sentences"]
 STDIN = "-"
 """The name of standard input."""
 
@@ -55,19 +54,6 @@ class Context(NamedTuple):
         return " + ".join(map(str, self.parts))
 
 
-class ContextSet(NamedTuple):
-    """What a model is to read, and what was done to it."""
-
-    all: list[Context]
-    notes: list[str]
-    """A sentence each: what was dropped, merged, split or packed."""
-
-    @property
-    def texts(self) -> list[str]:
-        """What `ask` reads."""
-        return [context.text for context in self.all]
-
-
 def from_text(path: str) -> Context:
     """A file, or standard input ("-"), as one context.
 
@@ -91,11 +77,10 @@ def from_jsonl(path: str) -> list[Context]:
     name, text = _read(path)
     found = []
     for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            texts = _texts(line, f"{name}:{number}")
-            single = len(texts) == 1
-            for place, one in enumerate(texts, 1):
-                found.append(_whole(one, f"{name}:{number}" + ("" if single else f".{place}")))
+        texts = _texts(line, f"{name}:{number}") if line.strip() else []
+        for place, one in enumerate(texts, 1):
+            suffix = f".{place}" if len(texts) > 1 else ""
+            found.append(_whole(one, f"{name}:{number}{suffix}"))
     return found
 
 
@@ -107,8 +92,7 @@ def prepare(
     overlap: int = 0,
     unit: Unit = "tokens",
     pack: int | None = None,
-    longest: int | None = None,
-) -> ContextSet:
+) -> tuple[list[Context], list[str]]:
     """Contexts as rows are to read them: no empty one, none twice, split and packed as asked.
 
     Args:
@@ -118,10 +102,12 @@ def prepare(
         overlap: how much of a window is read again in the next one.
         unit: what `window` and `overlap` are numbers of.
         pack: most tokens of a row that holds several neighbouring contexts; None: one each.
-        longest: most tokens of a context; None: no limit.
+
+    Returns:
+        The contexts, and a sentence each on what was left out, split or packed.
 
     Raises:
-        UsageError: there is no context, one is longer than `longest`, or a size is out of range.
+        UsageError: there is no context, or a size is out of range.
     """
     notes: list[str] = []
     left = _distinct(_filled(list(contexts), notes), notes)
@@ -129,45 +115,9 @@ def prepare(
         left = _split(left, count, window, overlap, unit, notes)
     elif overlap:
         raise UsageError("an overlap is for windows: give their size too (--window)")
-    for context in left:
-        size = 0 if longest is None else count(context.text)
-        if longest is not None and size > longest:
-            hint = "smaller windows" if window is not None else "split it (--window)"
-            raise UsageError(
-                f"{context.name}: the context has {size:,} tokens, and {longest:,} fit beside the "
-                f"prompt and the output: {hint}"
-            )
     if pack is not None:
         left = _packed(left, count, pack, notes)
-    return ContextSet(left, notes)
-
-
-def windows(
-    text: str, count: Callable[[str], int], size: int, overlap: int = 0, unit: Unit = "tokens"
-) -> list[tuple[int, int]]:
-    """Overlapping stretches (start, end) of a text that cover it in order.
-
-    By tokens, a stretch has at most `size` of them when it is encoded by itself, and begins and
-    ends between words where it can; by sentences, it has `size` of those.
-
-    Raises:
-        UsageError: `overlap` is not below `size`, or one character has more than `size` tokens.
-    """
-    if size < 1:
-        raise UsageError(f"a window must hold at least 1 of {unit}, got {size}")
-    if not 0 <= overlap < size:
-        raise UsageError(f"the overlap must be at least 0 and below the window {size}: {overlap}")
-    if unit == "tokens":
-        return stretches(text, count, size, overlap)
-    ends = sentences(text)
-    starts = [0, *ends[:-1]]
-    found = []
-    for first in range(0, len(ends), size - overlap):
-        last = min(first + size, len(ends)) - 1
-        found.append((starts[first], ends[last]))
-        if last == len(ends) - 1:
-            break
-    return found
+    return left, notes
 
 
 def _filled(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
@@ -175,13 +125,14 @@ def _filled(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
     left = [context for context in contexts if context.text.strip()]
     empty = [context.name for context in contexts if not context.text.strip()]
     if not left:
-        found = f"all {len(empty)} are empty" if len(empty) > 1 else "it is empty" * len(empty)
+        why = (
+            "" if not empty else f" (all {len(empty)} are empty)" if empty[1:] else " (it is empty)"
+        )
         raise UsageError(
-            "there is no context" + (f" ({found})" if found else "") + ": give one with --context "
-            "FILE or --contexts FILE.jsonl"
+            f"there is no context{why}: give one with --context FILE or --contexts FILE.jsonl"
         )
     if empty:
-        notes.append(f"{_contexts(len(empty))} without text left out: {_some(empty)}")
+        notes.append(f"left out {_counted(len(empty), 'empty context')}: {_some(empty)}")
     return left
 
 
@@ -195,7 +146,7 @@ def _distinct(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
             again.append(f"{context.name} = {first[key].name}")
         first.setdefault(key, context)
     if again:
-        notes.append(f"{_contexts(len(again))} met before left out: {_some(again)}")
+        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
     return list(first.values())
 
 
@@ -223,7 +174,7 @@ def _split(
         ]
     if many:
         notes.append(
-            f"{_contexts(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
+            f"{_counted(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
             f"{len(found):,} rows"
         )
     return found
@@ -245,13 +196,13 @@ def _packed(
         rows.append(context)
     if len(rows) < len(contexts):
         notes.append(
-            f"{_contexts(len(contexts))} packed into {len(rows):,} rows of {most:,} tokens"
+            f"{_counted(len(contexts))} packed into {len(rows):,} rows of at most {most:,} tokens"
         )
     return rows
 
 
-def _contexts(number: int) -> str:
-    return f"{number:,} context" + "s" * (number > 1)
+def _counted(number: int, noun: str = "context") -> str:
+    return f"{number:,} {noun}" + "s" * (number > 1)
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
@@ -297,19 +248,13 @@ def _texts(line: str, place: str) -> list[str]:
         raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
     column = len(line) - len(line.lstrip()) + 1
     many = isinstance(value, dict) and "contexts" in value
-    if many:
-        column = line.find('"contexts"') + 1
-        value = value["contexts"]
-    inside = value if many and isinstance(value, list) else [value]
-    if many and not isinstance(value, list):
-        inside = [None]
-    texts = []
-    for one in inside:
-        text = one.get("text") if isinstance(one, dict) else one
-        if not isinstance(text, str):
-            raise DataError(
-                f'{place}:{column}: a line must be a string, {{"text": "..."}} or {{"contexts": '
-                "[...]}, a list of those"
-            )
-        texts.append(text)
+    column = line.find('"contexts"') + 1 if many else len(line) - len(line.lstrip()) + 1
+    inside = value["contexts"] if many else [value]
+    inside = inside if isinstance(inside, list) else [None]
+    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in inside]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            f'{place}:{column}: a line must be a string, {{"text": "..."}} or {{"contexts": '
+            "[...]}, a list of those"
+        )
     return texts

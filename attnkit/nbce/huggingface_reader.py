@@ -1,8 +1,8 @@
-"""Hugging Face's causal models as readers, by the public interface of transformers only.
+"""Hugging Face models as readers, by the public interface of transformers only.
 
-Rows are padded on the left and positions given, so that a row reads as it does alone.  Text that
-rows share is read once where a model allows padding behind it too: not where attention goes by
-columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
+Rows of causal models are padded on the left and positions given, so that a row reads as it does
+alone.  Text that rows share is read once where a model allows padding behind it too: not where
+attention depends on columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
 """
 
 import copy
@@ -17,8 +17,8 @@ from torch import Tensor
 from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.quiet import transformers
-from attnkit.nbce.prompts import Prompts
-from attnkit.nbce.reader import BATCH_TOKENS, CausalReader, ContextReader, Kept, PromptRow
+from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, gathered, visible_columns
+from attnkit.nbce.templated_reader import TemplatedReader
 
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 """Layers of a cache that are a list of keys and values; others keep sums, or more than that."""
@@ -33,8 +33,8 @@ NEAR = {torch.float32: 1e-3, torch.float64: 1e-6}
 NEAR_HALF = 0.3
 
 
-class ReadState(NamedTuple):
-    """Where reading stands."""
+class CachedRows(NamedTuple):
+    """The rows that were read."""
 
     cache: Any
     """A DynamicCache; its layers may be shared, and so are never changed in place."""
@@ -42,29 +42,6 @@ class ReadState(NamedTuple):
     """False on pads, and on what is hidden from further tokens."""
     last: Int[Tensor, " R"]
     """Position of the last token; -1 before the first."""
-
-
-class TemplatedReader(ContextReader):
-    """What readers of both kinds of transformers' models share: rows come from a template."""
-
-    special = 4
-    model: Any
-    """A PreTrainedModel."""
-    prompts: Prompts
-
-    @property
-    def device(self) -> torch.device:
-        """See `Reader.device`."""
-        found: torch.device = self.model.get_input_embeddings().weight.device
-        return found
-
-    def encode(self, text: str) -> list[int]:
-        """See `Reader.encode`."""
-        return self.prompts.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """See `Reader.decode`."""
-        return self.prompts.decode(ids)
 
 
 class HuggingFaceReader(TemplatedReader, CausalReader):
@@ -77,99 +54,77 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             UsageError: it is no causal model, has a memory that cannot be divided by rows, or reads
                 padded rows otherwise than single ones; or the template does not fit.
         """
-        self.model, self.name, self.limit = opened.model, opened.name, _bounded(opened)
         if opened.shape != "decoder":
             raise UsageError(
-                f"{self.name}: a model of shape {opened.shape} continues no text: use a causal "
+                f"{opened.name}: a model of shape {opened.shape} continues no text: use a causal "
                 "language model or an encoder-decoder"
             )
-        self.prompts = Prompts(opened.tokenizer, self.name, chat=chat, template=template)
+        super().__init__(opened, chat=chat, template=template)
+        self.limit, self.kind = _limit(opened), f"a {self.model.config.model_type} model"
         known = inspect.signature(self.model.forward).parameters
         self.takes = {"position_ids", "logits_to_keep"} & set(known)
         if "past_key_values" not in known:
             raise UsageError(
-                f"{self.name}: {_kind(self.model)} takes no cache of keys and values, which rows "
-                "are read with: use another model"
+                f"{self.name}: {self.kind} takes no key-value cache, which reading needs: "
+                "use another model"
             )
         self._check_cache()
-        self.size, self.shares, self.windows = self._try_out()
-        self.ends = ends(self.model, opened.tokenizer, self.size)
+        self.size, self.shares, self.window_refusal = self._try_padding()
+        self.ends = self.end_ids(self.size)
 
-    def row(self, context: str, prompt: str) -> PromptRow:
-        """See `Reader.row`; see `Prompts.row`."""
-        return self.prompts.row(context, prompt)
-
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> ReadState:
-        """See `Causal.begin`; without shared text where padding may only be at the start."""
-        if self.shares:
-            return super().begin(rows, budget)  # type: ignore[no-any-return]
-        if any(row.beside for row in rows):
-            return self.gather(None, 1, [])
+    def begin(self, rows: Sequence[PromptRow]) -> CachedRows:
+        """See `CausalReader.begin`; whole rows where padding may only be at the start."""
+        if self.shares or any(row.beside for row in rows):
+            return super().begin(rows)  # type: ignore[no-any-return]
         whole = [(*row.head, *row.tail[:-1]) for row in rows]
         index = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
-        kept = self._append(list(index), self.empty(len(index)), budget)
-        return self.select(kept, self._places([index[ids] for ids in whole]))
+        state = self._append(list(index), self.empty(len(index)))
+        return self.select(state, self._indices(index[ids] for ids in whole))
 
-    def empty(self, rows: int) -> ReadState:
-        """See `Causal.empty`."""
+    def empty(self, rows: int) -> CachedRows:
         cache = transformers().DynamicCache(config=self.model.config)
         nothing = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
-        return ReadState(cache, nothing, torch.full((rows,), -1, device=self.device))
+        return CachedRows(cache, nothing, torch.full((rows,), -1, device=self.device))
 
     def read(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], kept: ReadState
-    ) -> ReadState:
-        """See `Causal.read`."""
-        return self._forward(ids, real, kept)[1]
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: CachedRows
+    ) -> CachedRows:
+        return self._forward(ids, real, state)[1]
 
     def step(
-        self, ids: Int[Tensor, "R 1"], kept: ReadState
-    ) -> tuple[Float[Tensor, "R V"], ReadState]:
-        """See `Reader.step`."""
-        return self._forward(ids, torch.ones_like(ids, dtype=torch.bool), kept)
+        self, ids: Int[Tensor, "R 1"], state: CachedRows
+    ) -> tuple[Float[Tensor, "R V"], CachedRows]:
+        return self._forward(ids, torch.ones_like(ids, dtype=torch.bool), state)
 
     def select(
-        self, kept: ReadState, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> ReadState:
-        """See `Reader.select`."""
-        count = len(kept.valid)
+        self, state: CachedRows, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> CachedRows:
+        count = len(state.valid)
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
-            return kept
-        cache = copied(kept.cache)
+            return state
+        cache = _copied(state.cache)
         cache.batch_select_indices(rows)
-        return ReadState(cache, kept.valid[rows], kept.last[rows])
+        return CachedRows(cache, state.valid[rows], state.last[rows])
 
-    def join(self, parts: Sequence[Kept]) -> ReadState:
-        """See `Causal.join`."""
-        if len(parts) == 1:
-            return parts[0]  # type: ignore[no-any-return]
+    def join(self, parts: Sequence[CachedRows]) -> CachedRows:
         cache = _changed([part.cache for part in parts], torch.cat)
         valid, last = (torch.cat([part[place] for part in parts]) for place in (1, 2))
-        return ReadState(cache, valid, last)
+        return CachedRows(cache, valid, last)
 
-    def gather(self, kept: Kept, windows: int, once: Sequence[int]) -> ReadState:
-        """See `Reader.gather`; columns that all rows hide are dropped."""
-        if self.windows:
-            return super().gather(kept, windows, once)  # type: ignore[no-any-return]
-        hidden = torch.tensor(once, device=self.device).repeat_interleave(windows)
-        hidden[::windows] = 0
-        positions = kept.valid.long().cumsum(1) - 1
-        valid = (kept.valid & (positions >= hidden[:, None])).view(len(once), -1)
-        columns = valid.any(0).nonzero()[:, 0]
-
-        def beside(some: list[Tensor]) -> Tensor:
-            many = torch.unflatten(some[0], 0, (-1, windows)).transpose(1, 2)
-            return many.flatten(2, 3).index_select(2, columns)
-
-        cache = kept.cache if not kept.valid.shape[1] else _changed([kept.cache], beside)
-        return ReadState(cache, valid[:, columns], kept.last.view(len(once), -1).amax(1))
+    def gather(self, state: CachedRows, windows: int, once: Sequence[int]) -> CachedRows:
+        positions = state.valid.long().cumsum(1) - 1
+        valid, columns = visible_columns(state.valid, positions, windows, once)
+        cache = state.cache
+        if state.valid.shape[1]:
+            cache = _changed([cache], lambda some: gathered(some[0], windows, columns))
+        return CachedRows(cache, valid, state.last.view(len(once), -1).amax(1))
 
     def _forward(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], kept: ReadState, shift: int = 0
-    ) -> tuple[Float[Tensor, "R V"], ReadState]:
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: CachedRows, shift: int = 0
+    ) -> tuple[Float[Tensor, "R V"], CachedRows]:
         """Logits behind the last column.  `shift` is added to positions."""
-        valid = torch.cat((kept.valid, real), 1)
-        places = kept.last[:, None] + real.long().cumsum(1)
+        valid = torch.cat((state.valid, real), 1)
+        places = state.last[:, None] + real.long().cumsum(1)
         given: dict[str, Any] = {}
         if "position_ids" in self.takes:
             given["position_ids"] = (places + shift).masked_fill(~real, 0)
@@ -179,11 +134,11 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             out = self.model(
                 input_ids=ids,
                 attention_mask=valid.long(),
-                past_key_values=copied(kept.cache),
+                past_key_values=_copied(state.cache),
                 use_cache=True,
                 **given,
             )
-        return out.logits[:, -1], ReadState(out.past_key_values, valid, places[:, -1])
+        return out.logits[:, -1], CachedRows(out.past_key_values, valid, places[:, -1])
 
     def _check_cache(self) -> None:
         """Refuse models whose memory is more than keys and values."""
@@ -192,30 +147,28 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         if other or not layers:
             what = f" ({', '.join(other)})" if other else ""
             raise UsageError(
-                f"{self.name}: {_kind(self.model)} keeps sums or other states of what it has read"
-                f"{what}, which hold pads too and cannot be divided by rows: use a model whose "
+                f"{self.name}: {self.kind} keeps a running state of what it has read"
+                f"{what}, which includes padding and cannot be split by rows: use a model whose "
                 "layers all attend to cached keys and values"
             )
 
-    def _try_out(self) -> tuple[int, bool, str]:
-        """Size of the vocabulary; whether pads behind tokens do no harm; `Reader.windows`.
+    def _try_padding(self) -> tuple[int, bool, str]:
+        """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
 
         Raises:
             UsageError: pads before tokens change what the model says.
         """
         try:
-            return self._tried()
-        except AttnkitError:
-            raise
+            return self._tried_padding()
         except Exception as error:
-            if out_of_memory(error):
+            if isinstance(error, AttnkitError) or out_of_memory(error):
                 raise
             raise UsageError(
-                f"{self.name}: {_kind(self.model)} cannot read rows beside each other: "
+                f"{self.name}: {self.kind} cannot read several rows at once: "
                 f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
             ) from error
 
-    def _tried(self) -> tuple[int, bool, str]:
+    def _tried_padding(self) -> tuple[int, bool, str]:
         size = self.model.get_input_embeddings().weight.shape[0]
         limit = self.limit if self.limit is not None else 2 * HOLE
         count = max(2, min(8, limit // 4))
@@ -232,31 +185,109 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         hole = torch.tensor([[False], [True]], device=self.device).expand(2, wide)
         first, last, empty = ids[:, :-1], ids[:, -1:], self.empty(2)
         before = torch.cat((hole, real[:, 1:]), 1)
-        kept = self.read(torch.cat((pads, first), 1), before, empty)
-        if not same(self.step(last, kept)[0]):
+        state = self.read(torch.cat((pads, first), 1), before, empty)
+        if not same(self.step(last, state)[0]):
             raise UsageError(
-                f"{self.name}: {_kind(self.model)} reads a row with padding before it otherwise "
-                "than the row alone, so contexts of different lengths cannot be read side by side"
+                f"{self.name}: {self.kind} gives a row other logits with padding before it, "
+                "so contexts of different lengths cannot be read side by side"
             )
-        if any(empty.cache.is_sliding) or _spans(self.model.config):
+        if any(empty.cache.is_sliding) or _slides(self.model.config):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
         started = self.read(first, real[:, 1:], empty)
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
         if not counts or not same(self.step(last, self.read(pads, hole, started))[0]):
-            return alone.shape[1], False, "its attention goes by the distance of columns"
+            return alone.shape[1], False, "its attention depends on the distance of columns"
         ones = real[:, -1:]
         here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
-        why = "its positions cannot be given: it counts the tokens that it sees"
+        why = "its positions cannot be set: it counts the tokens that it sees"
         return alone.shape[1], True, why if torch.equal(here, moved) else ""
 
 
-def _spans(config: Any) -> bool:
+class EncodedSources(NamedTuple):
+    """The sources that were read, and the outputs so far."""
+
+    hidden: Float[Tensor, "R S D"]
+    """The encoder's last hidden states."""
+    valid: Bool[Tensor, "R S"]
+    """False on pads."""
+    cache: Any
+    """An EncoderDecoderCache; its layers may be shared."""
+
+
+class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
+    """An encoder-decoder of transformers."""
+
+    def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
+        """Find out how outputs start and end.
+
+        Raises:
+            UsageError: a chat template is asked for, or the template lacks a part.
+        """
+        if chat:
+            raise UsageError(f"{opened.name}: an encoder-decoder takes no chat template (--chat)")
+        super().__init__(opened, chat=False, template=template)
+        self.limit = self.source_limit = opened.limit
+        self.size = self.model.get_output_embeddings().weight.shape[0]
+        self.ends = self.end_ids(self.size)
+        settings, config = self.model.generation_config, self.model.config
+        start = settings.decoder_start_token_id
+        if start is None:
+            start = getattr(config, "decoder_start_token_id", None)
+        if start is None:
+            raise UsageError(f"{self.name}: no decoder_start_token_id: it cannot start an output")
+        forced = settings.forced_bos_token_id
+        self.output_start = (start,) if forced is None else (start, forced)
+
+    def row(self, context: str, prompt: str) -> PromptRow:
+        """See `ContextReader.row`: the template is the source, with the usual special tokens."""
+        if not prompt.strip():
+            return PromptRow((), self.output_start)
+        ids = self.tokenizer("".join(self.texts(context, prompt)))["input_ids"]
+        return PromptRow(tuple(int(id_) for id_ in ids), self.output_start)
+
+    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> EncodedSources:
+        library = transformers()
+        with torch.no_grad(), quiet():
+            hidden = self.model.get_encoder()(input_ids=ids, attention_mask=real.long())[0]
+        cache = library.EncoderDecoderCache(library.DynamicCache(), library.DynamicCache())
+        return EncodedSources(hidden, real, cache)
+
+    def step(
+        self, ids: Int[Tensor, "R 1"], state: EncodedSources
+    ) -> tuple[Float[Tensor, "R V"], EncodedSources]:
+        with torch.no_grad(), quiet():
+            out = self.model(
+                decoder_input_ids=ids,
+                encoder_outputs=(state.hidden,),
+                attention_mask=state.valid.long(),
+                past_key_values=_copied_both(state.cache),
+                use_cache=True,
+            )
+        return out.logits[:, -1], state._replace(cache=out.past_key_values)
+
+    def select(
+        self,
+        state: EncodedSources,
+        rows: Int[Tensor, " R"],
+        begun: Int[Tensor, " b"] | None = None,
+    ) -> EncodedSources:
+        cache = _copied_both(state.cache)
+        cache.batch_select_indices(rows)
+        return EncodedSources(state.hidden[rows], state.valid[rows], cache)
+
+    def join(self, parts: Sequence[EncodedSources]) -> EncodedSources:
+        """See `ContextReader.join`, before the first step."""
+        hidden, valid = (torch.cat([part[place] for part in parts]) for place in (0, 1))
+        return EncodedSources(hidden, valid, parts[0].cache)
+
+
+def _slides(config: Any) -> bool:
     """Whether some layer sees the last columns only, by its settings; a trial may be too short."""
     text = config.get_text_config()
     return any(getattr(text, name, None) for name in SPANS)
 
 
-def _bounded(opened: Pretrained) -> int | None:
+def _limit(opened: Pretrained) -> int | None:
     """Most tokens of a row; frequencies that change behind a length would change for all rows."""
     config = opened.model.config.get_text_config()
     rotary = getattr(config, "rope_parameters", None) or {}
@@ -268,29 +299,25 @@ def _bounded(opened: Pretrained) -> int | None:
     return min(found, default=None)
 
 
-def _kind(model: Any) -> str:
-    return f"a {model.config.model_type} model"
-
-
-def ends(model: Any, tokenizer: Any, size: int) -> frozenset[int]:
-    """Ids that end a text, as generation has them."""
-    found = model.generation_config.eos_token_id if model.can_generate() else None
-    if found is None:
-        found = tokenizer.eos_token_id
-    some = found if isinstance(found, list | tuple) else [found]
-    return frozenset(int(id_) for id_ in some if id_ is not None and 0 <= id_ < size)
-
-
-def copied(cache: Any) -> Any:
+def _copied(cache: Any) -> Any:
     """A cache of its own with the same tensors, which transformers replaces and never writes to."""
     new = copy.copy(cache)
     new.layers = [copy.copy(layer) for layer in cache.layers]
     return new
 
 
+def _copied_both(cache: Any) -> Any:
+    """As `_copied`, of both sides."""
+    new = copy.copy(cache)
+    new.self_attention_cache = _copied(cache.self_attention_cache)
+    new.cross_attention_cache = _copied(cache.cross_attention_cache)
+    new.is_updated = dict(cache.is_updated)
+    return new
+
+
 def _changed(caches: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
     """A cache whose keys and values are made of those of others, [R, H, S, D] each."""
-    new = copied(caches[0])
+    new = _copied(caches[0])
     for place, layer in enumerate(new.layers):
         if getattr(layer, "keys", None) is not None:
             layer.keys = change([cache.layers[place].keys for cache in caches])

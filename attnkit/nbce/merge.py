@@ -27,17 +27,17 @@ RANKED = 1024
 """Tokens that are ranked at first; where they lack the mass that is asked for, all are."""
 
 
-class Merged(NamedTuple):
-    """What the contexts of R hypotheses say about their next tokens."""
+class MergedDistributions(NamedTuple):
+    """The next-token distributions of R hypotheses, each merged from those of n contexts."""
 
     logprobs: Float[Tensor, "R V"]
     """Normalised; -inf for tokens that were cut."""
     chosen: Int[Tensor, " R"]
-    """The context that spoke, from 0; -1 where the pool mixes them."""
+    """The context that was selected, from 0; -1 where the pool mixes them."""
     entropies: Float[Tensor, "R n"]
     """Of each context after the cut, in nats, not renormalised."""
-    apart: Bool[Tensor, " R"]
-    """The kept sets did not meet, and the merge is over their union instead."""
+    disjoint: Bool[Tensor, " R"]
+    """No token was kept by all contexts, and the merge is over the union of what they kept."""
 
 
 class Rule(NamedTuple):
@@ -71,18 +71,14 @@ class Rule(NamedTuple):
             if not least <= value <= most or math.isinf(value):
                 above = f"at least {least:g}" + ("" if math.isinf(most) else f", at most {most:g}")
                 raise UsageError(f"{name} must be {above}, got {value:g}")
-        if self.weights is not None:
-            self._check_weights(contexts)
-        return self
-
-    def _check_weights(self, contexts: int) -> None:
-        weights = self.weights or ()
-        if self.pool != "weighted":
+        weights = self.weights
+        if weights is not None and self.pool != "weighted":
             raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}")
-        if len(weights) != contexts:
+        if weights is not None and len(weights) != contexts:
             raise UsageError(f"{len(weights)} weights for {contexts} contexts")
-        if not all(weight >= 0 for weight in weights) or abs(sum(weights) - 1) > 1e-4:
+        if weights and (min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4):
             raise UsageError("weights must be at least 0 and sum to 1")
+        return self
 
 
 def merge(
@@ -103,15 +99,15 @@ def merge(
         pool: how contexts are pooled: "entropy" takes the row of least entropy whole, "mean" and
             "weighted" average log-probabilities, "max" takes each token's highest.
         beta: how much the distribution without context is divided out; -1 gives it back.
-        eta: entropy that the context of the step before is let off, so that it speaks on.
+        eta: entropy bonus, in nats, for the previously selected context.
         top_p: mass of the smallest set of likeliest tokens that every row keeps; 1 keeps all.
-        previous: the context that spoke in the step before, from 0.
+        previous: the context that was selected in the step before, from 0.
         weights: [n], for pool "weighted"; sums to 1; default softmax of minus the entropies.
         top_k: most tokens that every row keeps; 0 is no limit.
 
     Returns:
-        Normalised log-probabilities [V] in float32 at least, and the context that spoke (from 0),
-        or None where the pool mixes them.
+        Normalised log-probabilities [V] in float32 at least, and the selected context (from 0), or
+        None where the pool mixes them.
 
     Raises:
         UsageError: a value is out of range, there is no context, or a row has no token.
@@ -132,20 +128,20 @@ def merge(
 
 def merge_rows(
     logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tensor, " R"]
-) -> Merged:
-    """`merge` for R hypotheses at once; `previous` is -1 where no context has spoken.
+) -> MergedDistributions:
+    """`merge` for R hypotheses at once; `previous` is -1 where no context was selected yet.
 
     NaN in, NaN out, for the caller to notice.
     """
     whole = torch.log_softmax(logits.to(base.score_type(logits)), -1)
-    found = likeliest(whole.flatten(0, 1), rule.top_p, rule.top_k)
-    kept, entropies = found.kept.view_as(whole), found.entropies.view(whole.shape[:2])[:, 1:]
+    kept, entropies = nucleus(whole.flatten(0, 1), rule.top_p, rule.top_k)
+    kept, entropies = kept.view_as(whole), entropies.view(whole.shape[:2])[:, 1:]
     alone = _cut(whole[:, 0], kept[:, 0])
     chosen = torch.full_like(previous, -1)
-    apart = torch.zeros_like(previous, dtype=torch.bool)
+    disjoint = torch.zeros_like(previous, dtype=torch.bool)
     if rule.pool == "entropy":
-        held = torch.arange(entropies.shape[1], device=previous.device) == previous[:, None]
-        chosen = (entropies - rule.eta * held.to(entropies.dtype)).argmin(1)
+        again = torch.arange(entropies.shape[1], device=previous.device) == previous[:, None]
+        chosen = (entropies - rule.eta * again.to(entropies.dtype)).argmin(1)
         place = torch.arange(len(whole), device=previous.device), chosen + 1
         merged = combine(_cut(whole[place], kept[place]), alone, rule.beta)
     elif rule.pool == "max":
@@ -153,13 +149,13 @@ def merge_rows(
     else:
         weights = _weights(rule, entropies)
         merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
-        apart = (merged == -math.inf).all(-1)
-        if bool(apart.any()):
+        disjoint = (merged == -math.inf).all(-1)
+        if bool(disjoint.any()):
             union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
             every = whole[:, 1:] != -math.inf
-            again = combine(mixture(whole[:, 1:], every, weights), whole[:, 0], rule.beta)
-            merged = torch.where(apart[:, None], _cut(again, union), merged)
-    return Merged(merged.log_softmax(-1), chosen, entropies, apart)
+            uncut = combine(mixture(whole[:, 1:], every, weights), whole[:, 0], rule.beta)
+            merged = torch.where(disjoint[:, None], _cut(uncut, union), merged)
+    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, disjoint)
 
 
 def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> Tensor:
@@ -185,22 +181,20 @@ def mixture(
     return mean.masked_fill(mean < floor * 1e-30, -math.inf)
 
 
-class Likeliest(NamedTuple):
-    """The tokens that are kept of each row, and the entropies of the rows so cut."""
-
-    kept: Bool[Tensor, "R V"]
-    entropies: Float[Tensor, " R"]
-
-
-def likeliest(logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0) -> Likeliest:
+def nucleus(
+    logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0
+) -> tuple[Bool[Tensor, "R V"], Float[Tensor, " R"]]:
     """The smallest set of each row whose mass is at least `top_p`; at most `top_k` tokens of it.
 
     At least one; among equal ones those of lower id.  What has no probability is never kept.  NaN
-    stays, to be noticed.  Entropies are in nats, and not renormalised.
+    stays, to be noticed.
+
+    Returns:
+        Which tokens are kept, and the entropies (nats) of the rows so cut, not renormalised.
     """
     size = logprobs.shape[1]
     if top_p >= 1 and not 0 < top_k < size:
-        return Likeliest(logprobs != -math.inf, entropy(logprobs.exp(), logprobs))
+        return logprobs != -math.inf, entropy(logprobs.exp(), logprobs)
     values = ranked(logprobs, RANKED)
     mass = values.exp()
     if top_p < 1 and bool((mass.sum(1) < top_p).any()) or top_k > values.shape[1]:
@@ -221,7 +215,7 @@ def likeliest(logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0) -> L
     for row in tied[:, 0].nonzero()[:, 0]:
         many = int((values[row, begin[row] :] == least[row]).sum())
         kept[row, (logprobs[row] == least[row]).nonzero()[many:, 0]] = False
-    return Likeliest(kept, entropy(mass.masked_fill_(~inside, 0), values))
+    return kept, entropy(mass.masked_fill_(~inside, 0), values)
 
 
 def entropy(mass: Float[Tensor, "R V"], logprobs: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.data.tokenizer import EOS
-from attnkit.nbce.merge import Merged, Rule, merge_rows
-from attnkit.nbce.reader import BATCH_TOKENS, ContextReader, Kept, PromptRow
+from attnkit.nbce.merge import MergedDistributions, Rule, merge_rows
+from attnkit.nbce.reader import ContextReader, PromptRow, ReaderState
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis, score_type
 from attnkit.search.beam import beam_search
@@ -19,14 +19,14 @@ Emit = Callable[[int], object]
 
 
 class MergedStep(NamedTuple):
-    """Who spoke when a token was chosen."""
+    """What the contexts contributed to one token."""
 
     chosen: int | None
-    """Context from 0; None where the pool mixes them."""
+    """The selected context, from 0; None where the pool mixes them."""
     entropies: tuple[float, ...]
     """Of each context, after the cut, in nats."""
-    apart: bool
-    """The kept sets did not meet."""
+    disjoint: bool
+    """No token was kept by all contexts."""
 
 
 class Answer(NamedTuple):
@@ -38,21 +38,21 @@ class Answer(NamedTuple):
     """Of the best one, a step a token, its end token included."""
 
 
-class Standing(NamedTuple):
-    """Where R = prompts x beams hypotheses stand; the reader's rows are [prompts, rows, beams]."""
+class MergedState(NamedTuple):
+    """R = prompts x beams hypotheses; the reader's rows are [prompts, rows, beams]."""
 
-    kept: Kept
+    cache: ReaderState
     rows: int
     """Contexts of each prompt, and the empty one."""
     lines: Int[Tensor, " P"]
     """Number of each prompt."""
     previous: Int[Tensor, " R"]
-    """The context that spoke last; -1 before the first token."""
+    """The context that was selected last; -1 before the first token."""
     written: Int[Tensor, "R t"] | None
     """Tokens so far; None before the prompt's last token is read."""
     reader: ContextReader
 
-    def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Standing":
+    def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "MergedState":
         """As `Decode.select`."""
         lines = self.lines if stay is None else self.lines[stay]
         before, now = len(self.previous) // len(self.lines), len(rows) // max(1, len(lines))
@@ -60,24 +60,25 @@ class Standing(NamedTuple):
         old = rows.view(-1, 1, now)
         places = (old // before * self.rows + context[:, None]) * before + old % before
         begun = None if stay is None else (stay[:, None] * self.rows + context).flatten()
-        kept = self.reader.select(self.kept, places.flatten(), begun)
+        cache = self.reader.select(self.cache, places.flatten(), begun)
         written = None if self.written is None else self.written[rows]
-        return self._replace(kept=kept, lines=lines, previous=self.previous[rows], written=written)
+        return self._replace(
+            cache=cache, lines=lines, previous=self.previous[rows], written=written
+        )
 
 
-class Output:
-    """The search projects hidden states to the vocabulary; here they are log-probabilities."""
+class IdentityProjection:
+    """A search projects hidden states to the vocabulary; here they are log-probabilities."""
 
     def __init__(self, size: int) -> None:
         self.out_features = size
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """The same."""
         return hidden
 
 
 class MergedModel:
-    """What a search reads: `advance` and `output`."""
+    """All contexts of each prompt as one model, as `search.base.Predictor` asks."""
 
     def __init__(
         self,
@@ -92,45 +93,47 @@ class MergedModel:
         makes sense for one prompt and one hypothesis.
         """
         self.reader, self.rule, self.traced, self.emit = reader, rule, traced, emit
-        self.output = Output(reader.size + reader.special)
+        self.output = IdentityProjection(reader.size + reader.special)
         self.steps: dict[tuple[int, ...], MergedStep] = {}
 
-    def start(self, prompts: Sequence[Sequence[PromptRow]], budget: int = BATCH_TOKENS) -> Standing:
+    def start(self, prompts: Sequence[Sequence[PromptRow]]) -> MergedState:
         """Read the rows of all prompts, equally many each."""
         rows = [row for some in prompts for row in some]
         count, device = len(prompts), self.reader.device
         previous = torch.full((count,), -1, device=device)
         lines = torch.arange(count, device=device)
-        kept = self.reader.begin(rows, budget)
-        return Standing(kept, len(prompts[0]), lines, previous, None, self.reader)
+        cache = self.reader.begin(rows)
+        return MergedState(cache, len(prompts[0]), lines, previous, None, self.reader)
 
     def advance(
-        self, ids: Int[Tensor, "R 1"], state: Standing
-    ) -> tuple[Float[Tensor, "R 1 V"], Standing]:
+        self, ids: Int[Tensor, "R 1"], state: MergedState
+    ) -> tuple[Float[Tensor, "R 1 V"], MergedState]:
         """Log-probabilities of the token after these, which are the search's."""
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
         own = (ids - self.reader.special).view(prompts, 1, beams).expand(shape).reshape(-1, 1)
-        logits, kept = self.reader.step(own, state.kept)
+        logits, cache = self.reader.step(own, state.cache)
         rows = logits.view(*shape, -1).transpose(1, 2).flatten(0, 1)  # [R, rows, V]
         merged = self._merged(rows, state.previous)
         first = state.written is None
         written = ids[:, :0] if state.written is None else torch.cat((state.written, ids), 1)
-        state = state._replace(kept=kept, previous=merged.chosen, written=written)
+        state = state._replace(cache=cache, previous=merged.chosen, written=written)
         if self.emit is not None and not first:
             self.emit(int(own[0]))
         if self.traced:
             self._record(merged, state)
-        return self._raised(merged.logprobs)[:, None], state
+        return self._to_search_ids(merged.logprobs)[:, None], state
 
-    def _merged(self, rows: Float[Tensor, "R n V"], previous: Int[Tensor, " R"]) -> Merged:
+    def _merged(
+        self, rows: Float[Tensor, "R n V"], previous: Int[Tensor, " R"]
+    ) -> MergedDistributions:
         if self.rule is not None:
             return merge_rows(rows, self.rule, previous)
         alone = rows[:, 0].to(score_type(rows)).log_softmax(-1)
         none = torch.zeros_like(previous, dtype=torch.bool)
-        return Merged(alone, previous, alone[:, :0], none)
+        return MergedDistributions(alone, previous, alone[:, :0], none)
 
-    def _raised(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
+    def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
         count = self.reader.special
         if not count:
@@ -142,16 +145,25 @@ class MergedModel:
         out[:, ends + count] = -torch.inf
         return out
 
-    def _record(self, merged: Merged, state: Standing) -> None:
+    def _record(self, merged: MergedDistributions, state: MergedState) -> None:
         assert state.written is not None
         beams = len(state.previous) // len(state.lines)
         lines = state.lines.repeat_interleave(beams).tolist()
-        for line, ids, chosen, entropies, apart in zip(
+        for line, ids, chosen, entropies, disjoint in zip(
             lines, state.written.tolist(), merged.chosen.tolist(), merged.entropies.tolist(),
-            merged.apart.tolist(), strict=True,
+            merged.disjoint.tolist(), strict=True,
         ):  # fmt: skip
-            speaker = None if chosen < 0 else chosen
-            self.steps[line, *ids] = MergedStep(speaker, tuple(entropies), apart)
+            context = None if chosen < 0 else chosen
+            self.steps[line, *ids] = MergedStep(context, tuple(entropies), disjoint)
+
+    def answer(self, line: int, hypotheses: Sequence[Hypothesis]) -> Answer:
+        """The hypotheses in the reader's ids, with the steps of the best one where traced."""
+        steps = []
+        for best in hypotheses[:1]:
+            keys = [(line, *best.ids[:t]) for t in range(len(best.ids) + best.complete)]
+            steps = [self.steps[key] for key in keys if key in self.steps]
+        up = self.reader.special
+        return Answer([one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps)
 
 
 @torch.inference_mode()
@@ -164,7 +176,6 @@ def answers(
     lines: Sequence[int] | None = None,
     traced: bool = False,
     emit: Emit | None = None,
-    budget: int = BATCH_TOKENS,
 ) -> list[Answer]:
     """Continue each prompt from all its rows at once.
 
@@ -175,9 +186,8 @@ def answers(
         rule: how contexts are merged; None continues single rows.
         spec: greedy, beam or sampling, and its limits.
         lines: number of each prompt, which seeds sampling; default 0, 1, ...
-        traced: record which context spoke at each token.
+        traced: record what each context contributed to each token.
         emit: see `MergedModel`.
-        budget: tokens read in one pass before the first step.
 
     Raises:
         UsageError: a row is too long or empty, or the rule does not fit the contexts.
@@ -190,21 +200,9 @@ def answers(
     for rows in prompts:
         reader.check(rows, spec.max_length)
     model = MergedModel(reader, rule, traced, emit)
-    state = model.start(prompts, budget)
+    state = model.start(prompts)
     last = torch.tensor([[rows[0].tail[-1]] for rows in prompts], device=reader.device)
     method = beam_search if spec.method == "beam" else step_by_step
     numbers = range(len(prompts)) if lines is None else lines
     found = method(model, state, last + reader.special, spec, spec.max_length, list(numbers))
-    return [_answer(model, line, some) for line, some in enumerate(found)]
-
-
-def _answer(model: MergedModel, line: int, found: Sequence[Hypothesis]) -> Answer:
-    """The hypotheses in the reader's ids, with the steps of the best one."""
-    up = model.reader.special
-    own = [one._replace(ids=[i - up for i in one.ids]) for one in found]
-    steps = []
-    if model.traced and found:
-        ids = found[0].ids
-        keys = [(line, *ids[:t]) for t in range(len(ids) + found[0].complete)]
-        steps = [model.steps[key] for key in keys if key in model.steps]
-    return Answer(own, steps)
+    return [model.answer(line, hypotheses) for line, hypotheses in enumerate(found)]

@@ -1,9 +1,14 @@
-"""Opening whatever can read many contexts, by the name that a user writes."""
+"""Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attnkit.device import pick_device
+from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
+
+if TYPE_CHECKING:
+    from attnkit.runs import Run
 
 
 def open_model(
@@ -24,7 +29,7 @@ def open_model(
         dtype: of a Hugging Face model; see `attnkit.huggingface.open_model`.
         offline: forbid downloads.
         chat: use the chat template of a Hugging Face model.
-        template: of a Hugging Face model; see `attnkit.nbce.prompts.Prompts`.
+        template: of a Hugging Face model: text with {context} and, behind it, {prompt}.
         quantization: of a Hugging Face model; see `attnkit.huggingface.open_model`.
 
     Raises:
@@ -33,32 +38,39 @@ def open_model(
         UnavailableError: transformers, the device or the network is not there.
         DataError: its files are damaged.
     """
-    from attnkit.runs import is_run
+    from attnkit.runs import Run, is_run
 
     if is_run(str(name)):
-        return _run(name, device, dtype, chat or bool(template), quantization)
-    from attnkit.huggingface import open_model as opened
-    from attnkit.nbce.huggingface_reader import HuggingFaceReader
+        options = {"dtype": dtype != "float32", "chat or template": chat or template,
+                   "quantization": quantization is not None}  # fmt: skip
+        for word, given in options.items():
+            if given:
+                raise UsageError(f"{name}: a run of attnkit takes no {word}: leave it out")
+        return open_run(Run.open(name), pick_device(device))
+    from attnkit import huggingface
+    from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 
-    model = opened(name, device=device, dtype=dtype, offline=offline, quantization=quantization)
+    opened = huggingface.open_model(
+        name, device=device, dtype=dtype, offline=offline, quantization=quantization
+    )
+    both = opened.shape == "encoder-decoder"
+    kind = HuggingFaceEncoderDecoder if both else HuggingFaceReader
+    return kind(opened, chat=chat, template=template)
+
+
+def open_run(run: "Run", device: str = "cpu") -> ContextReader:
+    """The reader of a finished run.
+
+    Raises:
+        UsageError: the model has no decoder.
+    """
+    from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
+
+    model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
+    if model.shape == "encoder":
+        raise UsageError(f"{name}: a model of shape encoder cannot generate")
+    longest = run.recipe.data.max_length
     if model.shape == "encoder-decoder":
-        from attnkit.nbce.huggingface_encoder_decoder import HuggingFaceEncoderDecoder
-
-        return HuggingFaceEncoderDecoder(model, chat=chat, template=template)
-    return HuggingFaceReader(model, chat=chat, template=template)
-
-
-def _run(
-    name: str | Path, device: str, dtype: str, templated: bool, quantization: Any
-) -> ContextReader:
-    from attnkit.device import pick_device
-    from attnkit.errors import UsageError
-    from attnkit.nbce.run_reader import open_run
-    from attnkit.runs import Run
-
-    asked = {"dtype": dtype != "float32", "chat or template": templated,
-             "quantization": quantization is not None}  # fmt: skip
-    for word, given in asked.items():
-        if given:
-            raise UsageError(f"{name}: a run of attnkit takes no {word}: leave it out")
-    return open_run(Run.open(name), pick_device(device))
+        return EncoderDecoderReader(model, tokenizer, name, longest)
+    pairs = run.recipe.task != "language-modeling"
+    return LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)

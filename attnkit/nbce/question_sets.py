@@ -1,12 +1,14 @@
-"""Question sets asked with more and more passages: scores of every method and number of contexts.
+"""Question sets answered with more and more contexts, scored for every method and number of them.
 
-Each method and number is kept like a split of its own, `<split>.<method>.<contexts>`: its answers
+Each method and number is stored like a split of its own, `<split>.<method>.<contexts>`: its answers
 in outputs/, its scores in scores.json, in the run or in the folder of a model from elsewhere.
 """
 
+import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,47 +20,112 @@ from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.questioned_models import QuestionedModel, of_run
+from attnkit.nbce.opening import open_run
+from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
-from attnkit.scoring import CHOSEN, FORCED, Entry, Score, context_found, expand, score
-from attnkit.scoring.evaluation import corpus_of, digest, kept_before
+from attnkit.runs import Results
+from attnkit.scoring import CHOSEN, FORCED, Entry, context_found, expand, score
+from attnkit.scoring.evaluation import Progress, corpus_of, digest, kept_before
+from attnkit.scoring.saved_scores import described
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
     from attnkit.runs import Run
 
-Progress = Callable[[str, int, int], object]
-"""Called with what is asked, answers so far, and answers in all."""
 PORTION = 32
 """Questions between two reports of the progress."""
+MODELS = "models"
+"""Folder of the results of models that are no runs, beside the variants of a recipe."""
+LONGEST_NAME = 120
 
 
-class Case(NamedTuple):
-    """Questions asked in one way."""
+@dataclass
+class EvaluatedModel:
+    """A model, its description, and where its answers are stored."""
+
+    name: str
+    """For messages."""
+    system: Mapping[str, Any]
+    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.described`."""
+    results: Results
+    """Where its answers and scores are stored."""
+    weights: str
+    """SHA-256 of its weights: answers of others are not taken for its own."""
+    limit: int | None
+    """Most tokens of the one row of concat and cad, where the recipe says none; None: its own."""
+    open: Callable[[], ContextReader]
+    """Called once, where not everything is known already."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """How it reads, where answers depend on it: stored with them, as JSON."""
+
+    @cached_property
+    def reader(self) -> ContextReader:
+        return self.open()
+
+    @classmethod
+    def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
+        """A finished run; its answers are stored in it."""
+        return cls(
+            f"{run.variant} seed {run.seed}",
+            described(run),
+            run,
+            run.manifest["files"]["model.safetensors"],
+            run.recipe.data.max_length,
+            lambda: open_run(run, device),
+        )
+
+    @classmethod
+    def of_reader(
+        cls,
+        reader: ContextReader,
+        name: str,
+        recipe: str,
+        out: str | Path,
+        limit: int | None,
+        settings: Mapping[str, Any],
+    ) -> "EvaluatedModel":
+        """Any model, as the user named it; its answers are in <out>/<recipe>/models/<name>."""
+        folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
+        results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
+        system = {
+            "recipe": recipe,
+            "variant": name,
+            "seed": None,
+            "parameters": sum(weight.numel() for weight in reader.model.parameters()),
+            "train_tokens_per_second": None,
+            "run": results.path.as_posix(),
+        }
+        weights = _weights_digest(reader.model)
+        return cls(name, system, results, weights, limit, lambda: reader, settings)
+
+
+class Condition(NamedTuple):
+    """Questions of a split, to be answered by one method from so many contexts each."""
 
     split: str
     method: str
     number: int
-    asked: list[tuple["Row", tuple[str, ...]]]
-    """Those that can be asked with so many contexts."""
+    """Of contexts."""
+    questions: list[tuple["Row", tuple[str, ...]]]
+    """With their contexts; those that have so many."""
 
     @property
     def name(self) -> str:
-        """What it is kept under."""
+        """What it is stored under."""
         return f"{self.split}.{self.method}.{self.number}"
 
 
-def rule_of(method: str, spec: ContextsConfig) -> Rule:
-    """How a pool merges; methods that are none do not look at it."""
-    rule = Rule("entropy", spec.beta, spec.eta, spec.top_p)
-    if method == "entropy-free":
-        return rule._replace(eta=0.0)
-    return rule._replace(top_p=1.0) if method == "mean-whole" else rule
+ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "entropy-free": ("entropy", {"eta": 0.0}),
+    "mean-whole": ("mean", {"top_p": 1.0}),
+}
+"""Methods that are a pool with another setting."""
 
 
-def word_of(method: str) -> str:
-    """The method's word for `ask`."""
-    return {"entropy-free": "entropy", "mean-whole": "mean"}.get(method, method)
+def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
+    """The method's word for `ask`, and how it merges where it is a pool."""
+    word, changes = ABLATIONS.get(method, (method, {}))
+    return word, Rule("entropy", spec.beta, spec.eta, spec.top_p)._replace(**changes)
 
 
 def evaluate(
@@ -74,20 +141,20 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Ask a run the questions of its corpus; see `examine`.
+    """`evaluate_model` of a run on the questions of its corpus.
 
     Args:
         run: a finished one.
-        splits, eval: as `examine`.
+        splits, eval: as `evaluate_model`.
         spec: methods and numbers; the recipe's when None.
         device, data_dir, offline, search, force, progress: as `scoring.evaluation.evaluate`.
 
     Raises:
-        MissingInputError: the run is not finished; and as `examine`.
+        MissingInputError: the run is not finished; and as `evaluate_model`.
     """
     corpus = corpus_of(run, data_dir, offline)
-    return examine(
-        of_run(run, pick_device(device)),
+    return evaluate_model(
+        EvaluatedModel.of_run(run, pick_device(device)),
         corpus,
         splits,
         eval,
@@ -98,8 +165,8 @@ def evaluate(
     )
 
 
-def examine(
-    subject: QuestionedModel,
+def evaluate_model(
+    model: EvaluatedModel,
     corpus: Corpus,
     splits: Sequence[str],
     eval: EvalConfig,
@@ -109,20 +176,20 @@ def examine(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Ask the questions of splits by every method with every number of contexts.
+    """Answer the questions of splits by every method from every number of contexts, and score.
 
     Args:
-        subject: who is asked.
+        model: what answers.
         corpus: of questions; it need not be the one that the model was trained on.
         splits: names of splits that the corpus has.
         eval: metrics and their settings.
         spec: methods and numbers.
         search: how answers are found; always one a question.
-        force: ask and score again what is known.
-        progress: told about answers.
+        force: answer and score again what is known.
+        progress: called after every `PORTION` answers.
 
     Returns:
-        One entry a split, number of contexts and method, also stored in the subject's folder; its
+        One entry a split, number of contexts and method, also stored in the model's folder; its
         row has `method`, `contexts`, and in `cut` how many questions lost some of their contexts.
 
     Raises:
@@ -131,40 +198,40 @@ def examine(
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
     names = _metrics(eval)
-    greedy = search.model_copy(update={"n_best": 1})
-    cases = [case for split in splits for case in _cases(corpus, split, spec)]
-    total = sum(len(case.asked) for case in cases)
-    job = _QuestionJob(subject, eval, names, spec, greedy, force, progress, total)
-    return [job.entry(case) for case in cases]
+    one_best = search.model_copy(update={"n_best": 1})
+    conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
+    total = sum(len(one.questions) for one in conditions)
+    job = _Evaluation(model, eval, names, spec, one_best, force, progress, total)
+    return [job.entry(one) for one in conditions]
 
 
 def _metrics(eval: EvalConfig) -> tuple[str, ...]:
     names = expand(eval.metrics)
     if wrong := [name for name in names if name in FORCED]:
         raise UsageError(
-            f"metrics: {wrong[0]} is not measured of questions: choose answer-match, answer-f1, "
+            f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
     return names
 
 
-def _cases(corpus: Corpus, split: str, spec: ContextsConfig) -> Iterator[Case]:
+def _conditions(corpus: Corpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
     """Numbers of contexts in order, and all methods with each."""
     rows = corpus.questions(split, max(spec.counts))
-    asked = QuestionSet(rows, spec.seed)
+    questions = QuestionSet(rows, spec.seed)
     first = rows[: spec.rows or None]  # the passages of the others serve as well
     for count in spec.counts:
-        told = [(row, asked.contexts(number, count)) for number, row in enumerate(first)]
-        some = [(row, contexts) for row, contexts in told if contexts is not None]
+        drawn = [(row, questions.contexts(number, count)) for number, row in enumerate(first)]
+        some = [(row, contexts) for row, contexts in drawn if contexts is not None]
         for method in spec.methods if some else ():
-            yield Case(split, method, count, some)
+            yield Condition(split, method, count, some)
 
 
 @dataclass
-class _QuestionJob:
-    """Who is asked, and how."""
+class _Evaluation:
+    """A model and how it is evaluated."""
 
-    subject: QuestionedModel
+    model: EvaluatedModel
     eval: EvalConfig
     names: tuple[str, ...]
     spec: ContextsConfig
@@ -172,99 +239,100 @@ class _QuestionJob:
     force: bool
     progress: Progress | None
     total: int
-    """Answers to all questions, however they are asked."""
+    """Answers under all conditions."""
     done: int = 0
 
-    def entry(self, case: Case) -> Entry:
-        """Ask and score, or take what is known."""
-        references = [list(accepted(row)) for row, _ in case.asked]
-        source = digest(*[[row.source, *contexts] for row, contexts in case.asked])
+    def entry(self, condition: Condition) -> Entry:
+        """Answer and score, or take what is known."""
+        model, questions, name = self.model, condition.questions, condition.name
+        references = [list(accepted(row)) for row, _ in questions]
+        source = digest(*[[row.source, *contexts] for row, contexts in questions])
         settings = self.spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
-        kept = kept_before(
-            self.subject.results, self.subject.weights, case.name, self.eval, force=self.force,
+        saved = kept_before(
+            model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search={
                 **self.search.model_dump(mode="json"),
-                "contexts": {"method": case.method, **settings, **self.subject.settings},
+                "contexts": {"method": condition.method, **settings, **model.settings},
             },
         )  # fmt: skip
-        if not kept.texts:
-            replies, kept.facts["decode"] = self._ask(case)
-            kept.texts = [first_line(reply.text) for reply in replies]
-            kept.facts |= {"sentences": len(replies), "warnings": []}
-        self.done += len(case.asked)
-        decode = kept.facts["decode"]
-        known = () if decode["chosen"] else CHOSEN
-        if missing := [name for name in self.names if name not in (*kept.scores, *known)]:
-            kept.scores |= self._scores(missing, case, kept.texts, decode["chosen"], references)
-            kept.write(self.subject.results, case.name)
-        entry = kept.entry(self.subject.system, case.name).only(self.names)
-        row = {"split": case.split, "method": case.method, "contexts": case.number}
-        return Entry({**entry.row, **row, "cut": decode["cut"]}, entry.scores, entry.references)
+        if not saved.texts:
+            replies, saved.facts["decode"] = self._answer(condition)
+            saved.texts = [first_line(reply.text) for reply in replies]
+            saved.facts |= {"sentences": len(replies), "warnings": []}
+        self.done += len(questions)
+        chosen = saved.facts["decode"]["chosen"]
+        known = () if chosen else CHOSEN
+        if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
+            saved.scores |= score(missing, saved.texts, references, self.eval)
+            if chosen and set(missing) & set(CHOSEN):
+                pairs = zip(questions, chosen, strict=True)
+                contexts = [contexts[place] for (_, contexts), place in pairs]
+                saved.scores["context-found"] = context_found(contexts, references)
+            saved.write(model.results, name)
+        entry = saved.entry(model.system, name).only(self.names)
+        row = {"split": condition.split, "method": condition.method, "contexts": condition.number,
+               "cut": saved.facts["decode"]["cut"]}  # fmt: skip
+        return Entry({**entry.row, **row}, entry.scores, entry.references)
 
-    def _scores(
-        self,
-        names: Sequence[str],
-        case: Case,
-        texts: Sequence[str],
-        chosen: Sequence[int] | None,
-        references: list[list[str]],
-    ) -> dict[str, Score]:
-        """Scores of the answers, and of the contexts that were chosen."""
-        found = score(names, texts, references, self.eval)
-        if chosen is not None and set(names) & set(CHOSEN):
-            pairs = zip(case.asked, chosen, strict=True)
-            contexts = [contexts[place] for (_, contexts), place in pairs]
-            found["context-found"] = context_found(contexts, references)
-        return found
-
-    def _ask(self, case: Case) -> tuple[list[Reply], dict[str, Any]]:
+    def _answer(self, condition: Condition) -> tuple[list[Reply], dict[str, Any]]:
         """Answers, and how fast they came."""
-        reader, limit = self.subject.reader, self.spec.limit or self.subject.limit
+        reader, questions = self.model.reader, condition.questions
+        method, rule = pooling(condition.method, self.spec)
         replies: list[Reply] = []
         start = time.perf_counter()
-        for place in range(0, len(case.asked), PORTION):
-            some = case.asked[place : place + PORTION]
+        for place in range(0, len(questions), PORTION):
+            some = questions[place : place + PORTION]
             replies += ask(
                 reader,
-                word_of(case.method),
+                method,
                 [contexts for _, contexts in some],
                 [row.source for row, _ in some],
                 self.search,
-                rule_of(case.method, self.spec),
+                rule,
                 alpha=self.spec.alpha,
-                limit=limit,
+                limit=self.spec.limit or self.model.limit,
                 traced=True,
             )
             if self.progress is not None:
-                what = f"{self.subject.name}, {case.split}"
+                what = f"{self.model.name}, {condition.split}"
                 self.progress(what, self.done + len(replies), self.total)
         seconds = max(time.perf_counter() - start, 1e-6)
-        places = [decisive(reply) for reply in replies]
+        chosen = [deciding_context(reply) for reply in replies]
         return replies, {
             "seconds": round(seconds, 3),
             "sentences_per_second": round(len(replies) / seconds, 2),
             "device": str(reader.device),
             "threads": torch.get_num_threads(),
             "lines": len(replies),
-            "chosen": None if None in places else places,
-            "cut": sum(any("cut off" in note for note in reply.notes) for reply in replies),
+            "chosen": None if None in chosen else chosen,
+            "cut": sum(bool(reply.notes) for reply in replies),
         }
 
 
 def first_line(text: str) -> str:
-    """What counts as the answer: models of text that were trained elsewhere go on after it."""
+    """What counts as the answer: models of text that were trained elsewhere continue after it."""
     return text.strip().partition("\n")[0].rstrip()
 
 
-def decisive(reply: Reply) -> int | None:
-    """The context that gave an answer: of merged ones who spoke where most hung on who speaks.
+def deciding_context(reply: Reply) -> int | None:
+    """The context that gave an answer: of merged ones that selected where selection mattered most.
 
     That is the step at which the contexts' entropies lie furthest apart; words that every context
-    would have said tell nothing.
+    would have given say nothing.
     """
-    spoken = [step for step in reply.steps if step.chosen is not None]
-    if not spoken:
+    selecting = [step for step in reply.steps if step.chosen is not None]
+    if not selecting:
         return reply.context
-    apart = max(spoken, key=lambda step: max(step.entropies) - min(step.entropies))
-    return apart.chosen
+    return max(selecting, key=lambda step: max(step.entropies) - min(step.entropies)).chosen
+
+
+def _weights_digest(model: torch.nn.Module) -> str:
+    """SHA-256 of the weights, about a second a GB."""
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        if isinstance(weight, torch.Tensor):  # a quantised layer keeps settings there as well
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            plain = weight.detach().cpu().contiguous().flatten()
+            digest.update(plain.view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""What reading many contexts asks of a model, and how rows that share text are read once."""
+"""What reading many contexts needs of a model; rows are batched, and shared text is read once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os.path import commonprefix
 from typing import Any, NamedTuple, TypeAlias
 
@@ -11,26 +11,24 @@ from torch import Tensor
 
 from attnkit.errors import UsageError
 
-BATCH_TOKENS = 16384
-"""Tokens read in one pass; what is kept of them is not counted."""
-SHARED = 8
+SHORTEST_PREFIX = 8
 """Shorter prefixes are read again in every row: a pass of their own would cost more."""
 
 SPLIT = "split the context (--window)"
 
-Kept: TypeAlias = Any
-"""What a reader keeps of the rows that it has read: its own affair."""
+ReaderState: TypeAlias = Any
+"""The caches of the rows that a reader has read; each reader has a type of its own."""
 
 
 class PromptRow(NamedTuple):
     """One row of ids: the text with its context, and what all rows of a prompt end with."""
 
     head: tuple[int, ...]
-    """Begin token, template and context."""
+    """Begin token, template and context; of an encoder-decoder the source."""
     tail: tuple[int, ...]
-    """The question; at least one token."""
+    """The question, at least one token; of an encoder-decoder what every output starts with."""
     beside: tuple[tuple[int, ...], ...] = ()
-    """Heads of further windows, each read alone; the tail sees them all (see `Reader.gather`)."""
+    """Heads of further windows, each read alone; the tail sees them all (`CausalReader.gather`)."""
     once: int = 0
     """How many tokens all windows begin with that the tail sees once only."""
 
@@ -51,12 +49,14 @@ class ContextReader(ABC):
     limit: int | None
     """Most tokens of a row, output included; None where nothing bounds it."""
     trained: int | None = None
-    """Most tokens of the rows that it was trained on, begin token aside; None: nobody knows."""
+    """Most tokens of the rows that it was trained on, begin token aside; None: unknown."""
     special: int = 0
     """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
     model: Any
     """The network, a torch module."""
-    windows: str = ""
+    batch_tokens: int = 16384
+    """Tokens that are read in one pass; what is cached of them is not counted."""
+    window_refusal: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 
     @abstractmethod
@@ -69,56 +69,52 @@ class ContextReader(ABC):
 
     @abstractmethod
     def row(self, context: str, prompt: str) -> PromptRow:
-        """The row of a prompt with a context before it; context "" is the row without one."""
+        """The row of a prompt with a context before it; context "" is the row without one.
+
+        Context and prompt are encoded separately, so that rows can share heads.
+        """
 
     @abstractmethod
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> Kept:
-        """Read all rows but for the last token of each, `budget` tokens at a time."""
+    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+        """Read all rows but for the last token of each."""
 
     @abstractmethod
-    def step(self, ids: Int[Tensor, "R 1"], kept: Kept) -> tuple[Float[Tensor, "R V"], Kept]:
+    def step(
+        self, ids: Int[Tensor, "R 1"], state: ReaderState
+    ) -> tuple[Float[Tensor, "R V"], ReaderState]:
         """Logits of the next token of every row.  R is a multiple of the rows begun with."""
 
     @abstractmethod
     def select(
-        self, kept: Kept, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> Kept:
+        self, state: ReaderState, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> ReaderState:
         """Rows take the places of others; `begun`: of the rows begun with these remain."""
 
-    @property
     @abstractmethod
+    def join(self, parts: Sequence[ReaderState]) -> ReaderState:
+        """Rows of several parts, which have read as many columns, as one."""
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
+        found: torch.device = next(self.model.parameters()).device
+        return found
 
-    def gather(self, kept: Kept, windows: int, once: Sequence[int]) -> Kept:
-        """Rows that were read alone become windows of one row; what is read next sees them all.
+    def excess(self, row: PromptRow, output: int) -> int:
+        """Tokens by which a row is too long for an output of `output` tokens; 0 where it fits."""
+        return 0 if self.limit is None else max(0, row.longest + output - self.limit)
 
-        Of R x `windows` rows, window by window, R remain.  The tokens keep their positions, and the
-        next token of a row stands behind the last position of its longest window.  The first
-        `once[r]` tokens of every window but the first are hidden.  Source: Ratner et al. 2023,
-        "Parallel context windows for large language models".
+    def beyond(self, row: PromptRow, output: int) -> int:
+        """As `excess`, of the length that it was trained for; 0 where that is unknown."""
+        return 0 if self.trained is None else max(0, row.longest - 1 + output - self.trained)
 
-        Raises:
-            UsageError: the model cannot, for the reason in `windows`.
-        """
-        reason = self.windows or "its reader has no way to join caches"
-        raise UsageError(f"{self.name} cannot see several windows at once: {reason}")
-
-    def excess(self, row: PromptRow, longest: int) -> int:
-        """How many tokens too long a row is for an output of `longest` tokens; 0 where it fits."""
-        return 0 if self.limit is None else max(0, row.longest + longest - self.limit)
-
-    def beyond(self, row: PromptRow, longest: int) -> int:
-        """As `excess`, of the length that it was trained for; 0 where nobody knows it."""
-        return 0 if self.trained is None else max(0, row.longest - 1 + longest - self.trained)
-
-    def check(self, rows: Sequence[PromptRow], longest: int, way: str = SPLIT) -> None:
-        """Refuse rows that leave no room for `longest` tokens of output.
+    def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
+        """Refuse rows that leave no room for `output` tokens.
 
         Args:
             rows: with their prompts.
-            longest: tokens.
-            way: what to do about a context that is too long, for the message.
+            output: tokens.
+            advice: what to do about a context that is too long, for the message.
 
         Raises:
             UsageError: a row is empty or too long.
@@ -126,74 +122,163 @@ class ContextReader(ABC):
         for row in rows:
             if not row.tail:
                 raise UsageError("the prompt is empty: say what the model should continue")
-            if self.excess(row, longest):
+            if self.excess(row, output):
                 size = row.longest - len(row.tail)
                 raise UsageError(
                     f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an "
-                    f"output of {longest:,} do not fit the {self.limit:,} positions of {self.name}"
-                    f": {way}, or shorten the output (--max-length)"
+                    f"output of {output:,} do not fit the {self.limit:,} positions of {self.name}"
+                    f": {advice}, or shorten the output (--max-length)"
                 )
+
+    def _indices(self, numbers: Iterable[int]) -> Int[Tensor, " n"]:
+        return torch.tensor(list(numbers), dtype=torch.long, device=self.device)
 
 
 class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
 
     @abstractmethod
-    def empty(self, rows: int) -> Kept:
+    def empty(self, rows: int) -> ReaderState:
         """Rows that have read nothing."""
 
     @abstractmethod
-    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], kept: Kept) -> Kept:
+    def read(
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: ReaderState
+    ) -> ReaderState:
         """Read further tokens of every row; `real` is False on pads."""
 
     @abstractmethod
-    def join(self, parts: Sequence[Kept]) -> Kept:
-        """Rows of several parts, which have read as many columns, as one."""
+    def gather(self, state: ReaderState, windows: int, once: Sequence[int]) -> ReaderState:
+        """Rows that were read alone become windows of one row; what is read next sees them all.
 
-    def begin(self, rows: Sequence[PromptRow], budget: int = BATCH_TOKENS) -> Kept:
-        """See `Reader.begin`: what all heads begin with is read once, and equal heads once."""
+        Of R x `windows` rows, window by window, R remain.  The tokens keep their positions, and the
+        next token of a row stands behind the last position of its longest window.  The first
+        `once[r]` tokens of every window but the first are hidden.  Source: Ratner et al. 2023,
+        "Parallel context windows for large language models".
+        """
+
+    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+        """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
+
+        Raises:
+            UsageError: rows have several windows, which the model cannot see at once.
+        """
         if any(row.beside for row in rows):
-            return self._side_by_side(rows, budget)
-        heads = list(dict.fromkeys(row.head for row in rows))
+            return self._side_by_side(rows)
+        index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
+        heads = list(index)
         shared = tuple(commonprefix(heads))
-        prefix = len(shared) if len(heads) > 1 and len(shared) >= SHARED else 0
-        kept = self._append([shared[:prefix]], self.empty(1), budget)
-        kept = self.select(kept, self._places([0] * len(heads)))
+        prefix = len(shared) if len(heads) > 1 and len(shared) >= SHORTEST_PREFIX else 0
+        state = self._append([shared[:prefix]], self.empty(1))
+        state = self.select(state, self._indices([0] * len(heads)))
         if len(heads) == len(rows):
             whole = [row.head[prefix:] + row.tail[:-1] for row in rows]
-            return self._append(whole, kept, budget)
-        kept = self._append([head[prefix:] for head in heads], kept, budget)
-        index = {head: place for place, head in enumerate(heads)}
-        kept = self.select(kept, self._places([index[row.head] for row in rows]))
-        return self._append([row.tail[:-1] for row in rows], kept, budget)
+            return self._append(whole, state)
+        state = self._append([head[prefix:] for head in heads], state)
+        state = self.select(state, self._indices(index[row.head] for row in rows))
+        return self._append([row.tail[:-1] for row in rows], state)
 
-    def _side_by_side(self, rows: Sequence[PromptRow], budget: int) -> Kept:
+    def _side_by_side(self, rows: Sequence[PromptRow]) -> ReaderState:
         """Read every window alone, then all tails behind their windows; equally many a row."""
+        if self.window_refusal:
+            raise UsageError(
+                f"{self.name} cannot see several windows at once: {self.window_refusal}"
+            )
         heads = [head for row in rows for head in (row.head, *row.beside)]
-        kept = self.begin([PromptRow(head, (0,)) for head in heads], budget)
-        kept = self.gather(kept, len(heads) // len(rows), [row.once for row in rows])
-        return self._append([row.tail[:-1] for row in rows], kept, budget)
+        state = self.begin([PromptRow(head, (0,)) for head in heads])
+        state = self.gather(state, len(heads) // len(rows), [row.once for row in rows])
+        return self._append([row.tail[:-1] for row in rows], state)
 
-    def _append(self, rows: Sequence[tuple[int, ...]], kept: Kept, budget: int) -> Kept:
-        """Read these ids behind what is kept, rows padded to one length, some rows at a time."""
-        longest = max(len(row) for row in rows)
-        if not longest:
-            return kept
-        ids = torch.zeros((len(rows), longest), dtype=torch.long)
-        real = torch.zeros((len(rows), longest), dtype=torch.bool)
-        for place, row in enumerate(rows):
-            if row:
-                ids[place, -len(row) :] = torch.tensor(row)
-                real[place, -len(row) :] = True
-        ids, real = ids.to(self.device), real.to(self.device)
-        many = max(1, budget // longest)
+    def _append(self, rows: Sequence[tuple[int, ...]], state: ReaderState) -> ReaderState:
+        """Read these ids behind what was read, some rows at a time."""
+        ids, real = (table.to(self.device) for table in padded(rows, left=True))
+        if not ids.shape[1]:
+            return state
+        many = max(1, self.batch_tokens // ids.shape[1])
         if many >= len(rows):
-            return self.read(ids, real, kept)
+            return self.read(ids, real, state)
         parts = []
-        for place in range(0, len(rows), many):
-            some = self._places(range(place, min(place + many, len(rows))))
-            parts.append(self.read(ids[some], real[some], self.select(kept, some)))
+        for some in torch.split(self._indices(range(len(rows))), many):
+            parts.append(self.read(ids[some], real[some], self.select(state, some)))
         return self.join(parts)
 
-    def _places(self, numbers: Sequence[int]) -> Int[Tensor, " n"]:
-        return torch.tensor(list(numbers), dtype=torch.long, device=self.device)
+
+class SourceReader(ContextReader):
+    """An encoder-decoder: the head of a row is its source, and all outputs start alike."""
+
+    window_refusal = "an encoder-decoder reads each context in a source of its own"
+    source_limit: int | None
+    """Most tokens of a source; None where nothing bounds it."""
+
+    @abstractmethod
+    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> ReaderState:
+        """Encode sources padded on the right; `real` is False on pads."""
+
+    def excess(self, row: PromptRow, output: int) -> int:
+        """See `ContextReader.excess`; the output has a side of its own."""
+        return 0 if self.source_limit is None else max(0, len(row.head) - self.source_limit)
+
+    def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
+        """See `ContextReader.check`; sources and outputs have limits of their own."""
+        for row in rows:
+            if not row.head:
+                raise UsageError("the prompt is empty: say what the model should answer")
+            if self.excess(row, output):
+                raise UsageError(
+                    f"a context and its prompt have {len(row.head):,} tokens, and {self.name} "
+                    f"reads {self.source_limit:,} at most: {advice}"
+                )
+            if self.limit is not None and len(row.tail) + output > self.limit:
+                raise UsageError(
+                    f"an output of {output:,} tokens does not fit the {self.limit:,} of "
+                    f"{self.name}: shorten it (--max-length)"
+                )
+
+    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+        """See `ContextReader.begin`; equal sources are read once."""
+        index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
+        ids, real = (table.to(self.device) for table in padded(list(index)))
+        many = max(1, self.batch_tokens // ids.shape[1])
+        batches = zip(torch.split(ids, many), torch.split(real, many), strict=True)
+        parts = [self.start(*batch) for batch in batches]
+        chosen = self._indices(index[row.head] for row in rows)
+        state = self.select(self.join(parts), chosen, chosen)
+        for column in range(len(rows[0].tail) - 1):
+            state = self.step(self._indices(row.tail[column] for row in rows)[:, None], state)[1]
+        return state
+
+
+def padded(
+    rows: Sequence[Sequence[int]], left: bool = False
+) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
+    """Rows of ids in one table, padded on the right or left with 0, and where they are real."""
+    longest = max(map(len, rows))
+    ids = torch.zeros((len(rows), longest), dtype=torch.long)
+    real = torch.zeros((len(rows), longest), dtype=torch.bool)
+    for place, row in enumerate(rows):
+        span = slice(longest - len(row), None) if left else slice(len(row))
+        ids[place, span] = torch.tensor(row, dtype=torch.long)
+        real[place, span] = True
+    return ids, real
+
+
+def visible_columns(
+    valid: Bool[Tensor, "r S"], positions: Int[Tensor, "r S"], windows: int, once: Sequence[int]
+) -> tuple[Bool[Tensor, "R n"], Int[Tensor, " n"]]:
+    """What `CausalReader.gather` leaves visible of r = R x `windows` rows of caches.
+
+    Returns:
+        Which of the remaining columns each of R rows sees, and those columns' numbers among the
+        `windows` x S columns of a row; columns that all rows hide are dropped.
+    """
+    hidden = torch.tensor(once, device=valid.device).repeat_interleave(windows)
+    hidden[::windows] = 0
+    valid = (valid & (positions >= hidden[:, None])).view(len(once), -1)
+    columns = valid.any(0).nonzero()[:, 0]
+    return valid[:, columns], columns
+
+
+def gathered(cache: Tensor, windows: int, columns: Int[Tensor, " n"]) -> Tensor:
+    """Keys or values [R windows, H, S, D] as [R, H, n, D]: these of the windows' columns."""
+    many = torch.unflatten(cache, 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
+    return many.flatten(2, 3).index_select(2, columns)

@@ -1,12 +1,15 @@
-"""Places at which a text may be cut: between words, between sentences."""
+"""Texts split into overlapping windows, between words or sentences; no text is changed."""
 
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from attnkit.errors import UsageError
 from attnkit.text import quoted
+
+Unit = Literal["tokens", "sentences"]
 
 _CLOSING = "\"')\\]\u2019\u201d\u00bb"
 _WIDE = "\u3002\uff01\uff1f"
@@ -26,6 +29,29 @@ _ABBREVIATION = re.compile(
 """A full stop that belongs to the word before it."""
 _LATER = re.compile(r"[a-z,;:)\u00e0-\u00ff]")
 """What does not begin a sentence."""
+
+
+def windows(
+    text: str, count: Callable[[str], int], size: int, overlap: int = 0, unit: Unit = "tokens"
+) -> list[tuple[int, int]]:
+    """Overlapping stretches (start, end) of a text that cover it in order.
+
+    By tokens, a stretch has at most `size` of them when it is encoded by itself, and begins and
+    ends between words where it can; by sentences, it has `size` of those.
+
+    Raises:
+        UsageError: `overlap` is not below `size`, or one character has more than `size` tokens.
+    """
+    if size < 1:
+        raise UsageError(f"a window must hold at least 1 of {unit}, got {size}")
+    if not 0 <= overlap < size:
+        raise UsageError(f"the overlap must be at least 0 and below the window {size}: {overlap}")
+    if unit == "tokens":
+        return _token_windows(text, count, size, overlap)
+    ends = sentences(text)
+    starts = [0, *ends]
+    firsts = range(0, max(1, len(ends) - overlap), size - overlap) if ends else ()
+    return [(starts[first], ends[min(first + size, len(ends)) - 1]) for first in firsts]
 
 
 def sentences(text: str) -> list[int]:
@@ -52,14 +78,10 @@ def sentences(text: str) -> list[int]:
     return ends
 
 
-def stretches(
+def _token_windows(
     text: str, count: Callable[[str], int], size: int, overlap: int
 ) -> list[tuple[int, int]]:
-    """Overlapping stretches of at most `size` tokens that cover a text; see `contexts.windows`.
-
-    Raises:
-        UsageError: one character has more than `size` tokens.
-    """
+    """Overlapping stretches of at most `size` tokens that cover a text."""
     words = sorted({0, *(match.start() for match in _WORD.finditer(text)), len(text)})
     found: list[tuple[int, int]] = []
     start, guess = 0, 4 * size
@@ -109,24 +131,17 @@ def _back(
 
 def _last(places: Sequence[int], fits: Callable[[int], bool], guess: int) -> int | None:
     """The last place that fits, where those that fit come first; sought from the guess on."""
-    high = len(places)
-    at = min(max(0, bisect_right(places, guess) - 1), high - 1)
-    if high == 0:
-        return None
-    step = 1
-    if fits(places[at]):
-        good = at
-        while good + step < high and fits(places[good + step]):
-            good, step = good + step, 2 * step
-        bad = min(high, good + step)
-    else:
-        bad = at
-        while bad - step >= 0 and not fits(places[bad - step]):
-            bad, step = bad - step, 2 * step
-        good = max(-1, bad - step)
+    good, bad, step = -1, len(places), 1
+    at = bisect_right(places, guess) - 1
     while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(places[middle]) else (good, middle)
+        at = min(max(at, good + 1), bad - 1)
+        if fits(places[at]):
+            good, at = at, at + step
+        else:
+            bad, at = at, at - step
+        step *= 2
+        if good >= 0 and bad < len(places):
+            at = (good + bad) // 2
     return None if good < 0 else places[good]
 
 

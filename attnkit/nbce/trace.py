@@ -1,4 +1,4 @@
-"""What an answer was made of: which context spoke at each token, and how sure all of them were."""
+"""Which context each token of an answer came from, with the text that it adds; text as it comes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -18,29 +18,29 @@ DIGITS = 4
 Decode = Callable[[Sequence[int]], str]
 
 
-class Spoken(NamedTuple):
+class TracedToken(NamedTuple):
     """One token of an answer."""
 
     text: str
     """What it adds to the answer; "" where a later token completes the character."""
     chosen: int | None
-    """The context that spoke, from 0; None where the pool mixes them."""
+    """The selected context, from 0; None where the pool mixes them."""
     entropies: tuple[float, ...]
     """Of each context after the cut, in nats."""
-    apart: bool = False
+    disjoint: bool = False
     """No token was kept by all contexts, and the merge is over the union of what they kept."""
     end: bool = False
     """It ended the answer."""
 
     @property
     def runner_up(self) -> int | None:
-        """The surest context but the one that spoke; None where there is no other."""
+        """The context of least entropy but the speaker; None where there is no other."""
         others = [at for at in range(len(self.entropies)) if at != self.speaker]
         return min(others, key=self.entropies.__getitem__, default=None)
 
     @property
     def speaker(self) -> int:
-        """The context that spoke, or the surest where the pool mixes them."""
+        """The selected context, or that of least entropy where the pool mixes them."""
         if self.chosen is not None:
             return self.chosen
         return min(range(len(self.entropies)), key=self.entropies.__getitem__)
@@ -55,17 +55,17 @@ class Trace:
     answer: str
     contexts: tuple[Context, ...]
     rule: Rule
-    tokens: tuple[Spoken, ...]
+    tokens: tuple[TracedToken, ...]
     """Their texts, one behind the other, are the answer."""
 
     @property
-    def spoken(self) -> tuple[Spoken, ...]:
+    def spoken(self) -> tuple[TracedToken, ...]:
         """The tokens of the text: all but the end."""
         return tuple(token for token in self.tokens if not token.end)
 
     @property
     def voiced(self) -> bool:
-        """Whether one context speaks at a time."""
+        """Whether one context is selected at each token."""
         return self.rule.pool == "entropy"
 
     def shares(self) -> list[float]:
@@ -84,7 +84,7 @@ class Trace:
             self.contexts
         )
 
-    def weights(self, token: Spoken) -> tuple[float, ...] | None:
+    def weights(self, token: TracedToken) -> tuple[float, ...] | None:
         """Of each context in the mixture; None where the pool has none."""
         if self.rule.pool == "mean":
             return (1 / len(self.contexts),) * len(self.contexts)
@@ -102,15 +102,15 @@ class Trace:
         return [sum(some) / len(every) for some in zip(*every, strict=True)]
 
     def voices(self) -> list[int]:
-        """The contexts that spoke, in the order in which they first did."""
+        """The selected contexts, in the order in which they first were."""
         if not self.voiced:
             return []
         return list(dict.fromkeys(token.speaker for token in self.spoken))
 
     @property
-    def apart(self) -> int:
-        """Tokens for which the kept sets did not meet."""
-        return sum(token.apart for token in self.tokens)
+    def disjoint(self) -> int:
+        """Tokens for which no token was kept by all contexts."""
+        return sum(token.disjoint for token in self.tokens)
 
     def json(self) -> dict[str, Any]:
         """All of it as JSON's types; contexts are counted from 0, entropies are in nats.
@@ -127,23 +127,22 @@ class Trace:
             "answer": self.answer,
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
             "contexts": [
-                self._context(context, share)
+                {
+                    "name": context.name,
+                    "text": context.text,
+                    "parts": [
+                        {"name": part.name, "start": part.start, "end": part.end}
+                        for part in context.parts
+                    ],
+                    "share": round(share, DIGITS),
+                }
                 for context, share in zip(self.contexts, self.shares(), strict=True)
             ],
             "tokens": [self._token(token) for token in self.tokens],
-            "apart": self.apart,
+            "apart": self.disjoint,
         }
 
-    def _context(self, context: Context, share: float) -> dict[str, Any]:
-        """Name and text, and the characters of which files that text is."""
-        parts = [{"name": part.name, "start": part.start, "end": part.end}
-                 for part in context.parts]  # fmt: skip
-        return {
-            "name": context.name, "text": context.text, "parts": parts,
-            "share": round(share, DIGITS),
-        }  # fmt: skip
-
-    def _token(self, token: Spoken) -> dict[str, Any]:
+    def _token(self, token: TracedToken) -> dict[str, Any]:
         other, weights = token.runner_up, self.weights(token)
         fields = {
             "text": token.text,
@@ -151,7 +150,7 @@ class Trace:
             "entropy": round(token.entropies[token.speaker], DIGITS),
             "runner_up": other,
             "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
-            "apart": token.apart,
+            "apart": token.disjoint,
             "end": token.end,
             "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
         }
@@ -179,13 +178,9 @@ def trace(
         decode: the text of some ids.
     """
     texts = pieces(decode, ids)
-    tokens = [_spoken(text, step) for text, step in zip(texts, steps, strict=False)]
-    tokens += [_spoken("", step)._replace(end=True) for step in steps[len(ids) :]]
+    tokens = [TracedToken(text, *step) for text, step in zip(texts, steps, strict=False)]
+    tokens += [TracedToken("", *step, end=True) for step in steps[len(ids) :]]
     return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens))
-
-
-def _spoken(text: str, step: MergedStep) -> Spoken:
-    return Spoken(text, step.chosen, step.entropies, step.apart)
 
 
 def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:
@@ -210,7 +205,8 @@ class TextStream:
         self.decode = decode
         self.ids: list[int] = []
         self.before = ""
-        self.told = ""
+        """The text of the tokens before the last."""
+        self.written = ""
 
     def add(self, token: int) -> str:
         """The text that is settled once this token is there, and was not before."""
@@ -219,17 +215,15 @@ class TextStream:
         # A character whose bytes are not all there yet ends in U+FFFD, however many are missing.
         settled = commonprefix((self.before, now)).rstrip("\ufffd")
         self.before = now
-        return self._tell(settled)
+        return self._new(settled) if settled.startswith(self.written) else ""
 
     def close(self, whole: str) -> str:
         """The rest of the final text; all of it on a new line where it begins otherwise."""
-        if whole.startswith(self.told):
-            return self._tell(whole)
-        self.told = whole
+        if whole.startswith(self.written):
+            return self._new(whole)
+        self.written = whole
         return f"\n{whole}"
 
-    def _tell(self, settled: str) -> str:
-        if not settled.startswith(self.told):
-            return ""
-        new, self.told = settled[len(self.told) :], settled
+    def _new(self, text: str) -> str:
+        new, self.written = text[len(self.written) :], text
         return new

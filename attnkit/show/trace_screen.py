@@ -18,7 +18,7 @@ from attnkit.show.trace_chart import chart
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import Spoken, Trace
+    from attnkit.nbce.trace import Trace, TracedToken
 
 LETTERS = ascii_uppercase + ascii_lowercase
 OTHERS = "*"
@@ -95,10 +95,10 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
             yield f"{silent:,} of {len(trace.contexts):,} contexts never spoke"
     elif len(trace.contexts) > LISTED and not everything:
         yield f"{len(trace.contexts) - LISTED:,} contexts more"
-    if trace.apart:
+    if trace.disjoint:
         sign = "" if everything else "^ "
         yield (
-            f"{sign}{trace.apart:,} of {len(trace.tokens):,} tokens: no token was kept by all "
+            f"{sign}{trace.disjoint:,} of {len(trace.tokens):,} tokens: no token was kept by all "
             "contexts, so the union of what they kept was merged"
         )
 
@@ -132,7 +132,7 @@ def _speakers(trace: "Trace") -> list[int]:
     return [token.speaker for token in trace.spoken]
 
 
-def _next(token: "Spoken") -> float | None:
+def _next(token: "TracedToken") -> float | None:
     """Entropy of the runner-up."""
     return None if token.runner_up is None else token.entropies[token.runner_up]
 
@@ -192,14 +192,14 @@ def _answer(
             if mark:
                 below += (mark.letter + ("-" if ascii_only else "\u2500") * (wide - 1))[:wide]
             else:
-                below += ("^" if spoken[owner].apart else " ") * wide
+                below += ("^" if spoken[owner].disjoint else " ") * wide
         yield Segment.line()
         if below.strip():
             yield Segment(below.rstrip(), Style(dim=True))
             yield Segment.line()
 
 
-def _runs(line: Cells, spoken: "Sequence[Spoken] | None") -> Iterator[tuple[int, str]]:
+def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
     """(a token, text) of neighbours with one speaker, or of one token where nobody speaks."""
     text, first = "", -1
     for cluster, owner in line:
@@ -265,5 +265,5 @@ def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
         line = f"{number} {text}: {at} {names[at]} {token.entropies[at]:.3f}"
         if other is not None:
             line += f"; {other} {names[other]} {token.entropies[other]:.3f}"
-        yield line + ("; apart" if token.apart else "")
+        yield line + ("; apart" if token.disjoint else "")
     yield from notes(trace)

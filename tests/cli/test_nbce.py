@@ -14,8 +14,9 @@ from attnkit.cli.commands.nbce import BASELINES
 from attnkit.nbce.answer import BASELINES as KNOWN
 from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import Rule
+from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
-from attnkit.nbce.run_reader import LanguageModelReader, open_run
+from attnkit.nbce.run_reader import LanguageModelReader
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 
@@ -251,8 +252,8 @@ def test_empty_and_repeated_contexts_are_left_out_and_told_of(nbce: Any) -> None
     Path("empty.txt").write_text(" \n")
     done = nbce(*ASK, "--context", "empty.txt", "--context", "0.txt")
     assert done.out == nbce(*ASK).out
-    assert "1 context without text left out: empty.txt" in done.err
-    assert "1 context met before left out: 0.txt = 0.txt" in done.err
+    assert "left out 1 empty context: empty.txt" in done.err
+    assert "left out 1 duplicate context: 0.txt = 0.txt" in done.err
 
 
 def test_control_characters_reach_no_terminal(nbce: Any) -> None:

@@ -2,7 +2,7 @@
 
 from attnkit.nbce.contexts import Context, TextSpan
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.trace import Spoken, Trace
+from attnkit.nbce.trace import Trace, TracedToken
 
 
 def context(name: str, text: str) -> Context:
@@ -24,7 +24,7 @@ def made(pool: str = "entropy", apart: int | None = None) -> Trace:
     for number, (text, chosen, entropy) in enumerate(SAID):
         entropies = tuple(entropy if at == chosen else 0.6 + at / 2 for at in range(3))
         speaker = chosen if pool == "entropy" else None
-        tokens.append(Spoken(text, speaker, entropies, number == apart))
-    end = Spoken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
+        tokens.append(TracedToken(text, speaker, entropies, number == apart))
+    end = TracedToken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
     rule = Rule(pool)  # type: ignore[arg-type]
     return Trace("runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end))

@@ -121,11 +121,12 @@ def test_an_architecture_decides_where_a_type_comes_in_both_forms(tmp_path: Path
 
 def test_number_types_and_attention_are_as_asked(gpt2: Path) -> None:
     assert open_model(gpt2, device="cpu", dtype="bfloat16").model.dtype is torch.bfloat16
-    opened = open_model(gpt2, device="cpu", attn_implementation="eager")
-    assert opened.model.config._attn_implementation == "eager"
+    opened = open_model(gpt2, device="cpu")
+    assert opened.model.config._attn_implementation == "sdpa"
+    with opened.eager():
+        assert opened.model.config._attn_implementation == "eager"
+    assert opened.model.config._attn_implementation == "sdpa"
     assert refused(UsageError, gpt2, dtype="float23") == "dtype float23: use float32"
-    message = refused(UnavailableError, gpt2, attn_implementation="flash_attention_2")
-    assert "the package for FlashAttention2" in message
 
 
 def test_opening_says_nothing_and_leaves_the_settings_of_transformers(
@@ -264,6 +265,18 @@ def test_a_package_that_is_missing_or_old_is_named(
     assert UnavailableError.code == 69
 
 
+@pytest.mark.parametrize("part", ["LlamaForCausalLM", "AutoTokenizer"])
+def test_a_package_that_transformers_lacks_is_named(
+    part: str, originals: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ImportError("\n the package for X is missing\nmore")
+
+    monkeypatch.setattr(getattr(transformers, part), "from_pretrained", fail)
+    message = refused(UnavailableError, originals("llama"))
+    assert message.endswith(": the package for X is missing")
+
+
 def test_an_unknown_device_is_refused(gpt2: Path) -> None:
     with pytest.raises(UnavailableError, match="device 'cuda:9' is not available here"):
         open_model(gpt2, device="cuda:9")
@@ -328,8 +341,8 @@ def test_only_settings_vocabularies_and_safe_weights_are_downloaded(
     monkeypatch.setattr("attnkit.huggingface.hub._unreachable", lambda: False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: "config.json")
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    assert open_model("a/b", device="cpu", revision="v1").revision == originals("gpt2").name
-    assert (asked["name"], asked["revision"], asked["local_files_only"]) == ("a/b", "v1", False)
+    assert open_model("a/b", device="cpu").revision == originals("gpt2").name
+    assert (asked["name"], asked["local_files_only"]) == ("a/b", False)
     wanted = ["config.json", "tokenizer.json", "merges.txt", "spiece.model", "source.spm",
               "model.safetensors", "model-00001-of-00002.safetensors",
               "model.safetensors.index.json", "generation_config.json"]  # fmt: skip
@@ -349,7 +362,6 @@ def test_only_settings_vocabularies_and_safe_weights_are_downloaded(
     [
         ("GatedRepoError", UnavailableError, "a/b: its owner asks for consent: accept the terms"),
         ("RepositoryNotFoundError", MissingInputError, "a/b: neither a directory here nor"),
-        ("RevisionNotFoundError", MissingInputError, "a/b: the hub has no revision v1"),
         ("RemoteEntryNotFoundError", MissingInputError, "a/b: the hub's repository has no config"),
         ("HfHubHTTPError", UnavailableError, "a/b: the hub answers with error 503: try again"),
         ("OfflineModeIsEnabled", UnavailableError, "a/b: no such directory, not in the local ca"),
@@ -368,7 +380,7 @@ def test_a_refusal_of_the_hub_is_told(
 
     monkeypatch.setattr("attnkit.huggingface.hub._unreachable", lambda: False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
-    assert refused(expected, "a/b", revision="v1").startswith(message)
+    assert refused(expected, "a/b").startswith(message)
 
 
 def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,9 @@ def test_windows_are_a_block_mask_over_one_row(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["linear", "performer", "gated-delta", "local", "sparse"])
 def test_windows_are_refused_where_caches_do_not_join(variant: str) -> None:
-    with pytest.raises(UsageError, match="window is not for toy: its attention .*another method"):
+    with pytest.raises(
+        UsageError, match="window does not work with toy: its attention .*another method"
+    ):
         ask(reader(variant=variant), "window", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="encoder-decoder reads each context in a source"):
         ask(reader("encoder-decoder"), "window", CONTEXTS, PROMPTS, GREEDY)
@@ -202,12 +204,16 @@ def test_retrieval_asks_the_context_that_expects_the_prompt(variant: str) -> Non
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_prompts_together_answer_as_one_by_one_whatever_the_memory(method: str) -> None:
+def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = reader(variant="alibi")
     spec = SearchConfig(method="sample", n_best=2, max_length=5, seed=3, batch_tokens=100_000)
     together = ask(chosen, method, CONTEXTS, PROMPTS, spec, traced=True)
     small = spec.model_copy(update={"batch_tokens": 1})
-    parts = ask(chosen, method, CONTEXTS, PROMPTS, small, traced=True, budget=5)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(chosen), "batch_tokens", 5)
+        parts = ask(chosen, method, CONTEXTS, PROMPTS, small, traced=True)
     for one, other in zip(together, parts, strict=True):
         assert [h.ids for h in one.hypotheses] == [h.ids for h in other.hypotheses]
         assert [h.logprob for h in one.hypotheses] == pytest.approx(
@@ -255,7 +261,7 @@ def test_what_cannot_be_asked_is_refused() -> None:
         ask(reader(), "concat", [["a"], []], ["a", "b"], GREEDY)
     with pytest.raises(UsageError, match="1 sets of contexts for 2 prompts"):
         ask(reader(), "concat", [["a"]], ["a", "b"], GREEDY)
-    with pytest.raises(UsageError, match="retrieval is not for toy"):
+    with pytest.raises(UsageError, match="retrieval does not work with toy"):
         ask(reader("encoder-decoder"), "retrieval", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="prompt is empty"):
         ask(reader(), "window", [["a"]], [""], GREEDY)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError, MissingInputError, UsageError
-from attnkit.nbce.contexts import Context, TextSpan, from_jsonl, from_text, prepare, windows
-from attnkit.nbce.splitting import sentences
+from attnkit.nbce.contexts import Context, TextSpan, from_jsonl, from_text, prepare
+from attnkit.nbce.splitting import sentences, windows
 
 
 def count(text: str) -> int:
@@ -80,26 +80,28 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
     given_ = [context(*pair) for pair in
               (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]  # fmt: skip
-    found = prepare(given_, words)
-    assert found.texts == ["one", "two"]
-    assert found.notes == [
-        "2 contexts without text left out: b, e",
-        "1 context met before left out: d = a",
+    found, notes = prepare(given_, words)
+    assert [one.text for one in found] == ["one", "two"]
+    assert notes == [
+        "left out 2 empty contexts: b, e",
+        "left out 1 duplicate context: d = a",
     ]
-    for none in ([], [context("")], [context(""), context(" ")]):
-        with pytest.raises(UsageError, match="there is no context.*--context"):
+    for none, why in (
+        ([], ""),
+        ([context("")], r" \(it is empty\)"),
+        ([context(""), context(" ")], r" \(all 2 are empty\)"),
+    ):
+        with pytest.raises(UsageError, match=f"there is no context{why}: .*--context"):
             prepare(none, words)
 
 
-def test_a_context_that_is_too_long_is_refused_or_split() -> None:
+def test_a_context_that_is_too_long_is_split() -> None:
     long = context("one dog " * 20)
-    with pytest.raises(UsageError, match=r"a\.txt: the context has 40 tokens, and 10 fit.*window"):
-        prepare([long], words, longest=10)
-    found = prepare([context("two"), long], words, window=10, overlap=2, longest=10)
-    assert found.texts[0] == "two"
-    assert all(words(text) <= 10 for text in found.texts)
-    assert "1 context split into windows of 10 tokens (overlap 2): 6 rows" in found.notes[0]
-    for one in found.all[1:]:
+    found, notes = prepare([context("two"), long], words, window=10, overlap=2)
+    assert found[0].text == "two"
+    assert all(words(one.text) <= 10 for one in found)
+    assert "1 context split into windows of 10 tokens (overlap 2): 6 rows" in notes[0]
+    for one in found[1:]:
         (part,) = one.parts
         assert one.text == long.text[part.start : part.end]
         assert one.name == f"a.txt[{part.start}:{part.end}]"
@@ -110,14 +112,14 @@ def test_a_context_that_is_too_long_is_refused_or_split() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
 def test_packing_keeps_order_and_sources_and_fills_rows(sizes: list[int], most: int) -> None:
     given_ = [context(f"{n} " * size, f"f{n}") for n, size in enumerate(sizes)]
-    found = prepare(given_, words, pack=most)
-    assert [part.name for row in found.all for part in row.parts] == [c.name for c in given_]
-    for row in found.all:
+    found, _ = prepare(given_, words, pack=most)
+    assert [part.name for row in found for part in row.parts] == [c.name for c in given_]
+    for row in found:
         assert words(row.text) <= most or len(row.parts) == 1
         assert row.text.split() == [
             word for part in row.parts for word in given_[int(part.name[1:])].text.split()
         ]
-    for row, after in zip(found.all, found.all[1:], strict=False):
+    for row, after in zip(found, found[1:], strict=False):
         assert words(row.text) + words(given_[int(after.parts[0].name[1:])].text) > most
 
 
@@ -220,6 +222,6 @@ def test_a_thousand_lines_are_a_thousand_contexts(tmp_path: Path) -> None:
     path.write_text(
         "".join(json.dumps({"text": f"dog {n}"}) + "\n" for n in range(1000)), encoding="utf-8"
     )
-    found = prepare(from_jsonl(str(path)), words, pack=50)
-    assert len(found.all) == 40
-    assert found.all[1].parts[0].name == f"{path}:26"
+    found, _ = prepare(from_jsonl(str(path)), words, pack=50)
+    assert len(found) == 40
+    assert found[1].parts[0].name == f"{path}:26"

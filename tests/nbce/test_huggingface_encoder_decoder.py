@@ -16,8 +16,7 @@ from helpers.pretrained import network, tokenizer
 from attnkit.errors import UsageError
 from attnkit.huggingface import Pretrained
 from attnkit.nbce import merge, open_model
-from attnkit.nbce.huggingface_encoder_decoder import HuggingFaceEncoderDecoder
-from attnkit.nbce.huggingface_reader import HuggingFaceReader
+from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import answers
 from attnkit.nbce.reader import PromptRow
@@ -46,11 +45,14 @@ def alone(chosen: HuggingFaceEncoderDecoder, row: PromptRow, output: Sequence[in
 
 @pytest.mark.parametrize("budget", [30, 4096])
 @pytest.mark.parametrize("name", NAMES)
-def test_sources_side_by_side_answer_as_each_does_alone(name: str, budget: int) -> None:
+def test_sources_side_by_side_answer_as_each_does_alone(
+    name: str, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = reader(name)
+    monkeypatch.setattr(chosen, "batch_tokens", budget)
     rows = [chosen.row(text, "The animal?") for text in TEXTS]
     spec = SearchConfig(method="greedy", max_length=5)
-    (found,) = answers(chosen, [rows], Rule(), spec, traced=True, budget=budget)
+    (found,) = answers(chosen, [rows], Rule(), spec, traced=True)
     output: list[int] = []
     last: int | None = None
     for step in found.steps:

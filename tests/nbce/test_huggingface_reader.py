@@ -19,7 +19,7 @@ from helpers.pretrained import SIZE, network, tokenizer
 from attnkit.errors import MissingInputError, UnavailableError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
-from attnkit.nbce.baselines import surprises
+from attnkit.nbce.baselines import prompt_perplexities
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import answers
@@ -75,11 +75,14 @@ def near(name: str) -> float:
 @pytest.mark.parametrize("budget", [12, 4096])
 @pytest.mark.parametrize("prefix", [0, 10])
 @pytest.mark.parametrize("name", [*SHARING, *WHOLE])
-def test_rows_side_by_side_speak_as_each_does_alone(name: str, prefix: int, budget: int) -> None:
+def test_rows_side_by_side_speak_as_each_does_alone(
+    name: str, prefix: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = reader(name)
+    monkeypatch.setattr(chosen, "batch_tokens", budget)
     assert chosen.shares == (name in SHARING)
     rows = [*prompt([0, 7, 2, 7], prefix=prefix), *prompt([5], prefix=prefix, tail=1)]
-    kept = chosen.begin(rows, budget)
+    kept = chosen.begin(rows)
     last = torch.tensor([[row.tail[-1]] for row in rows])
     for step in range(3):
         logits, kept = chosen.step(last + step * 7 % SIZE, kept)
@@ -155,7 +158,7 @@ def test_any_end_token_of_the_generation_settings_ends_the_text() -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-neox"])
 def test_a_tail_sees_all_windows_as_a_mask_and_positions_say(name: str) -> None:
     chosen = reader(name)
-    assert chosen.windows == ""
+    assert chosen.window_refusal == ""
     heads, tail = [(*ids(2, 9), *ids(n, n)) for n in (6, 3)], ids(3, 5)
     kept = chosen.begin([PromptRow(heads[0], tail, (heads[1],), 2)])
     logits, _ = chosen.step(torch.tensor([[tail[-1]]]), kept)
@@ -192,7 +195,7 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
     made = replace(opened("gpt2"), model=transformers.GPTNeoForCausalLM(config).eval(), limit=512)
     chosen = HuggingFaceReader(made)
     assert not chosen.shares
-    assert "sliding window" in chosen.windows
+    assert "sliding window" in chosen.window_refusal
 
 
 @pytest.mark.parametrize(
@@ -202,7 +205,7 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
 def test_trials_come_out_the_same_in_half_precision(name: str, shares: bool, windows: bool) -> None:
     made = opened(name)
     chosen = HuggingFaceReader(replace(made, model=made.model.bfloat16()))
-    assert (chosen.shares, not chosen.windows) == (shares, windows)
+    assert (chosen.shares, not chosen.window_refusal) == (shares, windows)
     (found,) = answers(
         chosen, [prompt([0, 7, 2])], Rule(), SearchConfig(method="greedy", max_length=3)
     )
@@ -219,7 +222,7 @@ def test_frequencies_that_change_behind_a_length_bound_the_rows() -> None:
 
 def test_an_empty_context_without_begin_token_is_never_the_least_surprising() -> None:
     rows = [PromptRow((), ids(3, 5)), *prompt([4])]
-    found = surprises(reader("llama"), rows)
+    found = prompt_perplexities(reader("llama"), rows)
     assert found[0] == math.inf
     logits = alone_all(reader("llama"), rows[1])
     start = len(rows[1].head) - 1
@@ -228,7 +231,7 @@ def test_an_empty_context_without_begin_token_is_never_the_least_surprising() ->
 
 
 def test_models_that_keep_sums_are_refused() -> None:
-    with pytest.raises(UsageError, match="jamba model keeps sums"):
+    with pytest.raises(UsageError, match="jamba model keeps a running state"):
         HuggingFaceReader(opened("jamba"))
 
 
@@ -302,7 +305,8 @@ def test_bits_become_the_settings_of_transformers(
     pretrained.saved(tmp_path, "llama")
     with pytest.raises(ZeroDivisionError):
         opening.open_model(tmp_path, device="cpu", quantization=word)
-    assert given == [{"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}]
+    settings = {"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}
+    assert given == [{"dtype": torch.float32, **settings}]
 
 
 def test_bits_need_packages_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnkit.errors import UsageError
 from attnkit.nbce import POOLS, merge
-from attnkit.nbce.merge import Rule, likeliest, merge_rows
+from attnkit.nbce.merge import Rule, merge_rows, nucleus
 
 P0, P1, P2 = (0.4, 0.3, 0.2, 0.1), (0.7, 0.1, 0.1, 0.1), (0.25, 0.25, 0.25, 0.25)
 
@@ -155,7 +155,7 @@ def test_tokens_impossible_everywhere_stay_impossible() -> None:
 def test_kept_sets_that_do_not_meet_are_merged_over_their_union(pool: str) -> None:
     rows = log((0.25,) * 4, (0.97, 0.01, 0.01, 0.01), (0.01, 0.97, 0.01, 0.01))
     merged = merge_rows(rows[None], Rule(pool), torch.tensor([-1]))  # type: ignore[arg-type]
-    assert merged.apart.tolist() == [True]
+    assert merged.disjoint.tolist() == [True]
     wanted = torch.tensor([0.5, 0.5, 0, 0], dtype=torch.float64)
     torch.testing.assert_close(merged.logprobs[0].exp(), wanted)
 
@@ -205,7 +205,7 @@ def test_rows_of_a_large_vocabulary_keep_what_a_whole_sort_keeps() -> None:
     rows = torch.log_softmax(logits.double(), -1)
     for top_p in (0.5, 0.95):
         wanted = torch.stack([filtered(row, top_p, 0) > -math.inf for row in rows])
-        assert torch.equal(likeliest(rows, top_p).kept, wanted)
+        assert torch.equal(nucleus(rows, top_p)[0], wanted)
 
 
 def test_hypotheses_are_merged_each_by_itself() -> None:

@@ -126,9 +126,10 @@ def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_reading_in_parts_changes_nothing(shape: str, budget: int) -> None:
     chosen = reader(shape)
+    chosen.batch_tokens = budget
     rows = prompt([0, 7, 2, 12], 4) if shape == "decoder" else source([3, 7, 2, 12], 4)
     spec = SearchConfig(method="greedy", max_length=4)
-    (found,) = answers(chosen, [rows], Rule(), spec, budget=budget)
+    (found,) = answers(chosen, [rows], Rule(), spec)
     assert found.hypotheses[0].ids == plain_greedy(chosen, rows, "entropy", 4)[0]
 
 

@@ -13,8 +13,7 @@ from attnkit.data.questions import QuestionSet
 from attnkit.errors import RecipeError, UsageError
 from attnkit.nbce import question_sets
 from attnkit.nbce.answer import ask
-from attnkit.nbce.questioned_models import of_run
-from attnkit.nbce.run_reader import open_run
+from attnkit.nbce.opening import open_run
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
@@ -143,13 +142,18 @@ def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> Non
 
 def test_a_rule_is_what_the_recipe_asks_for() -> None:
     spec = ContextsConfig(beta=0.5, eta=0.2, top_p=0.8)
-    assert question_sets.rule_of("entropy", spec)[1:4] == (0.5, 0.2, 0.8)
-    assert question_sets.rule_of("entropy-free", spec)[1:4] == (0.5, 0, 0.8)
-    assert question_sets.rule_of("mean-whole", spec)[1:4] == (0.5, 0.2, 1)
+    for method, word, numbers in (
+        ("entropy", "entropy", (0.5, 0.2, 0.8)),
+        ("entropy-free", "entropy", (0.5, 0, 0.8)),
+        ("mean-whole", "mean", (0.5, 0.2, 1)),
+        ("concat", "concat", (0.5, 0.2, 0.8)),
+    ):
+        found, rule = question_sets.pooling(method, spec)
+        assert (found, rule[1:4]) == (word, numbers)
 
 
 def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="perplexity is not measured of questions"):
+    with pytest.raises(UsageError, match="perplexity is not measured on questions"):
         question_sets.evaluate(run, ["test"], EvalConfig(metrics=("perplexity",)))
     with pytest.raises(RecipeError, match="context-found is for question-answering"):
         evaluate_text(run, ["test"], EvalConfig(metrics=("context-found",)), device="cpu")
@@ -162,7 +166,12 @@ def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_p
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     corpus = Corpus.open(DataConfig(test=str(path)), "question-answering")
     spec = ContextsConfig(counts=(8,), methods=("best",), rows=2)
-    [entry] = question_sets.examine(
-        of_run(run, "cpu"), corpus, ["test"], METRICS, spec, SearchConfig()
+    [entry] = question_sets.evaluate_model(
+        question_sets.EvaluatedModel.of_run(run, "cpu"),
+        corpus,
+        ["test"],
+        METRICS,
+        spec,
+        SearchConfig(),
     )
     assert entry.row["sentences"] == 2

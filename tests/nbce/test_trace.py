@@ -44,7 +44,7 @@ STEPS = (
     MergedStep(2, (0.9, 0.5, 0.1), False),
     MergedStep(0, (0.1, 0.5, 0.2), False),
 )
-MIXED = tuple(step._replace(chosen=None, apart=at == 1) for at, step in enumerate(STEPS))
+MIXED = tuple(step._replace(chosen=None, disjoint=at == 1) for at, step in enumerate(STEPS))
 
 
 @given(TEXTS)

@@ -155,9 +155,9 @@ def test_windows_are_refused_as_the_model_itself_refuses_them(word: str) -> None
         found = str(error)
     else:
         found = ""
-    own = LanguageModelReader(models.build(recipe.model, (9, 9), 8), tokenizer(), "toy").windows
-    assert own in found
-    assert bool(own) == bool(found)
+    reader = LanguageModelReader(models.build(recipe.model, (9, 9), 8), tokenizer(), "toy")
+    assert reader.window_refusal in found
+    assert bool(reader.window_refusal) == bool(found)
 
 
 @pytest.mark.parametrize(

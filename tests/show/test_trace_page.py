@@ -10,7 +10,7 @@ from helpers.pages import HOSTILE, Document
 from helpers.traces import context, made
 
 from attnkit.errors import UsageError
-from attnkit.nbce.trace import Spoken, Trace
+from attnkit.nbce.trace import Trace, TracedToken
 from attnkit.show.trace_page import SUREST, page
 
 
@@ -18,7 +18,7 @@ def hostile() -> Trace:
     """Every hostile text as a token, a name, a passage and a prompt."""
     count = len(HOSTILE)
     tokens = tuple(
-        Spoken(text, at, tuple(0.0 if at == other else 1.0 for other in range(count)))
+        TracedToken(text, at, tuple(0.0 if at == other else 1.0 for other in range(count)))
         for at, text in enumerate(HOSTILE)
     )
     some = tuple(context(text, text * 2) for text in HOSTILE)
@@ -57,7 +57,7 @@ def test_the_data_names_speakers_and_the_surest_contexts() -> None:
 
 
 def test_the_speaker_is_first_even_where_another_was_surer() -> None:
-    token = Spoken("x", 0, (0.5, 0.45, 0.7))
+    token = TracedToken("x", 0, (0.5, 0.45, 0.7))
     (record,) = Document(page([replace(made(), tokens=(token,))])).data["traces"]
     assert record["tokens"][0]["surest"] == [[0, 0.5], [1, 0.45], [2, 0.7]]
 
@@ -65,7 +65,7 @@ def test_the_speaker_is_first_even_where_another_was_surer() -> None:
 def test_many_contexts_make_no_huge_page() -> None:
     count = 1000
     some = tuple(context(f"{at}.txt", f"text {at}") for at in range(count))
-    tokens = tuple(Spoken("w", None, (1.0,) * count) for _ in range(50))
+    tokens = tuple(TracedToken("w", None, (1.0,) * count) for _ in range(50))
     trace = replace(made("mean"), contexts=some, tokens=tokens)
     (record,) = Document(content := page([trace])).data["traces"]
     assert len(record["tokens"][0]["surest"]) == len(record["tokens"][0]["weights"]) == SUREST

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from attnkit.nbce.trace import Spoken
+from attnkit.nbce.trace import TracedToken
 from attnkit.show.answers import Replies, Said
 from attnkit.show.colour import VOICES, lab
 from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, voices
@@ -112,7 +112,7 @@ def test_more_contexts_than_letters_share_a_sign() -> None:
     count = len(LETTERS) + 2
     many = tuple(context(f"{at}.txt", "x") for at in range(count))
     tokens = tuple(
-        Spoken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count)))
+        TracedToken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count)))
         for at in range(count)
     )
     marks = voices(replace(made(), contexts=many, tokens=tokens))
@@ -150,7 +150,7 @@ def test_hostile_tokens_do_no_harm_at_any_width(
     ascii_only: bool, line_a_token: bool, pool: str,
 ) -> None:  # fmt: skip
     tokens = tuple(
-        Spoken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
+        TracedToken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
         for piece, at, entropy in said
     )
     some = tuple(context(name, text) for _ in range(3))

@@ -327,7 +327,7 @@ def _contexts(
 
     read = [from_text(path) for path in files]
     read += [] if lines is None else from_jsonl(lines)
-    found = prepare(read, lambda text: len(reader.encode(text)), **splitting)
-    for note in found.notes:
+    found, notes = prepare(read, lambda text: len(reader.encode(text)), **splitting)
+    for note in notes:
         console.say(note)
-    return found.all
+    return found

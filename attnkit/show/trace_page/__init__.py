@@ -11,7 +11,7 @@ from attnkit.show.trace_screen import headline, notes, voices
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import Spoken, Trace
+    from attnkit.nbce.trace import Trace, TracedToken
 
 SUREST = 5
 """Contexts of a token that the page knows the entropies of; JSON has all."""
@@ -62,7 +62,7 @@ def _record(trace: "Trace") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _token(trace: "Trace", token: "Spoken") -> dict[str, Any]:
+def _token(trace: "Trace", token: "TracedToken") -> dict[str, Any]:
     order = sorted(range(len(token.entropies)), key=token.entropies.__getitem__)[:SUREST]
     order = [token.speaker, *(at for at in order if at != token.speaker)][:SUREST]
     weights = trace.weights(token)
@@ -70,7 +70,7 @@ def _token(trace: "Trace", token: "Spoken") -> dict[str, Any]:
     return {
         "text": safe_text(token.text),
         "context": token.chosen,
-        "apart": token.apart,
+        "apart": token.disjoint,
         "end": token.end,
         "surest": [[at, round(token.entropies[at], 4)] for at in order],
         "weights": [[at, round(weights[at], 4)] for at in heavy] if weights else None,
