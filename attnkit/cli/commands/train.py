@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -124,7 +123,7 @@ def _follow(
     from attnkit.train import events
     from attnkit.train.signals import Stop
 
-    board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs), since=time.monotonic())
+    board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs))
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     scored = None
     # Signals are heard from here on; the session, which takes over, is slow to import.
