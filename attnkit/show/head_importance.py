@@ -16,7 +16,7 @@ from attnkit.show import colour
 from attnkit.show.colour_scale import limits, scaled
 from attnkit.show.figure import Picture, plain, rendered, require
 from attnkit.show.heatmap import text
-from attnkit.show.map_figure import Panel, PanelBlock, Sheet
+from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.map_view import NAMES
 from attnkit.show.terminal_paint import Paint
 from attnkit.text import safe_text
@@ -117,6 +117,6 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
         for place, grid in enumerate(grids)
     ]
     with plain(words for block in blocks for words in block.texts()) as missing:
-        sheet = Sheet(blocks, "linear")
-        data = rendered(sheet.figure(), format, f"{title}: {what}")
-    return Picture(data, (*missing, *sheet.warnings))
+        figure = MapFigure(blocks, "linear")
+        data = rendered(figure.draw(), format, f"{title}: {what}")
+    return Picture(data, (*missing, *figure.warnings))

@@ -12,7 +12,7 @@ from attnkit.errors import UsageError
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale
 from attnkit.show.figure import Picture, plain, rendered, require
-from attnkit.show.map_figure import Panel, PanelBlock, Sheet
+from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.map_view import AXES, NAMES, STATIC, different, mechanisms
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
@@ -60,10 +60,10 @@ def picture(
         else:
             told.append(f"no difference of {capture.model} and {captures[0].model}: {reason}")
     with plain(text for block in blocks for text in block.texts()) as missing:
-        sheet = Sheet(blocks, scale, palette)
+        figure = MapFigure(blocks, scale, palette)
         names = ", ".join(capture.model for capture in captures)
-        data = rendered(sheet.figure(), format, f"{NAMES[kind]}: {names}")
-    return Picture(data, (*told, *missing, *sheet.warnings))
+        data = rendered(figure.draw(), format, f"{NAMES[kind]}: {names}")
+    return Picture(data, (*told, *missing, *figure.warnings))
 
 
 def unlike(one: AttentionMaps, other: AttentionMaps) -> str | None:
