@@ -8,10 +8,9 @@ from attnkit import mechanisms
 from attnkit.bench.growth import Fit, fit
 from attnkit.bench.plan import BASELINE, PASSES, Workload
 from attnkit.bench.schedule import Measure, Point
-from attnkit.show.table import Cell, Column, Table
+from attnkit.show.table import NONE, Cell, Column, Table
 
 SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
-NONE = "-"
 
 
 def points_table(points: Sequence[Point], setting: Workload) -> Table:

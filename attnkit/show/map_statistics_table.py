@@ -1,14 +1,9 @@
 """Each head's numbers as a table: how spread its weights are, how far and at what it looks."""
 
-from collections.abc import Iterator
-
-from rich.console import Console, ConsoleOptions, RenderableType
-
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import AttentionMaps
 from attnkit.show.map_view import NAMES, mechanisms, notes
 from attnkit.show.table import Cell, Column, Table
-from attnkit.show.table_screen import Screen
 
 _SPECIAL = "shares are of each query's attention: on the first key, on the last one of the text, "
 _MEANINGS = {
@@ -24,19 +19,7 @@ _MEANINGS = {
 }
 
 
-class StatisticsTable:
-    """A rich renderable of `numbers_table`."""
-
-    def __init__(self, maps: AttentionMaps) -> None:
-        self.table = numbers_table(maps)
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        yield Screen(self.table)
-
-
-def numbers_table(maps: AttentionMaps) -> Table:
+def statistics_table(maps: AttentionMaps) -> Table:
     """A row a head: entropy in bits and as a share of the largest, distance, shares.
 
     What means nothing for a head is "-": the entropy of rows that are no distributions, the

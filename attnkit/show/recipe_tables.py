@@ -1,69 +1,32 @@
-"""The tables of `attnkit recipe`, as pure values."""
+"""The tables of `attnkit recipe`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table as Grid
-from rich.text import Text
-
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, flat, places
 from attnkit.recipe.settings import all_keys
-from attnkit.show.table import Cell, Column, Table
+from attnkit.show.table import NONE, Cell, Column, Table
 from attnkit.show.training_board import duration
-from attnkit.text import safe_text
 
 if TYPE_CHECKING:
     from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
     from attnkit.recipe.corpus_cards import Card
 
-NONE = "-"
-NARROWEST = 6
-"""Names in the first column are whole where every other column still has this many characters."""
 
-
-def sheet(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: str = ""
-) -> Group:
-    """A table of texts that folds long cells, so that it fits any width and hides nothing."""
-    grid = _Sheet(heads, [*rows])
-    parts: list[RenderableType] = [Text(title, "bold")] if title else []
-    return Group(*parts, grid, *([Text(notes, "dim")] if notes else []), "")
-
-
-class _Sheet:
-    """The grid of a sheet, which needs to know how wide the screen is."""
-
-    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.heads, self.rows = heads, rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        first = max((len(row[0]) for row in self.rows), default=0)
-        rest = (NARROWEST + 1) * (len(self.heads) - 1)
-        whole = first + rest <= options.max_width
-        grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-        for number, head in enumerate(self.heads):
-            grid.add_column(Text(head, "bold"), overflow="fold", no_wrap=whole and not number)
-        for row in self.rows:
-            grid.add_row(*(Text(safe_text(cell).replace("\n", " ")) for cell in row))
-        yield grid
-
-
-def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Group:
+def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     """The shipped recipes, each with the time that it takes."""
     rows = []
     for file, time in files:
         first = next(iter(file.variants.values()))
         corpus = first.data.corpus or "files"
         rows.append((file.name, first.task, corpus, ", ".join(file.variants), time))
-    return sheet("", ("recipe", "task", "corpus", "variants", "time"), rows)
+    return Table.of_texts("", ("recipe", "task", "corpus", "variants", "time"), rows)
 
 
-def corpora(cards: Iterable["Card"]) -> Group:
+def corpora(cards: Iterable["Card"]) -> Table:
     """The corpus cards."""
     rows = []
     for card in cards:
@@ -73,10 +36,12 @@ def corpora(cards: Iterable["Card"]) -> Group:
         known = amount(size) if size else NONE
         rows.append((card.name, card.task, " ".join(card.languages), known, origin, card.title))
     heads = ("corpus", "task", "languages", "size", "origin", "title")
-    return sheet("", heads, rows, "by hand: what is missing is named, with where to get it")
+    return Table.of_texts(
+        "", heads, rows, "by hand: what is missing is named, with where to get it"
+    )
 
 
-def values(file: RecipeFile, variants: Sequence[str]) -> Group:
+def values(file: RecipeFile, variants: Sequence[str]) -> Table:
     """Every value with its origin, one row where the variants agree."""
     known = {name: flat(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
@@ -93,7 +58,7 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Group:
             rows.append((key, value, origin, who))
     size = 4 if len(variants) > 1 else 3
     heads = ("key", "value", "from", "variants")[:size]
-    return sheet("values", heads, [row[:size] for row in rows])
+    return Table.of_texts("values", heads, [row[:size] for row in rows])
 
 
 def _short(origin: str) -> str:
@@ -110,7 +75,7 @@ def _label(known: Facts, options: Mapping[str, Any]) -> str:
     return f"{known.word} of {words}"
 
 
-def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
+def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     """What the attention mechanisms of the variants cost and can do."""
     uses: dict[str, list[str]] = {}
     able: dict[str, Facts] = {}
@@ -150,7 +115,7 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
         "effective = what the mechanism amounts to"
     )
-    return sheet("attention", heads, rows, notes)
+    return Table.of_texts("attention", heads, rows, notes)
 
 
 class Cost:

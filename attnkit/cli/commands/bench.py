@@ -154,7 +154,6 @@ def _measure(lanes: Sequence["Lane"], setting: "Workload", format: str, plot: Pa
 def _print(points: Sequence["Point"], setting: "Workload", format: str) -> None:
     """Both tables, or one text for programs."""
     from attnkit.show import benchmark_table, table_formats
-    from attnkit.show.table_screen import Screen
 
     if format == "json":
         console.write(json.dumps(benchmark_table.record(points, setting), indent=2) + "\n")
@@ -166,9 +165,9 @@ def _print(points: Sequence["Point"], setting: "Workload", format: str) -> None:
     if format == "csv":
         console.write(table_formats.csv_text(table))
     elif format == "table":
-        console.stdout().print(Screen(table))
+        console.stdout().print(table)
         console.stdout().print()
-        console.stdout().print(Screen(growth))
+        console.stdout().print(growth)
     else:
         render = {"markdown": table_formats.markdown, "latex": table_formats.latex}[format]
         console.write(f"{render(table)}\n{render(growth)}")

@@ -235,7 +235,6 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
             console.write(json.dumps({"event": "planned", "recipe": file.name, **row}) + "\n")
         return
     from attnkit.show.table import Cell, Column, Table
-    from attnkit.show.table_screen import Screen
 
     numbers = ("steps", "parameters")
     columns = [Column(key, "right" if key in numbers else "left") for key in rows[0]]
@@ -244,7 +243,7 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
         for row in rows
     )
     notes = ("parameters: with the vocabulary that the recipe asks for; the data may give less",)
-    console.stdout().print(Screen(Table(file.name, tuple(columns), cells, notes)))
+    console.stdout().print(Table(file.name, tuple(columns), cells, notes))
 
 
 def _parameters(recipe: "Recipe") -> int:
@@ -279,8 +278,7 @@ def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
 
 def _table(scored: "ScoredEvent", warn: bool) -> None:
     """The comparison, on standard output."""
-    from attnkit.show.context_scores import tables
-    from attnkit.show.table import warning_lines
+    from attnkit.show.comparison_tables import tables, warning_lines
 
     result = scored.json()
     for text in warning_lines(result) if warn else ():
