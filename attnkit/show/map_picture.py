@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
 from attnkit.errors import UsageError
+from attnkit.show.attention_matrix import AXES, NAMES, STATIC, axes_difference, mechanisms
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale
 from attnkit.show.figure import Picture, plain, rendered, require
 from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
-from attnkit.show.map_view import AXES, NAMES, STATIC, different, mechanisms
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
 
@@ -68,7 +68,7 @@ def picture(
 
 def unlike(one: AttentionMaps, other: AttentionMaps) -> str | None:
     """Why the difference of two maps has no meaning; None where it has one."""
-    if reason := different(one, other):
+    if reason := axes_difference(one, other):
         return reason
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"

@@ -2,7 +2,7 @@
 
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import AttentionMaps
-from attnkit.show.map_view import NAMES, mechanisms, notes
+from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.table import Cell, Column, Table
 
 _SPECIAL = "shares are of each query's attention: on the first key, on the last one of the text, "

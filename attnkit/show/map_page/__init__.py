@@ -11,11 +11,11 @@ import numpy as np
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
+from attnkit.show.attention_matrix import AXES, NAMES, STATIC
 from attnkit.show.colour import Palette, table
 from attnkit.show.colour_scale import FLOOR, Scale
 from attnkit.show.html_document import document
 from attnkit.show.map_page.budget import fitted
-from attnkit.show.map_view import AXES, NAMES, STATIC
 from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
