@@ -153,7 +153,8 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
 
 
 @given(
-    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(), st.booleans(),
+    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
+    st.booleans(),
 )  # fmt: skip
 @settings(max_examples=100, deadline=None)
 def test_no_line_is_wider_than_the_screen(
