@@ -13,7 +13,7 @@ from attnkit.show.table import NONE, Cell, Column, Table
 SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
 
 
-def points_table(points: Sequence[Point], setting: Workload) -> Table:
+def points_table(points: Sequence[Point], workload: Workload) -> Table:
     """A row for each length and mechanism: time, ratio to the baseline and peak of each pass."""
     columns = [Column("length"), Column("mechanism", "left")]
     for number, kind in enumerate(PASSES):
@@ -32,7 +32,7 @@ def points_table(points: Sequence[Point], setting: Workload) -> Table:
         for kind in PASSES:
             cells += _cells(kind.replace("+", "_"), point.passes[kind], point.label == BASELINE)
         rows.append(tuple(cells))
-    return Table(title(setting), tuple(columns), tuple(rows), tuple(_notes(points)))
+    return Table(title(workload), tuple(columns), tuple(rows), tuple(_notes(points)))
 
 
 def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
@@ -67,11 +67,11 @@ def exponents_table(points: Sequence[Point]) -> Table:
     return Table("exponents", columns, tuple(rows), (f"{note}, or what was measured",))
 
 
-def record(points: Sequence[Point], setting: Workload) -> dict[str, Any]:
+def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
     """Everything, for programs."""
-    kept = setting._asdict() | {"plugins": [str(path) for path in setting.plugins]}
+    values = workload._asdict() | {"plugins": [str(path) for path in workload.plugins]}
     return {
-        "setting": kept,
+        "setting": values,
         "baseline": BASELINE,
         "points": [
             {
@@ -88,13 +88,13 @@ def record(points: Sequence[Point], setting: Workload) -> dict[str, Any]:
     }
 
 
-def title(setting: Workload) -> str:
+def title(workload: Workload) -> str:
     """What was measured, in a line."""
-    what = "whole layer with projections" if setting.layer else "mixing alone"
-    sight = "causal" if setting.causal else "full"
-    rows = "" if setting.batch == 1 else f"batch {setting.batch}, "
-    shape = f"{rows}{setting.heads} heads of {setting.head_width}"
-    return f"{what}, {sight}, {shape}, {setting.dtype}, {setting.device}"
+    what = "whole layer with projections" if workload.layer else "mixing alone"
+    sight = "causal" if workload.causal else "full"
+    rows = "" if workload.batch == 1 else f"batch {workload.batch}, "
+    shape = f"{rows}{workload.heads} heads of {workload.head_width}"
+    return f"{what}, {sight}, {shape}, {workload.dtype}, {workload.device}"
 
 
 def duration(seconds: float) -> str:
