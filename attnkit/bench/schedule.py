@@ -139,9 +139,9 @@ class _Schedule:
         self, length: int, entries: list[tuple[Candidate, dict[str, float]]]
     ) -> dict[tuple[str, str], dict[int, float]]:
         """Samples by label and pass and round; one by one where not all fit into memory at once."""
-        found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        rounds: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
         if not entries:
-            return found
+            return rounds
         total = sum(seconds for _, known in entries for seconds in known.values())
         try:
             for kind, value in self.worker.request(
@@ -150,18 +150,18 @@ class _Schedule:
                 if kind == "error":
                     break
                 number, label, name, seconds = value
-                found[label, name][number] = seconds
+                rounds[label, name][number] = seconds
             else:
-                return found
+                return rounds
         except TookTooLongError:
-            return found
+            return rounds
         base = [entry for entry in entries if entry[0].label == BASELINE]
         others = [entry for entry in entries if entry[0].label != BASELINE]
         if len(entries) > len(base) + 1:
             for entry in others:
                 for key, samples in self._race(length, [*base, entry]).items():
-                    found[key] = samples
-        return found
+                    rounds[key] = samples
+        return rounds
 
 
 def _with_times(
@@ -170,11 +170,11 @@ def _with_times(
     """The measures of one candidate with the times of the race; first runs where it has none."""
     timed = {}
     for kind, measure in first.items():
-        own, base = rounds.get((label, kind), {}), rounds.get((BASELINE, kind), {})
-        ratios = [base[number] / own[number] for number in own if number in base]
+        times, base = rounds.get((label, kind), {}), rounds.get((BASELINE, kind), {})
+        ratios = [base[number] / times[number] for number in times if number in base]
         timed[kind] = measure._replace(
-            seconds=statistics.median(own.values()) if own else measure.seconds,
-            samples=tuple(own.values()),
+            seconds=statistics.median(times.values()) if times else measure.seconds,
+            samples=tuple(times.values()),
             ratio=statistics.median(ratios) if ratios else None,
         )
     return timed

@@ -290,19 +290,19 @@ def _limit_memory() -> None:
 
 def free_memory() -> int | None:
     """Bytes that a new process could take: of the machine, and of its control group."""
-    found = []
+    limits = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
+        limits.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
     except (OSError, StopIteration):
         pass
     for most, now in CGROUP_FILES:
         try:
             limit, used = ((CGROUP / name).read_text().strip() for name in (most, now))
-            found.append(int(limit) - int(used))
+            limits.append(int(limit) - int(used))
         except (OSError, ValueError):
             continue
-    return max(0, min(found)) if found else None
+    return max(0, min(limits)) if limits else None
 
 
 def _trim() -> None:

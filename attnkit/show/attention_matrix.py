@@ -89,8 +89,8 @@ def mechanisms(maps: AttentionMaps) -> str:
     return ", ".join(dict.fromkeys(named))
 
 
-def notes(maps: AttentionMaps) -> tuple[str, ...]:
-    """What a reader must know about where these maps come from."""
+def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
+    """What a reader must know about these maps; `distance`: that from softmax attention too."""
     lines = []
     fixed = [layer.static for layer in maps.layers]
     if any(fixed):
@@ -100,7 +100,7 @@ def notes(maps: AttentionMaps) -> tuple[str, ...]:
     if not all(layer.exact for layer in maps.layers):
         lines.append("effective: what the mechanism amounts to; it never forms this matrix")
     distances = [layer.distance for layer in maps.layers if layer.distance]
-    if distances and len(distances) == len(maps.layers):
+    if distance and distances and len(distances) == len(maps.layers):
         mean = sum(map(sum, distances)) / sum(map(len, distances))
         lines.append(f"mean total variation from exact softmax attention: {mean:.3f} (0 to 1)")
     return tuple(lines)

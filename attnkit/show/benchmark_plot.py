@@ -35,15 +35,17 @@ def draw(points: Sequence[Point], workload: Workload, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     labels = list(dict.fromkeys(point.label for point in points))
     for number, label in enumerate(labels):
-        own = [(point.length, point.passes[PASSES[1]]) for point in points if point.label == label]
+        curve = [
+            (point.length, point.passes[PASSES[1]]) for point in points if point.label == label
+        ]
         style: dict[str, Any] = {"marker": MARKERS[number // 10 % 4], "markersize": 4}
         style["label"] = label
         if label == BASELINE:
             style |= {"color": "black", "linestyle": "--"}
-        times = [(length, m.seconds) for length, m in own if m.seconds]
-        sizes = [(length, m.bytes / 1e6) for length, m in own if m.bytes]
-        for axes, curve in ((left, times), (right, sizes)):
-            axes.plot([x for x, _ in curve], [y for _, y in curve], **style)
+        times = [(length, m.seconds) for length, m in curve if m.seconds]
+        sizes = [(length, m.bytes / 1e6) for length, m in curve if m.bytes]
+        for axes, values in ((left, times), (right, sizes)):
+            axes.plot([x for x, _ in values], [y for _, y in values], **style)
     lengths = sorted({point.length for point in points})
     for axes, name in ((left, f"seconds, {PASSES[1]}"), (right, f"peak MB, {PASSES[1]}")):
         axes.set_xscale("log", base=2)

@@ -37,14 +37,14 @@ def points_table(points: Sequence[Point], workload: Workload) -> Table:
 
 def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
     """Label -> the fits of the time of each pass, and of the peak of the last."""
-    found: dict[str, dict[str, Fit | None]] = {}
+    fits: dict[str, dict[str, Fit | None]] = {}
     for label in dict.fromkeys(point.label for point in points):
-        own = [point for point in points if point.label == label]
-        found[label] = {
-            kind: fit([(p.length, p.passes[kind].seconds or 0) for p in own]) for kind in PASSES
+        curve = [point for point in points if point.label == label]
+        fits[label] = {
+            kind: fit([(p.length, p.passes[kind].seconds or 0) for p in curve]) for kind in PASSES
         }
-        found[label]["memory"] = fit([(p.length, p.passes[PASSES[1]].bytes or 0) for p in own])
-    return found
+        fits[label]["memory"] = fit([(p.length, p.passes[PASSES[1]].bytes or 0) for p in curve])
+    return fits
 
 
 def exponents_table(points: Sequence[Point]) -> Table:
@@ -57,11 +57,11 @@ def exponents_table(points: Sequence[Point]) -> Table:
         Column("lengths", "left"),
     )
     rows = []
-    for label, found in fits.items():
-        used = [one for one in found.values() if one is not None]
+    for label, one_fits in fits.items():
+        used = [one for one in one_fits.values() if one is not None]
         ends = [end for one in used for end in (one.low, one.high)]
         span = f"{min(ends):,} to {max(ends):,}" if ends else NONE
-        texts = (f"{one.exponent:.2f}" if one else NONE for one in found.values())
+        texts = (f"{one.exponent:.2f}" if one else NONE for one in one_fits.values())
         rows.append((Cell(label), *map(Cell, texts), Cell(span)))
     note = "value ~ length ** exponent, by least squares in log-log over 2,048 to 16,384"
     return Table("exponents", columns, tuple(rows), (f"{note}, or what was measured",))
@@ -82,8 +82,8 @@ def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
             for point in points
         ],
         "exponents": {
-            label: {name: one._asdict() if one else None for name, one in found.items()}
-            for label, found in exponents(points).items()
+            label: {name: one._asdict() if one else None for name, one in one_fits.items()}
+            for label, one_fits in exponents(points).items()
         },
     }
 
@@ -122,10 +122,10 @@ def _cells(name: str, measure: Measure, baseline: bool) -> list[Cell]:
     seconds, ratio, size = measure.seconds, measure.ratio, measure.bytes
     fields: Mapping[str, Any] = {f"{name}_seconds": seconds, f"{name}_failure": measure.failure}
     time = duration(seconds) if seconds is not None else measure.failure
-    own = NONE if ratio is None or baseline else f"{ratio:.2f}"
+    speedup = NONE if ratio is None or baseline else f"{ratio:.2f}"
     return [
         Cell(time, fields),
-        Cell(own, {f"{name}_ratio": ratio}),
+        Cell(speedup, {f"{name}_ratio": ratio}),
         Cell(amount(size) if size is not None else NONE, {f"{name}_bytes": size}),
     ]
 

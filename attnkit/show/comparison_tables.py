@@ -1,6 +1,7 @@
 """Comparisons of variants as tables: scores side by side, or by number of contexts."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from statistics import mean, stdev
 from typing import Any
@@ -73,20 +74,10 @@ def tables(comparison: Object) -> list[Table]:
     """
     if not by_contexts(comparison):
         return [comparison_table(comparison)]
-    whole = contexts_table(comparison)
-    if whole.columns[0].title != "split":
-        return [whole]
-    names = list(dict.fromkeys(row[0].text for row in whole.rows))
-    recipes = whole.title.partition(":")[0]
-    return [
-        Table(
-            f"{recipes}: {name}, by number of contexts",
-            whole.columns[1:],
-            tuple(row[1:] for row in whole.rows if row[0].text == name),
-            whole.notes if name == names[-1] else (),
-        )
-        for name in names
-    ]
+    rows, scores = comparison["rows"], _Scores(comparison)
+    splits = dict.fromkeys(row["split"] for row in rows)
+    of_splits = [_contexts_rows([row for row in rows if row["split"] == s], scores) for s in splits]
+    return [*of_splits[:-1], replace(of_splits[-1], notes=tuple(_contexts_notes(comparison)))]
 
 
 def by_contexts(comparison: Object) -> bool:
@@ -211,7 +202,12 @@ def contexts_table(comparison: Object) -> Table:
     Scores are means over seeds.  A star marks a difference to the baseline on the same questions.
     The numbers for programs are those of `comparison_table`.
     """
-    rows, scores = comparison["rows"], _Scores(comparison)
+    table = _contexts_rows(comparison["rows"], _Scores(comparison))
+    return replace(table, notes=tuple(_contexts_notes(comparison)))
+
+
+def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
+    """The table of some rows, without notes."""
     counts = sorted({row["contexts"] for row in rows})
     untrained = all(row["seed"] is None for row in rows)  # models and not variants of a recipe
     shown = [
@@ -237,7 +233,7 @@ def contexts_table(comparison: Object) -> Table:
                 body.append((*map(Cell, names), *cells))
     recipes, splits = (_join(row[name] for row in rows) for name in ("recipe", "split"))
     title = f"{recipes}: {splits}, by number of contexts"
-    return Table(title, tuple(columns), tuple(body), tuple(_contexts_notes(comparison)))
+    return Table(title, tuple(columns), tuple(body))
 
 
 def _contexts_cell(key: Key, metric: str, scores: _Scores) -> Cell:

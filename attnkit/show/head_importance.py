@@ -13,7 +13,7 @@ from attnkit.analysis.maps import Kind
 from attnkit.show import colour
 from attnkit.show.attention_matrix import NAMES
 from attnkit.show.colour_scale import limits, scaled
-from attnkit.show.figure import Picture, plain, rendered, require
+from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.heatmap import text
 from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.terminal_colours import Depth, colour_depth, text_on
@@ -98,7 +98,7 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
         )
         for place, grid in enumerate(grids)
     ]
-    with plain(words for block in blocks for words in block.texts()) as missing:
+    with matplotlib_defaults(words for block in blocks for words in block.texts()) as missing:
         figure = MapFigure(blocks, "linear")
         data = rendered(figure.draw(), format, f"{title}: {what}")
     return Picture(data, (*missing, *figure.warnings))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
@@ -78,7 +78,7 @@ def _label(known: Facts, options: Mapping[str, Any]) -> str:
 def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     """What the attention mechanisms of the variants cost and can do."""
     uses: dict[str, list[str]] = {}
-    able: dict[str, Facts] = {}
+    facts: dict[str, Facts] = {}
     for name in variants:
         model = file.variants[name].model
         inside: dict[str, list[str]] = {}
@@ -86,30 +86,21 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
             chosen = getattr(model.attention, place)
             known = capable(chosen.name, chosen.options())
             label = _label(known, chosen.options())
-            able[label] = known
+            facts[label] = known
             inside.setdefault(label, []).append(place)
-        for label, found in inside.items():
-            told = ", ".join(found)
-            uses.setdefault(label, []).append(f"{name}: {told}" if len(variants) > 1 else told)
+        for label, used_in in inside.items():
+            text = ", ".join(used_in)
+            uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
     rows = []
     for word, where in uses.items():
-        known = able[word]
+        known = facts[word]
         limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
         positions = ", ".join(known.positions) or "none"
         state = known.state if known.causal else NONE
         roles = ("yes" if known.causal else "no", "yes" if known.cross else "no", state)
         rows.append((word, known.cost, *roles, limit, positions, known.map, "; ".join(where)))
-    heads = (
-        "mechanism",
-        "time",
-        "causal",
-        "cross",
-        "decoding",
-        "limit",
-        "positions",
-        "map",
-        "used in",
-    )
+    heads = ("mechanism", "time", "causal", "cross", "decoding", "limit", "positions", "map",
+             "used in")  # fmt: skip
     notes = (
         "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
@@ -118,17 +109,13 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     return Table.of_texts("attention", heads, rows, notes)
 
 
-class Cost:
+class Cost(NamedTuple):
     """What is known of one variant's cost; None where it could not be measured."""
 
-    def __init__(
-        self,
-        parameters: "Parameters",
-        memory: "MemoryEstimate",
-        padding: "Padding | None" = None,
-        pace: "Pace | None" = None,
-    ) -> None:
-        self.parameters, self.memory, self.padding, self.pace = parameters, memory, padding, pace
+    parameters: "Parameters"
+    memory: "MemoryEstimate"
+    padding: "Padding | None" = None
+    pace: "Pace | None" = None
 
 
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
@@ -143,13 +130,14 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     ]
     trainings = {name: len(recipes[name].train.seeds) for name in measured}
     if not all(cost.padding for cost in measured.values()):
-        notes.append("without the data: vocabularies of the size asked for, rows of 32 tokens")
+        notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
     paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
     if len(paces) == len(measured):
         whole = duration(sum(pace.training * seeds for pace, seeds in paces))
         count = sum(trainings.values())
-        apart = "validation and decoding apart"
-        notes.append(f"training: {count} in all, about {whole} on this machine, {apart}")
+        notes.append(
+            f"training: {count} runs, about {whole} on this machine without validation and decoding"
+        )
     return Table(
         "cost",
         (Column("variant", "left"), *columns),
