@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,8 +19,7 @@ from attnkit.show.map_page.budget import fitted
 from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
-View = Literal["grid", "matrix", "lines", "numbers"]
-VIEWS: tuple[View, ...] = get_args(View)
+PageView = Literal["grid", "matrix", "lines", "numbers"]
 BUDGET = 1_500_000
 """Bytes of a page unless another size is asked for."""
 
@@ -43,7 +42,7 @@ def page(
     *,
     command: str = "attnkit visualize-attn RUN TEXT",
     budget: int = BUDGET,
-    view: View | None = None,
+    view: PageView | None = None,
     kind: Kind | None = None,
     scale: Scale = "linear",
     words: bool = False,
