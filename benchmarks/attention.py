@@ -39,7 +39,7 @@ from common import (
 from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, contests, known
 
 from attnkit import mechanisms, models
-from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, lanes
+from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, sweeps
 from attnkit.bench.schedule import Point, measure
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles
 from attnkit.show.benchmark_table import amount, duration, exponents
@@ -92,7 +92,7 @@ def points(labels: Sequence[str], sight: str, lengths: Sequence[int], options: O
            **changes: object) -> list[Point]:  # fmt: skip
     """Measured beside the baseline."""
     setting = options.setting(sight)._replace(**changes)
-    return list(measure(lanes(known(labels), lengths), setting, say))
+    return list(measure(sweeps(known(labels), lengths), setting, say))
 
 
 def verdict(reached: bool) -> str:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from attnkit import mechanisms
-from attnkit.bench.measure import Inputs, Runner
-from attnkit.bench.plan import PASSES, Candidate, Workload, subject
+from attnkit.bench.plan import PASSES, Candidate, Workload, candidate
+from attnkit.bench.worker import Inputs, Runner
 
 PEERS = ("performer-pytorch", "linear-attention-transformer", "nystrom-attention",
          "local-attention")  # fmt: skip
@@ -34,7 +34,7 @@ class Contest(NamedTuple):
 
 def known(labels: Sequence[str]) -> list[Candidate]:
     """Those subjects that this attnkit has."""
-    return [subject(text) for text in labels if text.partition(":")[0] in mechanisms.names()]
+    return [candidate(text) for text in labels if text.partition(":")[0] in mechanisms.names()]
 
 
 def contests(plain: Workload, length: int) -> Iterator[Contest]:

@@ -2,7 +2,7 @@
 
     python docs/pictures.py runs/quickstart [RUN]
 
-The first argument is what the quickstart has trained; RUN, a translation/multi30k run, is for most of
+The first argument is the folder of the quickstart; RUN, a translation/multi30k run, is for most of
 seeing-attention.md.  Terminals are real ones (of a pseudo-terminal); they and the pages are
 photographed in headless Chromium.
 """

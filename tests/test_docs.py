@@ -62,7 +62,9 @@ def prepare(folder: Path) -> None:
     (folder / "book.txt").write_text(text, encoding="utf-8")
     (folder / "passages.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     for variant in load("quickstart").variants:
-        shutil.copytree(folder / "runs" / "recipe" / "base", folder / "runs" / "quickstart" / variant)
+        shutil.copytree(
+            folder / "runs" / "recipe" / "base", folder / "runs" / "quickstart" / variant
+        )
     (folder / "runs" / "translation" / "multi30k").mkdir(parents=True)
     vanilla = folder / "runs" / "translation" / "multi30k" / "vanilla"
     vanilla.symlink_to(folder / "runs" / "recipe" / "base")

@@ -57,14 +57,14 @@ class Workload(NamedTuple):
             raise UsageError(f"--dtype {self.dtype}: choose from {', '.join(DTYPES)}")
 
 
-class Lane(NamedTuple):
-    """A subject and the lengths at which it is measured."""
+class Sweep(NamedTuple):
+    """A candidate and the lengths at which it is measured."""
 
-    subject: Candidate
+    candidate: Candidate
     lengths: tuple[int, ...]
 
 
-def subject(text: str) -> Candidate:
+def candidate(text: str) -> Candidate:
     """WORD or WORD:OPTION=VALUE,... with values as recipes write them: local:window=128.
 
     Raises UsageError for an unknown word or option, or a value of a wrong type.
@@ -85,14 +85,14 @@ def _parts(text: str) -> list[str]:
     return parts if text else []
 
 
-def lanes(subjects: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Lane]:
-    """The baseline first, then the subjects; by default linear ones reach further."""
+def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:
+    """The baseline first, then the candidates; by default linear ones reach further."""
     chosen = tuple(sorted(set(lengths or LENGTHS)))
-    found = []
-    for one in subjects:
+    swept = []
+    for one in candidates:
         further = lengths is None and is_linear(mechanisms.facts(one.word).cost)
-        found.append(Lane(one, (*chosen, LONGEST) if further else chosen))
-    return [Lane(Candidate(BASELINE), chosen), *found]
+        swept.append(Sweep(one, (*chosen, LONGEST) if further else chosen))
+    return [Sweep(Candidate(BASELINE), chosen), *swept]
 
 
 def is_linear(cost: str) -> bool:
@@ -100,6 +100,6 @@ def is_linear(cost: str) -> bool:
     return all(len(re.findall(r"\b[TS]\b", term)) < 2 for term in cost.split("+"))
 
 
-def able(found: Sequence[str], causal: bool) -> list[str]:
-    """Those of some words that can be measured so."""
-    return [word for word in found if mechanisms.facts(word).causal or not causal]
+def measurable(words: Sequence[str], causal: bool) -> list[str]:
+    """The mechanisms among some words that can be causal, or all of them."""
+    return [word for word in words if mechanisms.facts(word).causal or not causal]

@@ -11,7 +11,7 @@ START = 60.0
 """Seconds that a process may take to import, build and warm up."""
 
 
-PRELOAD = ["attnkit.bench.measure", "torch.fx.experimental.symbolic_shapes"]
+PRELOAD = ["attnkit.bench.worker", "torch.fx.experimental.symbolic_shapes"]
 """What the process that is forked has imported: the second is what autograd imports when used."""
 
 
@@ -22,14 +22,14 @@ class TookTooLongError(Exception):
 class MeasuringProcess:
     """A process that measures; on a CPU a new one for each request, elsewhere one for all."""
 
-    def __init__(self, setting: Workload) -> None:
-        self.setting = setting
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOAD)
         self._process: Any = None
         self._connection: Connection | None = None
 
-    def ask(self, name: str, *arguments: Any, seconds: float) -> Iterator[tuple[str, Any]]:
+    def request(self, name: str, *arguments: Any, seconds: float) -> Iterator[tuple[str, Any]]:
         """The answers to one request; each may take so many seconds, the first one START more.
 
         A process that dies answers ("error", "memory") where the system killed it.
@@ -37,7 +37,7 @@ class MeasuringProcess:
         Raises:
             TookTooLongError: an answer did not come in time.
         """
-        connection = self._begin()
+        connection = self._connect()
         connection.send((name, arguments))
         patience = seconds + START
         try:
@@ -47,7 +47,7 @@ class MeasuringProcess:
                 try:
                     answer = connection.recv()
                 except EOFError:
-                    yield "error", self._epitaph()
+                    yield "error", self._exit_reason()
                     return
                 if answer[0] == "done":
                     break
@@ -56,7 +56,7 @@ class MeasuringProcess:
         except BaseException:
             self.close()
             raise
-        if self.setting.device == "cpu":
+        if self.workload.device == "cpu":
             self.close()
 
     def close(self) -> None:
@@ -69,19 +69,19 @@ class MeasuringProcess:
             self._connection.close()
         self._process = self._connection = None
 
-    def _begin(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._connection is None:
-            from attnkit.bench.measure import serve
+            from attnkit.bench.worker import serve
 
             self._connection, theirs = self._context.Pipe()
             self._process = self._context.Process(
-                target=serve, args=(theirs, self.setting), daemon=True
+                target=serve, args=(theirs, self.workload), daemon=True
             )
             self._process.start()
             theirs.close()
         return self._connection
 
-    def _epitaph(self) -> str:
+    def _exit_reason(self) -> str:
         """Why the process is gone: the system kills (signal 9) what takes too much memory."""
         self._process.join(5)
         code = self._process.exitcode

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from attnkit.nbce.reader import ContextReader
     from attnkit.nbce.trace import Decode, TextStream, Trace
     from attnkit.recipe.schema import SearchConfig
-    from attnkit.show.answers import Said
+    from attnkit.show.answers import MethodAnswer
 
 
 class NbceRequest(NamedTuple):
@@ -112,7 +112,7 @@ def _line(asked: NbceRequest, number: int, method: str, reply: "Reply") -> Line:
 
 def show(groups: Sequence[Sequence[Line]], form: Form, stream: "TextStream | None") -> None:
     """The answers; of several prompts an answer a line."""
-    from attnkit.show.answers import Replies
+    from attnkit.show.answers import AnswerList
     from attnkit.show.trace_screen import TraceScreen
 
     many, watched = len(groups) > 1, sys.stdout.isatty()
@@ -125,7 +125,7 @@ def show(groups: Sequence[Sequence[Line]], form: Form, stream: "TextStream | Non
         if form.table:
             if many:
                 console.stdout().print(f"{lines[0].number}: {safe_text(lines[0].prompt)}")
-            console.stdout().print(Replies([_said(line) for line in lines]))
+            console.stdout().print(AnswerList([_said(line) for line in lines]))
         elif stream is not None:
             console.write(safe_text(stream.close(text)) + "\n")
         else:
@@ -137,13 +137,13 @@ def show(groups: Sequence[Sequence[Line]], form: Form, stream: "TextStream | Non
                 console.stdout().print(TraceScreen(line.trace, form.plain))
 
 
-def _said(line: Line) -> "Said":
+def _said(line: Line) -> "MethodAnswer":
     """A method's answer as a row of the table."""
-    from attnkit.show.answers import Said
+    from attnkit.show.answers import MethodAnswer
 
     reply = line.reply
     chosen = () if line.source is None else (f"from context {reply.context}: {line.source}",)
-    return Said(line.method, reply.text.strip(), (*chosen, *reply.notes))
+    return MethodAnswer(line.method, reply.text.strip(), (*chosen, *reply.notes))
 
 
 def _record(line: Line, form: Form) -> dict[str, Any]:

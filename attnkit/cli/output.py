@@ -54,12 +54,10 @@ def check_place(path: Path) -> None:
 
 def show(tables: Sequence["Table"]) -> None:
     """Tables to standard output as fits the screen, a blank line between two."""
-    from attnkit.show.table_screen import Screen
-
     for place, table in enumerate(tables):
         if place:
             console.stdout().print()
-        console.stdout().print(Screen(table))
+        console.stdout().print(table)
 
 
 def write(table: "Table", format: str) -> None:

@@ -1,152 +1,97 @@
-"""How events of training reach a person or a program: live, as lines, as JSON, or not at all."""
+"""How the events of training are shown: live, as lines, as JSON, or not at all."""
 
-import dataclasses
 import json
 import os
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
-from types import TracebackType
-from typing import Protocol
+from contextlib import AbstractContextManager, suppress
 
 from attnkit.cli import console, streams
-from attnkit.show import training_board
+from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
 
 REFRESHES = 4  # a second; each costs about a millisecond
 
 
-class Display(Protocol):
-    """A context in which events are shown."""
+class Display(AbstractContextManager["Display", None]):
+    """A context in which events are shown; this one shows nothing."""
 
-    def __enter__(self) -> "Display": ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *raised: object) -> None:
+        """Nothing to put back."""
 
     def show(self, event: events.Event) -> None:
         """Show one event."""
-        ...
 
     def notice(self, signal: str) -> None:
-        """Tell that a signal was heard; called by its handler, in the middle of anything."""
-        ...
+        """Report a signal; called by its handler, which may have interrupted Python's buffers."""
+        with suppress(OSError):
+            os.write(2, f"{signal_text(signal)}\n".encode())
 
 
-class LineDisplay:
-    """Passes every event to a function that prints it."""
+class LogDisplay(Display):
+    """Log lines on standard error."""
 
-    def __init__(self, show: Callable[[events.Event], None]) -> None:
-        self.show = show
+    def show(self, event: events.Event) -> None:
+        """Show one event."""
+        for line in log_lines(event):
+            console.say(line)
 
-    def __enter__(self) -> "LineDisplay":
+
+class JsonDisplay(Display):
+    """One JSON object on a line of standard output, at once."""
+
+    def show(self, event: events.Event) -> None:
+        """Show one event."""
+        console.write(json.dumps(event.json(), allow_nan=False) + "\n")
+
+
+class LiveDisplay(Display):
+    """A board on standard error that is redrawn in place; its last state stays on the screen."""
+
+    def __init__(self, board: Board) -> None:
+        from rich.live import Live
+
+        self._board = board
+        self._screen = console.stderr()
+        self._live = Live(
+            board, console=self._screen, refresh_per_second=REFRESHES, redirect_stdout=False
+        )
+
+    def __enter__(self) -> "LiveDisplay":
+        self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to put back."""
+    def __exit__(self, *raised: object) -> None:
+        if raised[0] is not None:
+            self._board.interrupt()
+        self._board.whole = True
+        self._live.stop()
+        console.say("")
+
+    def show(self, event: events.Event) -> None:
+        """Update the board; what a user should be able to read later goes above it for good."""
+        from rich.text import Text
+
+        self._board.update(event)
+        lasting = isinstance(event, events.NoteEvent) and not event.passing
+        if lasting or isinstance(event, events.PreparedEvent | events.SkippedEvent):
+            for line in log_lines(event):
+                self._screen.print(Text(line, "dim"))
 
     def notice(self, signal: str) -> None:
-        """Past Python's buffers, which the handler may have interrupted."""
-        with suppress(OSError):
-            os.write(2, f"{heard(signal)}\n".encode())
+        """The next refresh shows it."""
+        self._board.message = signal_text(signal)
 
 
-def heard(signal: str) -> str:
+def signal_text(signal: str) -> str:
     """What the first signal makes happen."""
     again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
     return f"{signal}: stopping as soon as the state is saved{again}"
 
 
-def plain(event: events.Event) -> None:
-    """Log lines on standard error."""
-    for line in training_board.plain(event):
-        console.say(line)
-
-
-def as_json(event: events.Event) -> None:
-    """One JSON object on a line of standard output, at once."""
-    console.write(json.dumps(event.json(), allow_nan=False) + "\n")
-
-
-def nothing(event: events.Event) -> None:
-    """Quiet."""
-
-
-class Live:
-    """A board on standard error that is redrawn in place; its last state stays on the screen."""
-
-    def __init__(self, board: training_board.Board) -> None:
-        from rich.live import Live as RichLive
-
-        self._board = board
-        self._screen = console.stderr()
-        self._over = False
-        self._live = RichLive(
-            console=self._screen,
-            get_renderable=self._draw,
-            refresh_per_second=REFRESHES,
-            redirect_stdout=False,
-        )
-
-    def __enter__(self) -> "Live":
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._board = self._board.stopped()
-        self._over = True
-        self._live.stop()
-        console.say("")
-
-    def show(self, event: events.Event) -> None:
-        """Fold the event into the board; what a user should know later goes above it for good."""
-        from rich.text import Text
-
-        # The drawing thread sees the old board or the new one, never half of one.
-        self._board = self._board.after(event, time.monotonic())
-        lasting = isinstance(event, events.NoteEvent) and not event.passing
-        if lasting or isinstance(event, events.PreparedEvent | events.SkippedEvent):
-            for line in training_board.plain(event):
-                self._screen.print(Text(line, "dim"))
-
-    def notice(self, signal: str) -> None:
-        """The next refresh shows it; the board is replaced in one step."""
-        self._board = dataclasses.replace(self._board, message=heard(signal))
-
-    def _draw(self) -> training_board.Drawing:
-        size = self._screen.size
-        return training_board.Drawing(
-            training_board.draw(
-                self._board,
-                width=size.width,
-                # The last picture may be longer than the screen: it is not redrawn.
-                height=1_000_000 if self._over else size.height - 1,
-                ascii=self._screen.glyphs_ascii,
-                now=time.monotonic(),
-            )
-        )
-
-
-def choose(board: training_board.Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
+def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
     """The display that fits the streams and the options."""
     if as_lines_of_json:
-        return LineDisplay(as_json)
+        return JsonDisplay()
     if quiet:
-        return LineDisplay(nothing)
-    return Live(board) if streams.terminal(sys.stderr) else LineDisplay(plain)
+        return Display()
+    return LiveDisplay(board) if streams.terminal(sys.stderr) else LogDisplay()

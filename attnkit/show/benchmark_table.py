@@ -8,13 +8,12 @@ from attnkit import mechanisms
 from attnkit.bench.growth import Fit, fit
 from attnkit.bench.plan import BASELINE, PASSES, Workload
 from attnkit.bench.schedule import Measure, Point
-from attnkit.show.table import Cell, Column, Table
+from attnkit.show.table import NONE, Cell, Column, Table
 
 SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
-NONE = "-"
 
 
-def points_table(points: Sequence[Point], setting: Workload) -> Table:
+def points_table(points: Sequence[Point], workload: Workload) -> Table:
     """A row for each length and mechanism: time, ratio to the baseline and peak of each pass."""
     columns = [Column("length"), Column("mechanism", "left")]
     for number, kind in enumerate(PASSES):
@@ -33,19 +32,19 @@ def points_table(points: Sequence[Point], setting: Workload) -> Table:
         for kind in PASSES:
             cells += _cells(kind.replace("+", "_"), point.passes[kind], point.label == BASELINE)
         rows.append(tuple(cells))
-    return Table(title(setting), tuple(columns), tuple(rows), tuple(_notes(points)))
+    return Table(title(workload), tuple(columns), tuple(rows), tuple(_notes(points)))
 
 
 def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
     """Label -> the fits of the time of each pass, and of the peak of the last."""
-    found: dict[str, dict[str, Fit | None]] = {}
+    fits: dict[str, dict[str, Fit | None]] = {}
     for label in dict.fromkeys(point.label for point in points):
-        own = [point for point in points if point.label == label]
-        found[label] = {
-            kind: fit([(p.length, p.passes[kind].seconds or 0) for p in own]) for kind in PASSES
+        curve = [point for point in points if point.label == label]
+        fits[label] = {
+            kind: fit([(p.length, p.passes[kind].seconds or 0) for p in curve]) for kind in PASSES
         }
-        found[label]["memory"] = fit([(p.length, p.passes[PASSES[1]].bytes or 0) for p in own])
-    return found
+        fits[label]["memory"] = fit([(p.length, p.passes[PASSES[1]].bytes or 0) for p in curve])
+    return fits
 
 
 def exponents_table(points: Sequence[Point]) -> Table:
@@ -58,21 +57,21 @@ def exponents_table(points: Sequence[Point]) -> Table:
         Column("lengths", "left"),
     )
     rows = []
-    for label, found in fits.items():
-        used = [one for one in found.values() if one is not None]
+    for label, one_fits in fits.items():
+        used = [one for one in one_fits.values() if one is not None]
         ends = [end for one in used for end in (one.low, one.high)]
         span = f"{min(ends):,} to {max(ends):,}" if ends else NONE
-        texts = (f"{one.exponent:.2f}" if one else NONE for one in found.values())
+        texts = (f"{one.exponent:.2f}" if one else NONE for one in one_fits.values())
         rows.append((Cell(label), *map(Cell, texts), Cell(span)))
     note = "value ~ length ** exponent, by least squares in log-log over 2,048 to 16,384"
     return Table("exponents", columns, tuple(rows), (f"{note}, or what was measured",))
 
 
-def record(points: Sequence[Point], setting: Workload) -> dict[str, Any]:
+def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
     """Everything, for programs."""
-    kept = setting._asdict() | {"plugins": [str(path) for path in setting.plugins]}
+    values = workload._asdict() | {"plugins": [str(path) for path in workload.plugins]}
     return {
-        "setting": kept,
+        "setting": values,
         "baseline": BASELINE,
         "points": [
             {
@@ -83,19 +82,19 @@ def record(points: Sequence[Point], setting: Workload) -> dict[str, Any]:
             for point in points
         ],
         "exponents": {
-            label: {name: one._asdict() if one else None for name, one in found.items()}
-            for label, found in exponents(points).items()
+            label: {name: one._asdict() if one else None for name, one in one_fits.items()}
+            for label, one_fits in exponents(points).items()
         },
     }
 
 
-def title(setting: Workload) -> str:
+def title(workload: Workload) -> str:
     """What was measured, in a line."""
-    what = "whole layer with projections" if setting.layer else "mixing alone"
-    sight = "causal" if setting.causal else "full"
-    rows = "" if setting.batch == 1 else f"batch {setting.batch}, "
-    shape = f"{rows}{setting.heads} heads of {setting.head_width}"
-    return f"{what}, {sight}, {shape}, {setting.dtype}, {setting.device}"
+    what = "whole layer with projections" if workload.layer else "mixing alone"
+    sight = "causal" if workload.causal else "full"
+    rows = "" if workload.batch == 1 else f"batch {workload.batch}, "
+    shape = f"{rows}{workload.heads} heads of {workload.head_width}"
+    return f"{what}, {sight}, {shape}, {workload.dtype}, {workload.device}"
 
 
 def duration(seconds: float) -> str:
@@ -123,10 +122,10 @@ def _cells(name: str, measure: Measure, baseline: bool) -> list[Cell]:
     seconds, ratio, size = measure.seconds, measure.ratio, measure.bytes
     fields: Mapping[str, Any] = {f"{name}_seconds": seconds, f"{name}_failure": measure.failure}
     time = duration(seconds) if seconds is not None else measure.failure
-    own = NONE if ratio is None or baseline else f"{ratio:.2f}"
+    speedup = NONE if ratio is None or baseline else f"{ratio:.2f}"
     return [
         Cell(time, fields),
-        Cell(own, {f"{name}_ratio": ratio}),
+        Cell(speedup, {f"{name}_ratio": ratio}),
         Cell(amount(size) if size is not None else NONE, {f"{name}_bytes": size}),
     ]
 

@@ -15,8 +15,8 @@ Palette = Literal["cividis", "viridis", "difference"]
 PALETTES: tuple[Palette, ...] = ("cividis", "viridis")
 """For weights; "difference" is for signed values alone: 0.5 is its neutral middle."""
 
-VOICES = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
-"""Backgrounds of black text that tell speakers apart, also for the colour-blind: the light scheme
+CONTEXT_COLOURS = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
+"""Backgrounds of black text that tell contexts apart, also for the colour-blind: the light scheme
 of Tol 2021, "Colour schemes" (SRON/EPS/TN/09-002), its grey left out."""
 
 STEPS = 256

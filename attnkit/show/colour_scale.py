@@ -58,16 +58,14 @@ def scaled(
     *,
     signed: bool = False,
     bounds: tuple[float, float] | None = None,
-    floor: float = FLOOR,
 ) -> Scaled:
     """Weights on a scale.
 
     Args:
         weights: any numbers; effective maps have negative ones and ones above 1.
-        scale: "linear"; "log", from `floor` up; "row", each row from 0 to its own maximum.
+        scale: "linear"; "log", from FLOOR up; "row", each row from 0 to its own maximum.
         signed: differences: 0 is in the middle, and each side is drawn by its magnitude.
         bounds: the range of values, for several maps with one colour bar; default: `limits`.
-        floor: where the logarithmic scale starts; at most a tenth of its end.
     """
     finite = np.isfinite(weights)
     clean = np.where(finite, weights, 0).astype(np.float64)
@@ -77,14 +75,14 @@ def scaled(
         values = (clean - low) / (high - low)
         return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
     if not signed and clean.size and clean.min() < 0:
-        lowest = f"{floor:g}" if scale == "log" else "0"
+        lowest = f"{FLOOR:g}" if scale == "log" else "0"
         notes.append(f"negative weights (lowest {clean.min():.2g}) are drawn as {lowest}")
     size = np.abs(clean) if signed else np.maximum(clean, 0)
     if scale == "log":
-        high = max(high, 10 * floor)
-        share = np.log(np.maximum(size, floor) / floor) / np.log(high / floor)
-        notes.insert(0, f"{'magnitudes' if signed else 'weights'} below {floor:g} look like it")
-        low = -high if signed else floor
+        high = max(high, 10 * FLOOR)
+        share = np.log(np.maximum(size, FLOOR) / FLOOR) / np.log(high / FLOOR)
+        notes.insert(0, f"{'magnitudes' if signed else 'weights'} below {FLOOR:g} look like it")
+        low = -high if signed else FLOOR
     else:
         top = size.max(-1, keepdims=True, initial=0)
         share = np.divide(size, top, out=np.zeros_like(size), where=top > 0)

@@ -7,31 +7,30 @@ from rich.cells import cell_len
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from attnkit.show.map_view import View
+from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.token_labels import aligned, cut, labels_of
 
 _WIDEST = 12
 
 
-def digits(view: View, width: int, ascii_only: bool) -> Iterator[Text | Segments]:
+def digits(matrix: AttentionMatrix, width: int, ascii_only: bool) -> Iterator[Text | Segments]:
     """All weights as hundredths, in blocks of columns where the screen is too narrow for all.
 
     Args:
-        view: what is shown.
+        matrix: what is shown.
         width: cells of the screen.
         ascii_only: whether labels must be ASCII.
     """
-    what = "differences" if view.signed else "weights"
-    down, across = view.axes
-    yield Text(f"{what} in hundredths; rows: {down}, columns: {across}", overflow="fold")
-    cells = _hundredths(view)
-    names = labels_of(view.queries, ascii_only)
+    what = "differences" if matrix.signed else "weights"
+    yield Text(f"{what} in hundredths; {matrix.axes_text}", overflow="fold")
+    cells = _hundredths(matrix)
+    names = labels_of(matrix.queries, ascii_only)
     longest = max(1, min(_WIDEST, width // 3))
     margin = min(longest, max(map(cell_len, names)))
     names = [aligned(name, margin, ascii_only, left=True) for name in names]
     room = max(1, width - margin)
     keys = [
-        cut(key, min(longest, room - 1), ascii_only) for key in labels_of(view.keys, ascii_only)
+        cut(key, min(longest, room - 1), ascii_only) for key in labels_of(matrix.keys, ascii_only)
     ]
     widths = [
         min(room - 1, max(cell_len(key), *(len(row[at]) for row in cells)))
@@ -51,14 +50,14 @@ def digits(view: View, width: int, ascii_only: bool) -> Iterator[Text | Segments
     yield Segments(segments)
 
 
-def _hundredths(view: View) -> list[list[str]]:
+def _hundredths(matrix: AttentionMatrix) -> list[list[str]]:
     """Each weight as text; exactly none is a point, so that masks are seen."""
-    hundredths = np.rint(view.matrix.astype(np.float64) * 100) + 0.0
-    form = "+.0f" if view.signed else ".0f"
+    hundredths = np.rint(matrix.weights.astype(np.float64) * 100) + 0.0
+    form = "+.0f" if matrix.signed else ".0f"
     return [
         ["." if exact == 0 else format(rounded, form if rounded else ".0f")
          for exact, rounded in zip(*rows, strict=True)]
-        for rows in zip(view.matrix.tolist(), hundredths.tolist(), strict=True)
+        for rows in zip(matrix.weights.tolist(), hundredths.tolist(), strict=True)
     ]  # fmt: skip
 
 

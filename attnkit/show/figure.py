@@ -75,7 +75,7 @@ def require(format: str, option: str = "--save") -> None:
 
 
 @contextmanager
-def plain(texts: Iterable[str]) -> Iterator[list[str]]:
+def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
     """matplotlib as it is without the user's settings, with fonts that have these texts' glyphs.
 
     Gives a list of warnings about glyphs that no font has.
@@ -83,7 +83,7 @@ def plain(texts: Iterable[str]) -> Iterator[list[str]]:
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        # a missing glyph is told once, with its remedy, below
+        # a missing glyph is reported once, with its remedy, below
         warnings.filterwarnings("ignore", message=r"(?s)Glyph .* missing from")
         warnings.filterwarnings("ignore", message=r"(?s).*Matplotlib currently does not support")
         matplotlib.rcdefaults()
@@ -121,10 +121,10 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 
     families = [BASE]
     path = font_manager.findfont(BASE)
-    wanted -= _having(path, wanted)
+    wanted -= _glyphs(path, wanted)
     if wanted:
         for family, file in _candidates(_region(wanted)):
-            if found := _having(file, wanted):
+            if found := _glyphs(file, wanted):
                 families.append(family)
                 wanted -= found
             if not wanted:
@@ -168,7 +168,7 @@ def _candidates(region: str) -> list[tuple[str, str]]:
     return list(dict.fromkeys((e.name, e.fname) for e in sorted(upright, key=order)))
 
 
-def _having(file: str, wanted: set[str]) -> set[str]:
+def _glyphs(file: str, wanted: set[str]) -> set[str]:
     """Which of the wanted characters a font has; none of a font that cannot be read."""
     from matplotlib import font_manager
 

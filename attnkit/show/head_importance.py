@@ -6,19 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from rich.color import Color
 from rich.console import Console, ConsoleOptions
 from rich.segment import Segment, Segments
-from rich.style import Style
 
 from attnkit.analysis.maps import Kind
 from attnkit.show import colour
+from attnkit.show.attention_matrix import NAMES
 from attnkit.show.colour_scale import limits, scaled
-from attnkit.show.figure import Picture, plain, rendered, require
+from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.heatmap import text
-from attnkit.show.map_figure import Panel, PanelBlock, Sheet
-from attnkit.show.map_view import NAMES
-from attnkit.show.terminal_paint import Paint
+from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
+from attnkit.show.terminal_colours import Depth, colour_depth, text_on
 from attnkit.text import safe_text
 
 Matrix = Float[NDArray[np.float64], "L H"]
@@ -51,19 +49,19 @@ class HeadGrids:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[Segment | Segments | object]:
-        paint = Paint.of(console, options, "difference")
         bounds = limits([grid.losses for grid in self.grids], signed=True)
         for grid in self.grids:
             yield text(f"{NAMES[grid.kind]}: {self.what}", "bold", options.ascii_only)
-            yield Segments(_lines(grid, bounds, paint, options.max_width))
+            yield Segments(_lines(grid, bounds, colour_depth(console), options.max_width))
 
 
 def _lines(
-    grid: HeadGrid, bounds: tuple[float, float], paint: Paint, width: int
+    grid: HeadGrid, bounds: tuple[float, float], depth: Depth, width: int
 ) -> Iterator[Segment]:
     """Layers down and heads across, in blocks of heads where the screen is too narrow."""
     shown = [[number(loss) for loss in row] for row in grid.losses.tolist()]
     shares = scaled(grid.losses.astype(np.float32), signed=True, bounds=bounds).values
+    colours = colour.colours(shares, "difference")
     margin = max(len(f"layer {layer}") for layer in grid.layers)
     heads = [f"head {head}" for head in grid.heads]
     cell = max(len(word) for word in (*heads, *(word for row in shown for word in row))) + 1
@@ -72,27 +70,11 @@ def _lines(
         block = slice(first, first + fit)
         yield Segment(" " * margin + "".join(f"{head:>{cell}}" for head in heads[block]))
         yield Segment.line()
-        for layer, words, values in zip(grid.layers, shown, shares, strict=True):
+        for layer, words, rgb in zip(grid.layers, shown, colours, strict=True):
             yield Segment(f"{f'layer {layer}':>{margin}}")
-            for word, value in zip(words[block], values[block].tolist(), strict=True):
-                yield Segment(f"{word:>{cell}}", _style(value, paint))
+            for word, back in zip(words[block], rgb[block], strict=True):
+                yield Segment(f"{word:>{cell}}", text_on(back, depth))
             yield Segment.line()
-
-
-def _style(value: float, paint: Paint) -> Style | None:
-    """The colour behind a share, and black or white on it; None without colours."""
-    if paint.depth == "none":
-        return None
-    step = int(colour.steps(np.array(value)))
-    rgb = colour.table("difference")[step]
-    if paint.depth == "256":
-        code = int(colour.xterm_table("difference")[step])
-        rgb = colour.xterm_colours()[code - 16]
-        back = Color.from_ansi(code)
-    else:
-        back = Color.from_rgb(*map(int, rgb))
-    light = float(colour.lab(rgb)[0]) > 55
-    return Style(color=Color.from_rgb(*((0, 0, 0) if light else (255, 255, 255))), bgcolor=back)
 
 
 def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format: str) -> Picture:
@@ -116,7 +98,7 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
         )
         for place, grid in enumerate(grids)
     ]
-    with plain(words for block in blocks for words in block.texts()) as missing:
-        sheet = Sheet(blocks, "linear")
-        data = rendered(sheet.figure(), format, f"{title}: {what}")
-    return Picture(data, (*missing, *sheet.warnings))
+    with matplotlib_defaults(words for block in blocks for words in block.texts()) as missing:
+        figure = MapFigure(blocks, "linear")
+        data = rendered(figure.draw(), format, f"{title}: {what}")
+    return Picture(data, (*missing, *figure.warnings))

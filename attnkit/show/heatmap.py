@@ -2,91 +2,78 @@
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment, Segments
-from rich.style import Style
 from rich.text import Text
 
+from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.colour import Palette
-from attnkit.show.colour_bar import bar, caption
 from attnkit.show.colour_scale import Scale, Scaled, pooled, scaled
 from attnkit.show.digits import digits
-from attnkit.show.map_view import View
-from attnkit.show.terminal_paint import Paint
+from attnkit.show.terminal_colours import DIM, TerminalColours
 from attnkit.show.token_labels import aligned, labels_of, upright
 from attnkit.text import safe_text
-
-Wide = Literal["auto", "pool", "page"]
-"""What happens to a map wider than the screen: cells stand for several weights (pool), or blocks
-of columns go below each other (page); auto: up to three blocks, else pooled."""
-WIDES: tuple[Wide, ...] = ("auto", "pool", "page")
 
 _MOST_LABELLED = 64  # rows that get a line and a label each
 _MOST_LINES = 100  # lines that a longer map takes
 _MOST_BLOCKS = 3
 _HIGHEST_LABEL = 12  # characters of a column's label
 _MOST_KEYS_LISTED = 100
-_DIM = Style(dim=True)
 
 
 class Heatmap:
     """A rich renderable of one matrix [T, S]: title, labels, cells, colour bar, notes.
 
     It is never wider than the screen and says what it did to fit.  Each query is a row with its
-    label and each key a column, as squares of two cells where they fit; long maps are drawn as
-    half blocks, two rows a line.  The console decides between 24-bit colour, 256 colours and
-    shades; `plain` shows hundredths as digits on any console.
+    label and each key a column, as squares of two cells where they fit; a wider map is up to three
+    blocks of columns below each other, or pooled; long maps are drawn as half blocks, two rows a
+    line.  The console decides between 24-bit colour, 256 colours and shades; `plain` shows
+    hundredths as digits on any console.
     """
 
     def __init__(
         self,
-        view: View,
+        matrix: AttentionMatrix,
         *,
         scale: Scale = "linear",
         palette: Palette = "cividis",
-        wide: Wide = "auto",
         bounds: tuple[float, float] | None = None,
         plain: bool = False,
     ) -> None:
         """
         Args:
-            view: what is drawn.
+            matrix: what is drawn.
             scale: from weights to colours.
-            palette: colours of weights; signed views are always drawn with the diverging ones.
-            wide: what happens to a map wider than the screen.
+            palette: colours of weights; differences are always drawn with the diverging ones.
             bounds: range of the colour bar, where several maps share one; default: of this map.
             plain: digits for screen readers and grep: all weights, no colours, no pooling.
         """
-        self.view = view
-        self.scale = scale
-        self.palette: Palette = "difference" if view.signed else palette
-        self.wide = wide
-        self.bounds = bounds
-        self.plain = plain
+        self.matrix, self.scale, self.bounds, self.plain = matrix, scale, bounds, plain
+        self.palette: Palette = "difference" if matrix.signed else palette
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        view = self.view
-        ascii_only = options.ascii_only
-        if view.title:
-            yield text(view.title, "" if self.plain else "bold", ascii_only)
-        if not view.matrix.size:
+        matrix, ascii_only = self.matrix, options.ascii_only
+        if matrix.title:
+            yield text(matrix.title, "" if self.plain else "bold", ascii_only)
+        if not matrix.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
         elif self.plain:
-            yield from digits(view, options.max_width, ascii_only)
+            yield from digits(matrix, options.max_width, ascii_only)
         else:
-            shown = scaled(view.matrix, self.scale, signed=view.signed, bounds=self.bounds)
-            paint = Paint.of(console, options, self.palette)
-            drawing = _Drawing(view, shown, paint, options.max_width, self.wide)
+            shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
+            colours = TerminalColours.of(console, options, self.palette)
+            drawing = _Drawing(matrix, shares, colours, options.max_width)
             yield Segments(drawing.lines())
-            yield Segments(bar(shown, paint, options.max_width))
-            parts = (caption(shown, paint.coloured), axes(view), *drawing.notes(), *shown.notes)
+            yield Segments(colours.bar(shares, options.max_width))
+            notes = (*drawing.notes(), *shares.notes)
+            parts = (colours.caption(shares), matrix.axes_text, *notes)
             yield text("; ".join(parts), "dim", ascii_only)
-        for note in view.notes:
+        for note in matrix.notes:
             yield text(note, "" if self.plain else "dim", ascii_only)
 
 
@@ -96,11 +83,6 @@ def text(content: str, style: str, ascii_only: bool) -> Text:
     if ascii_only:
         line = line.encode("ascii", "backslashreplace").decode("ascii")
     return Text(line, style=style, overflow="fold")
-
-
-def axes(view: View) -> str:
-    """What rows and columns are."""
-    return f"rows: {view.axes[0]}, columns: {view.axes[1]}"
 
 
 class Layout(NamedTuple):
@@ -120,25 +102,24 @@ class Layout(NamedTuple):
     """Drawn columns side by side."""
 
 
-def layout(sizes: tuple[int, int], label: int, width: int, halves: bool, wide: Wide) -> Layout:
+def layout(sizes: tuple[int, int], label: int, width: int, half_blocks: bool) -> Layout:
     """The first of these that fits: squares, narrow cells, blocks of columns, pooled cells.
 
     Args:
         sizes: queries and keys.
         label: cells that the row labels would like.
         width: cells of the screen.
-        halves: whether half blocks can be drawn.
-        wide: as in `Heatmap`.
+        half_blocks: whether half blocks can be drawn.
     """
     queries, keys = sizes
     label = max(1, min(label, width // 4 if width > 40 else width // 3))
     room = max(2, width - label - 1)
-    if queries <= _MOST_LABELLED or wide == "page":
+    if queries <= _MOST_LABELLED:
         for cell in (2, 1):
             if keys * cell <= room:
                 return Layout(label, cell, block=keys)
         blocks = {cell: ceil(keys / (room // cell)) for cell in (2, 1)}
-        if wide == "page" or (wide == "auto" and blocks[1] <= _MOST_BLOCKS):
+        if blocks[1] <= _MOST_BLOCKS:
             cell = 2 if blocks[2] < _MOST_BLOCKS else 1
             return Layout(label, cell, block=ceil(keys / blocks[cell]))
     columns = ceil(keys / room)
@@ -146,32 +127,29 @@ def layout(sizes: tuple[int, int], label: int, width: int, halves: bool, wide: W
     if queries <= _MOST_LABELLED:
         return Layout(label, 1, 1, columns, block=block)
     rows = max(columns, ceil(queries / (2 * _MOST_LINES)))
-    if halves:
-        return Layout(label, 1, rows, columns, True, block)
     # A character is about twice as high as it is wide.
-    return Layout(label, 1, 2 * rows, columns, block=block)
+    return Layout(label, 1, rows if half_blocks else 2 * rows, columns, half_blocks, block)
 
 
 class _Drawing:
     """The lines of a map between its title and its colour bar."""
 
-    def __init__(self, view: View, shown: Scaled, paint: Paint, width: int, wide: Wide) -> None:
-        self.paint = paint
-        self.width = width
-        self.names = labels_of(view.queries, paint.ascii_only)
-        self.keys = labels_of(view.keys, paint.ascii_only)
-        self.same = view.queries == view.keys
+    def __init__(
+        self, matrix: AttentionMatrix, shares: Scaled, colours: TerminalColours, width: int
+    ) -> None:
+        self.colours, self.width, self.signed = colours, width, shares.signed
+        self.names = labels_of(matrix.queries, colours.ascii_only)
+        self.keys = labels_of(matrix.keys, colours.ascii_only)
+        self.same = matrix.queries == matrix.keys
         widest = max(map(cell_len, self.names))
         sizes = len(self.names), len(self.keys)
-        digits = len(str(sizes[0] - 1)) + 1
-        first = layout(sizes, widest, width, paint.halves, wide)
-        self.upright = first.cell == 2 and upright(self.keys, 2, _HIGHEST_LABEL) is not None
-        if self.upright:
-            self.layout = first
-        else:
-            self.layout = layout(sizes, widest + digits, width, paint.halves, wide)
-        self.values = pooled(shown.values, self.layout.rows, self.layout.columns, shown.middle)
-        self.signed = shown.signed
+        number = len(str(sizes[0] - 1)) + 1
+        self.layout = layout(sizes, widest, width, colours.half_blocks)
+        fits = upright(self.keys, 2, _HIGHEST_LABEL) is not None
+        self.upright = self.layout.cell == 2 and fits
+        if not self.upright:
+            self.layout = layout(sizes, widest + number, width, colours.half_blocks)
+        self.values = pooled(shares.values, self.layout.rows, self.layout.columns, shares.middle)
 
     def lines(self) -> Iterator[Segment]:
         """Blocks of columns below each other, each with its head; then what the numbers mean."""
@@ -179,7 +157,7 @@ class _Drawing:
         for first in range(0, self.values.shape[1], block):
             last = min(first + block, self.values.shape[1])
             if block < self.values.shape[1]:
-                yield Segment(f"keys {first} to {last - 1} of {len(self.keys)}"[: self.width], _DIM)
+                yield Segment(f"keys {first} to {last - 1} of {len(self.keys)}"[: self.width], DIM)
                 yield Segment.line()
             yield from self._head(first, last)
             yield from self._rows(first, last)
@@ -202,40 +180,36 @@ class _Drawing:
     def _head(self, first: int, last: int) -> Iterator[Segment]:
         """The columns' labels, or their numbers."""
         cell, columns = self.layout.cell, self.layout.columns
-        margin = " " * (self.layout.label + 1)
         if self.upright:
             lines = upright(self.keys[first:last], cell, _HIGHEST_LABEL) or []
         else:
             lines = ruler([place * columns for place in range(first, last)], cell)
         for line in lines:
-            yield Segment((margin + line).rstrip())
+            yield Segment((" " * (self.layout.label + 1) + line).rstrip())
             yield Segment.line()
 
     def _rows(self, first: int, last: int) -> Iterator[Segment]:
         """Label and cells of each line."""
-        shape = self.layout
-        step = 2 if shape.half else 1
-        for row in range(0, len(self.values), step):
+        shape, values = self.layout, self.values[:, first:last]
+        for row in range(0, len(values), 2 if shape.half else 1):
             yield Segment(self._label(row * shape.rows))
-            upper = self.values[row, first:last]
             if shape.half:
-                below = row + 1 < len(self.values)
-                lower = self.values[row + 1, first:last] if below else None
-                yield from self.paint.half_cells(upper, lower, shape.cell)
+                lower = values[row + 1] if row + 1 < len(values) else None
+                yield from self.colours.half_cells(values[row], lower)
             else:
-                yield from self.paint.cells(upper, shape.cell)
+                yield from self.colours.cells(values[row], shape.cell)
             yield Segment.line()
 
     def _label(self, query: int) -> str:
         """The label column of a line, with the query's number where columns have numbers."""
         name, width = self.names[query], self.layout.label
         if self.upright:
-            return aligned(name, width, self.paint.ascii_only) + " "
-        digits = len(str(len(self.names) - 1))
-        if width < digits + 2:
+            return aligned(name, width, self.colours.ascii_only) + " "
+        number = len(str(len(self.names) - 1))
+        if width < number + 2:
             return f"{query:>{width}}"[:width] + " "
-        rest = aligned(name, width - digits - 1, self.paint.ascii_only)
-        return f"{query:>{digits}} {rest} "
+        rest = aligned(name, width - number - 1, self.colours.ascii_only)
+        return f"{query:>{number}} {rest} "
 
 
 def ruler(numbers: Sequence[int], cell: int) -> list[str]:

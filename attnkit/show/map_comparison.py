@@ -11,10 +11,10 @@ from rich.text import Text
 
 from attnkit.analysis.maps import Capture, Kind
 from attnkit.errors import UsageError
+from attnkit.show.attention_matrix import NAMES, AttentionMatrix, axes_difference, matrix_of
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, limits
-from attnkit.show.heatmap import Heatmap, Wide, layout, text
-from attnkit.show.map_view import NAMES, View, difference, different, view
+from attnkit.show.heatmap import Heatmap, layout, text
 from attnkit.show.token_labels import labels_of
 
 _GAP = 3
@@ -22,7 +22,7 @@ _NARROWEST = 36  # cells in which a title and a colour bar still read well
 
 
 class MapComparison:
-    """A rich renderable of the same kind, layer and head of several captures.
+    """A rich renderable of maps of one kind of several captures: the mean over layers and heads.
 
     Each with its model and output, weights with one colour scale; then the difference of every
     other one to the first where their tokens are the same, or else a sentence why there is none.
@@ -33,24 +33,19 @@ class MapComparison:
         self,
         captures: Sequence[Capture],
         kind: Kind,
-        layer: int | None = None,
-        head: int | None = None,
         *,
         scale: Scale = "linear",
         palette: Palette = "cividis",
-        wide: Wide = "auto",
         plain: bool = False,
     ) -> None:
         """
         Args:
             captures: of one text; the first is what the others are compared with.
             kind: which of their maps.
-            layer: its number; None: the mean over all that the maps have.
-            head: its number; None: the mean over all that the maps have.
-            scale, palette, wide, plain: as in `Heatmap`.
+            scale, palette, plain: as in `Heatmap`.
 
         Raises:
-            UsageError: a capture has no maps of this kind, layer or head.
+            UsageError: a capture has no maps of this kind.
         """
         for capture in captures:
             if kind not in capture.maps:
@@ -59,30 +54,30 @@ class MapComparison:
                     f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}"
                 )
         self.captures = captures
-        self.views = [view(capture.maps[kind], layer, head) for capture in captures]
+        self.matrices = [matrix_of(capture.maps[kind]) for capture in captures]
         self.scale: Scale = scale
         self.palette: Palette = palette
-        self.wide: Wide = wide
         self.plain = plain
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
         ascii_only = options.ascii_only
-        bounds = limits([one.matrix for one in self.views])
+        bounds = limits([one.weights for one in self.matrices])
         parts = [
-            _ComparedMap(tuple(self._heading(capture, one, ascii_only)), self._heatmap(one, bounds))
-            for capture, one in zip(self.captures, self.views, strict=True)
+            _ComparedMap(
+                tuple(self._heading(capture, one.title, ascii_only)), self._heatmap(one, bounds)
+            )
+            for capture, one in zip(self.captures, self.matrices, strict=True)
         ]
-        apart = list(self._differences(ascii_only))
-        parts += sorted(apart, key=lambda part: part.body is None)
+        parts += sorted(self._differences(ascii_only), key=lambda part: part.body is None)
         drawn = sum(part.body is not None for part in parts)
         for columns in dict.fromkeys((drawn, len(self.captures))):
             share = (options.max_width - _GAP * (columns - 1)) // columns
             if (
                 columns > 1
                 and not self.plain
-                and all(_fits(one, share, ascii_only) for one in self.views)
+                and all(_fits(one, share, ascii_only) for one in self.matrices)
             ):
                 yield _beside(parts[:columns], share)
                 parts = parts[columns:]
@@ -90,31 +85,31 @@ class MapComparison:
         for part in parts:
             yield Group(*part.head, *([part.body] if part.body else []))
 
-    def _heatmap(self, shown: View, bounds: tuple[float, float] | None) -> Heatmap:
+    def _heatmap(self, shown: AttentionMatrix, bounds: tuple[float, float] | None) -> Heatmap:
         """A map whose title stands elsewhere."""
         return Heatmap(
-            replace(shown, title=""), scale=self.scale, palette=self.palette, wide=self.wide,
-            bounds=bounds, plain=self.plain,
+            replace(shown, title=""), scale=self.scale, palette=self.palette, bounds=bounds,
+            plain=self.plain,
         )  # fmt: skip
 
-    def _heading(self, capture: Capture, shown: View, ascii_only: bool) -> Iterator[Text]:
+    def _heading(self, capture: Capture, title: str, ascii_only: bool) -> Iterator[Text]:
         """The model, what it wrote, and what is shown."""
         yield self._bold(capture.model, ascii_only)
         if capture.output:
             yield text(f"output ({capture.how}): {capture.output}", "", ascii_only)
-        yield self._bold(shown.title, ascii_only)
+        yield self._bold(title, ascii_only)
 
     def _differences(self, ascii_only: bool) -> Iterator["_ComparedMap"]:
         """Each other one minus the first, or why there is none."""
         name = self.captures[0].model
-        for capture, shown in zip(self.captures[1:], self.views[1:], strict=True):
-            if reason := different(self.views[0], shown):
-                said = f"no difference of {capture.model} and {name}: {reason}"
-                yield _ComparedMap((text(said, "", ascii_only),))
+        for capture, shown in zip(self.captures[1:], self.matrices[1:], strict=True):
+            if reason := axes_difference(self.matrices[0], shown):
+                note = f"no difference of {capture.model} and {name}: {reason}"
+                yield _ComparedMap((text(note, "", ascii_only),))
             else:
-                apart = difference(self.views[0], shown)
                 title = self._bold(f"{capture.model} minus {name}", ascii_only)
-                yield _ComparedMap((title,), self._heatmap(apart, None))
+                difference = shown.minus(self.matrices[0])
+                yield _ComparedMap((title,), self._heatmap(difference, None))
 
     def _bold(self, content: str, ascii_only: bool) -> Text:
         return text(content, "" if self.plain else "bold", ascii_only)
@@ -137,11 +132,11 @@ def _beside(parts: Sequence[_ComparedMap], width: int) -> Table:
     return grid
 
 
-def _fits(shown: View, width: int, ascii_only: bool) -> bool:
+def _fits(shown: AttentionMatrix, width: int, ascii_only: bool) -> bool:
     """Whether the map is drawn as squares in so many cells."""
-    sizes = shown.matrix.shape
+    sizes = shown.weights.shape
     if width < _NARROWEST or 0 in sizes:
         return False
     label = max(map(cell_len, labels_of(shown.queries, ascii_only)))
-    found = layout((sizes[0], sizes[1]), label, width, True, "auto")
-    return found.cell == 2 and found.block == sizes[1]
+    shape = layout((sizes[0], sizes[1]), label, width, True)
+    return shape.cell == 2 and shape.block == sizes[1]

@@ -22,20 +22,17 @@ if TYPE_CHECKING:
 Matrix = Float[NDArray[np.float32], "T S"]
 
 TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
-"""Sizes of type in points; labels that would be smaller than the last are left out."""
+"""Font sizes in points; labels that would be smaller than the last are left out."""
 LINE = TYPE * 1.35 / 72
 """Inches of a line of text."""
-PAGE = 7.0
-"""Inches: a map in full is at most so wide and high."""
-SHEET = 11.0
-"""Inches: small multiples side by side are at most about so wide."""
+LONGEST_MAP, LONGEST_ROW = 7.0, 11.0
+"""Inches: a map in full, and a row of small multiples, are at most about so long."""
 CELL = (0.24, 0.5)
 """Inches of a cell: at most the first, in a map of few cells the second."""
 PANEL = (0.8, 2.2)
 """Least and largest inches of the longer side of a small multiple."""
-NUMBERED = 0.42
-"""Inches of a cell with a number in it."""
-SLIVER = 0.12
+NUMBERED_CELL = 0.42
+NARROWEST_MAP = 0.12
 """Inches: no map is thinner, however few rows it has."""
 GAP, PAD = 0.3, 0.08
 """Inches between blocks, and between a thing and its label."""
@@ -86,13 +83,13 @@ class PanelBlock:
         yield from (panel.title for row in self.rows for panel in row)
 
 
-class PanelSizes(NamedTuple):
-    """Sizes in a block, in inches; type in points."""
+class PanelSize(NamedTuple):
+    """Sizes in a block, in inches; font size in points."""
 
     width: float
     height: float
-    type: float
-    """Of the tokens' labels; 0: none."""
+    font: float
+    """Font size of the tokens' labels; 0: none."""
     stride: int
     """Each how many tokens have a label."""
     left: float
@@ -103,11 +100,12 @@ class PanelSizes(NamedTuple):
     """Angle of the labels of the keys in degrees."""
 
 
-class Sheet:
+class MapFigure:
     """Blocks on one figure, with one colour scale for weights and one for differences.
 
-    The figure measures one inch by one inch, so that its coordinates are inches; what is drawn
-    reaches beyond it, to the right and downwards, and saving trims to what is there.
+    Every panel has its size in inches, so the figure measures one inch by one inch: what is drawn
+    reaches beyond it, to the right and downwards, and saving trims to what is there.  (A layout by
+    constraints takes five times as long for many heads.)
     """
 
     def __init__(
@@ -117,78 +115,78 @@ class Sheet:
         self.blocks, self.scale = blocks, scale
         self.palette: Palette = palette
         self.warnings: list[str] = []
-        self.across = all(block.single for block in blocks)
+        self.side_by_side = all(block.single for block in blocks)
 
-    def figure(self) -> "Figure":
-        """Draw everything."""
+    def draw(self) -> "Figure":
+        """All blocks."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(1, 1), dpi=RESOLUTION)
-        places = [self._place(block) for block in self.blocks]
+        sizes = [self._size(block) for block in self.blocks]
         lines = [1 + block.title.count("\n") for block in self.blocks]
-        if self.across:
+        if self.side_by_side:
             # maps that stand side by side begin at one height
-            places = [place._replace(top=max(p.top for p in places)) for place in places]
+            sizes = [size._replace(top=max(p.top for p in sizes)) for size in sizes]
             lines = [max(lines)] * len(lines)
         x, y = 0.0, 0.0
-        for number, (block, place) in enumerate(zip(self.blocks, places, strict=True)):
+        for number, (block, size) in enumerate(zip(self.blocks, sizes, strict=True)):
             self._text(figure, x, y, block.title, va="top", linespacing=1.3)
-            right, top, bottom = self._block(figure, block, place, x, y - lines[number] * LINE)
+            right, top, bottom = self._block(figure, block, size, x, y - lines[number] * LINE)
             after = self.blocks[number + 1 : number + 2]
-            if not self.across or not after or after[0].signed != block.signed:
+            if not self.side_by_side or not after or after[0].signed != block.signed:
                 self._bar(figure, block, right + 2 * PAD, top, top - bottom)
                 right += 2 * PAD + BAR[0] + 4 * LINE
             title = x + max(self._width(line) for line in block.title.split("\n"))
             below = bottom - GAP - LINE * (not block.single)
-            x, y = (max(right, title) + GAP, y) if self.across else (x, below)
+            x, y = (max(right, title) + GAP, y) if self.side_by_side else (x, below)
         return figure
 
     def _block(
-        self, figure: "Figure", block: PanelBlock, place: PanelSizes, x: float, y: float
+        self, figure: "Figure", block: PanelBlock, size: PanelSize, x: float, y: float
     ) -> tuple[float, float, float]:
         """Draw the panels of a block below and right of a corner; right, upper and lower edge."""
         margin = max((self._width(n) for name in block.row_names for n in name.split("\n")),
                      default=-PAD) + PAD  # fmt: skip
         head = 0.0 if block.single else LINE + PAD / 2
-        left, top = x + margin + place.left, y - head - place.top - PAD
+        left, top = x + margin + size.left, y - head - size.top - PAD
         upper = top
         for number, row in enumerate(block.rows):
             for column, panel in enumerate(row):
-                start = left + column * (place.width + PAD)
-                where = (start, upper - place.height, place.width, place.height)
-                self._panel(figure, block, panel, place, where, (column == 0, number == 0))
+                start = left + column * (size.width + PAD)
+                where = (start, upper - size.height, size.width, size.height)
+                self._panel(figure, block, panel, size, where, (column == 0, number == 0))
                 names = block.column_names if number == 0 else ()
-                lift = PAD / 2 + place.top * (number == 0)
+                lift = PAD / 2 + size.top * (number == 0)
                 title = panel.title or (names[column] if names else "")
-                self._text(figure, start + place.width / 2, upper + lift, title, ha="center")
+                self._text(figure, start + size.width / 2, upper + lift, title, ha="center")
             if block.row_names:
-                self._text(figure, x + margin - PAD, upper - place.height / 2,
+                self._text(figure, x + margin - PAD, upper - size.height / 2,
                            block.row_names[number], ha="right", va="center")  # fmt: skip
-            upper -= place.height + PAD + head * bool(row[0].title)
+            upper -= size.height + PAD + head * bool(row[0].title)
         bottom = upper + PAD + head * bool(block.rows[0][0].title)
         if not block.single:
             note = f"each map: {block.names[0]} downwards, {block.names[1]} to the right"
             self._text(figure, left, bottom - PAD, note, va="top", fontsize=SMALL)
-        return left + len(block.rows[0]) * (place.width + PAD) - PAD, top, bottom
+        return left + len(block.rows[0]) * (size.width + PAD) - PAD, top, bottom
 
-    def _place(self, block: PanelBlock) -> PanelSizes:
+    def _size(self, block: PanelBlock) -> PanelSize:
         """How large the panels of a block are, and what their labels need."""
         most = max(len(block.queries), len(block.keys), 1)
         if block.numbers:
-            cell = NUMBERED
+            cell = NUMBERED_CELL
         elif block.single:
-            cell = min(max(CELL[0], min(CELL[1], 1.2 / most)), PAGE / most)
+            cell = min(max(CELL[0], min(CELL[1], 1.2 / most)), LONGEST_MAP / most)
         else:
             columns = len(block.rows[0])
-            cell = min(max(SHEET / columns - PAD, PANEL[0]), PANEL[1]) / most
+            cell = min(max(LONGEST_ROW / columns - PAD, PANEL[0]), PANEL[1]) / most
         width, height = (
-            max(cell * max(len(side), 1), SLIVER) for side in (block.keys, block.queries)
+            max(cell * max(len(side), 1), NARROWEST_MAP) for side in (block.keys, block.queries)
         )
         fits = cell * 72 * 0.8
         size, stride = min(TYPE, fits), 1
         if fits < SMALLEST:
             if not block.single:
-                return PanelSizes(width, height, 0.0, 1, 0.0, 0.0, 0)
+                return PanelSize(width, height, 0.0, 1, 0.0, 0.0, 0)
             size, stride = SMALLEST, math.ceil(SMALLEST / fits)
         longest = [max((self._width(t, size) for t in side[::stride]), default=0.0)
                    for side in (block.queries, block.keys)]  # fmt: skip
@@ -196,51 +194,50 @@ class Sheet:
         slant = 0 if longest[1] < 0.95 * room else 45 if room * 72 > 1.7 * size else 90
         rise = max(math.sin(math.radians(slant)) * longest[1], size / 72)
         named = LINE * block.single
-        return PanelSizes(width, height, size, stride, longest[0] + PAD + named,
+        return PanelSize(width, height, size, stride, longest[0] + PAD + named,
                      rise + PAD + named, slant)  # fmt: skip
 
-    def _drawn(self, block: PanelBlock, panel: Panel, place: PanelSizes) -> Matrix:
+    def _shares(self, block: PanelBlock, panel: Panel, size: PanelSize) -> Matrix:
         """Values from 0 to 1; a map with more cells than its picture has pixels is pooled."""
-        scaled = self._scaled(panel.values, block.signed)
-        sides = ((len(block.queries), place.height), (len(block.keys), place.width))
+        shares = self._scaled(panel.values, block.signed)
+        sides = ((len(block.queries), size.height), (len(block.keys), size.width))
         down, across = (max(1, math.ceil(n / (inches * RESOLUTION))) for n, inches in sides)
         if down * across > 1:
-            told = (
+            self._warn(
                 f"maps of {len(block.queries)} x {len(block.keys)} tokens have more cells than "
                 f"their pictures have pixels: each shows the largest of {down} x {across}"
             )
-            self.warnings += [told] if told not in self.warnings else []
-        return pooled(scaled.values, down, across, scaled.middle)
+        return pooled(shares.values, down, across, shares.middle)
 
     def _panel(
         self,
         figure: "Figure",
         block: PanelBlock,
         panel: Panel,
-        place: PanelSizes,
+        size: PanelSize,
         where: tuple[float, float, float, float],
         outer: tuple[bool, bool],
     ) -> None:
         """One map; `outer` says whether it is the first of its row and of its column."""
         axes = figure.add_axes(where)
-        values = self._drawn(block, panel, place)
+        values = self._shares(block, panel, size)
         # the extent counts tokens, whatever was merged
         extent = (-0.5, len(block.keys) - 0.5, len(block.queries) - 0.5, -0.5)
         axes.imshow(values, cmap=self._colours(block.signed), vmin=0, vmax=1, aspect="auto",
                     extent=extent, interpolation="nearest")  # fmt: skip
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
-        axes.tick_params(length=2 if place.stride > 1 else 0, pad=2)
+        axes.tick_params(length=2 if size.stride > 1 else 0, pad=2)
         for axis, labels, shown in (
             (axes.yaxis, block.queries, outer[0]),
             (axes.xaxis, block.keys, outer[1]),
         ):
-            ticks = list(range(0, len(labels), place.stride)) if shown and place.type else []
-            axis.set_ticks(ticks, [labels[tick] for tick in ticks], fontsize=place.type or TYPE)
+            ticks = list(range(0, len(labels), size.stride)) if shown and size.font else []
+            axis.set_ticks(ticks, [labels[tick] for tick in ticks], fontsize=size.font or TYPE)
         for label in axes.get_xticklabels():
-            label.set(rotation=place.slant, rotation_mode="anchor", va="bottom",
-                      ha="center" if place.slant == 0 else "left")  # fmt: skip
-            if place.slant == 90:
+            label.set(rotation=size.slant, rotation_mode="anchor", va="bottom",
+                      ha="center" if size.slant == 0 else "left")  # fmt: skip
+            if size.slant == 90:
                 label.set(va="center")
         if block.numbers:
             for (row, column), value in np.ndenumerate(panel.values):
@@ -262,9 +259,7 @@ class Sheet:
         height = min(max(height, 6 * LINE), BAR[1])
         axes = figure.add_axes((x, top - height, BAR[0], height))
         ends = self._scaled(np.zeros((1, 1), np.float32), signed)
-        norm: Normalize = Normalize(ends.low, ends.high)
-        if ends.scale == "log":
-            norm = LogNorm(ends.low, ends.high)
+        norm = (LogNorm if ends.scale == "log" else Normalize)(ends.low, ends.high)
         bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes, format=_number)
         what = "difference of weights" if signed else "attention weight"
         bar.set_label((block.meaning or what) + MEANING[ends.scale], fontsize=SMALL)
@@ -282,11 +277,16 @@ class Sheet:
         }  # fmt: skip
 
     def _scaled(self, values: Matrix, signed: bool) -> Scaled:
-        """Values as shares of the colours; what a reader must know is kept."""
+        """Values as shares of the colours."""
         scale = "linear" if signed else self.scale
-        found = scaled(values, scale, signed=signed, bounds=self._bounds[signed])
-        self.warnings += [note for note in found.notes if note not in self.warnings]
-        return found
+        shares = scaled(values, scale, signed=signed, bounds=self._bounds[signed])
+        for note in shares.notes:
+            self._warn(note)
+        return shares
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self.warnings:
+            self.warnings.append(warning)
 
     def _colours(self, signed: bool) -> "ListedColormap":
         from matplotlib.colors import ListedColormap
@@ -294,11 +294,11 @@ class Sheet:
         return ListedColormap(colour.table("difference" if signed else self.palette) / 255)
 
     def _text(self, figure: "Figure", x: float, y: float, text: str, **style: Any) -> None:
-        kept: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style
-        figure.text(x, y, text, **kept)
+        options: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style
+        figure.text(x, y, text, **options)
 
     @cached_property
-    def _pen(self) -> Any:
+    def _renderer(self) -> Any:
         from matplotlib.backends.backend_agg import RendererAgg
 
         return RendererAgg(8, 8, 72)  # type: ignore[no-untyped-call]
@@ -307,7 +307,9 @@ class Sheet:
         """Inches of a line of text."""
         from matplotlib.font_manager import FontProperties
 
-        width = self._pen.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
+        width = self._renderer.get_text_width_height_descent(
+            text, FontProperties(size=size), False
+        )[0]
         return float(width) / 72
 
 

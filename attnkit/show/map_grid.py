@@ -5,26 +5,22 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment, Segments
-from rich.style import Style
 
 from attnkit.analysis.maps import AttentionMaps
+from attnkit.show.attention_matrix import AXES, NAMES, matrix_of, mechanisms, notes
 from attnkit.show.colour import Palette
-from attnkit.show.colour_bar import bar, caption
 from attnkit.show.colour_scale import Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, text
-from attnkit.show.map_view import AXES, NAMES, mechanisms, notes, view
-from attnkit.show.terminal_paint import Paint
+from attnkit.show.terminal_colours import DIM, TerminalColours
 from attnkit.show.token_labels import aligned
 
 _WIDEST, _HIGHEST = 32, 32  # drawn columns and rows of a map
 _NARROWEST = 6
 _ENLARGED = 12  # maps of so few queries and keys are drawn two cells a key
 _BETWEEN = "  "
-_DIM = Style(dim=True)
 
 
 class MapGrid:
@@ -40,9 +36,6 @@ class MapGrid:
         *,
         scale: Scale = "linear",
         palette: Palette = "cividis",
-        bounds: tuple[float, float] | None = None,
-        numbers: Float[NDArray[np.float64], "L H"] | None = None,
-        named: str = "",
         plain: bool = False,
     ) -> None:
         """
@@ -50,18 +43,11 @@ class MapGrid:
             maps: what is drawn.
             scale: from weights to colours.
             palette: the colours.
-            bounds: range of the colour bar; default: of all these maps.
-            numbers: one for each head, shown above it; NaN: none.
-            named: what they are.
             plain: digits for screen readers and grep: every head in full.
         """
-        self.maps = maps
+        self.maps, self.plain = maps, plain
         self.scale: Scale = scale
         self.palette: Palette = palette
-        self.bounds = bounds or limits([maps.weights])
-        self.numbers = numbers
-        self.named = named
-        self.plain = plain
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -70,87 +56,81 @@ class MapGrid:
         if self.plain:
             for layer in maps.layers:
                 for head in maps.heads:
-                    yield Heatmap(view(maps, layer.number, head), plain=True)
+                    yield Heatmap(matrix_of(maps, layer.number, head), plain=True)
             return
         yield text(f"{NAMES[maps.kind]}, all heads: {mechanisms(maps)}", "bold", ascii_only)
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
             return
-        paint = Paint.of(console, options, self.palette)
-        places = _Places.of(maps, options.max_width, paint)
-        scales = [
-            [scaled(weights, self.scale, bounds=self.bounds) for weights in of_layer]
+        colours = TerminalColours.of(console, options, self.palette)
+        layout = _GridLayout.of(maps, options.max_width, colours.half_blocks)
+        bounds = limits([maps.weights])
+        shares = [
+            [scaled(weights, self.scale, bounds=bounds) for weights in of_layer]
             for of_layer in maps.weights
         ]
-        yield Segments(self._lines(scales, paint, places, options.max_width))
-        yield Segments(bar(scales[0][0], paint, options.max_width))
-        told = dict.fromkeys(note for band in scales for one in band for note in one.notes)
-        parts = (caption(scales[0][0]), *self._notes(places), *told)
+        yield Segments(self._lines(shares, colours, layout, options.max_width))
+        yield Segments(colours.bar(shares[0][0], options.max_width))
+        rows, columns = AXES[maps.kind]
+        parts = [
+            colours.caption(shares[0][0]),
+            f"L layer, H head; rows: {rows} (queries), columns: {columns} (keys)",
+        ]
+        if layout.rows * layout.columns > 1:
+            pool = f"{layout.rows} x {layout.columns}"
+            parts.append(f"a cell is the highest of {pool} (queries x keys)")
+        parts += dict.fromkeys(note for band in shares for one in band for note in one.notes)
         yield text("; ".join(parts), "dim", ascii_only)
         for note in notes(maps):
             yield text(note, "dim", ascii_only)
 
-    def _notes(self, places: "_Places") -> Iterator[str]:
-        """What is where, and what was done to fit."""
-        rows, columns = AXES[self.maps.kind]
-        yield f"L layer, H head; rows: {rows} (queries), columns: {columns} (keys)"
-        if self.numbers is not None:
-            yield f"numbers: {self.named}"
-        if places.rows * places.columns > 1:
-            yield f"a cell is the highest of {places.rows} x {places.columns} (queries x keys)"
-
     def _lines(
-        self, scales: list[list[Scaled]], paint: Paint, places: "_Places", width: int
+        self,
+        shares: list[list[Scaled]],
+        colours: TerminalColours,
+        layout: "_GridLayout",
+        width: int,
     ) -> Iterator[Segment]:
         """A band a layer, several beside each other or one folded, as there is room."""
         layers, heads = len(self.maps.layers), len(self.maps.heads)
-        for top in range(0, layers, places.beside):
-            rows = range(top, min(top + places.beside, layers))
-            for first in range(0, heads, places.across):
-                shown = range(first, min(first + places.across, heads))
-                titles = _BETWEEN.join(self._title(row, shown, places) for row in rows)
-                yield Segment(titles.rstrip()[:width], _DIM)
+        for top in range(0, layers, layout.beside):
+            rows = range(top, min(top + layout.beside, layers))
+            for first in range(0, heads, layout.across):
+                shown = range(first, min(first + layout.across, heads))
+                titles = _BETWEEN.join(self._title(row, shown, layout) for row in rows)
+                yield Segment(titles.rstrip()[:width], DIM)
                 yield Segment.line()
                 bands = [
-                    [pooled(scales[row][at].values, places.rows, places.columns) for at in shown]
+                    [pooled(shares[row][at].values, layout.rows, layout.columns) for at in shown]
                     for row in rows
                 ]
-                yield from _cells(bands, paint, places)
+                yield from _cells(bands, colours, layout)
 
-    def _title(self, row: int, shown: range, places: "_Places") -> str:
-        """The line above a band."""
-        name = f"L{self.maps.layers[row].number}"[: places.margin].ljust(places.margin)
-        return name + "".join(f" {self._name(row, at, places.width)}" for at in shown)
-
-    def _name(self, layer: int, head: int, width: int) -> str:
-        """H3, and its number where there is room."""
-        name = f"H{self.maps.heads[head]}"
-        if self.numbers is not None:
-            value = self.numbers[layer, head]
-            number = "-" if np.isnan(value) else f"{value:.2f}"
-            if len(name) + len(number) < width:
-                return name + number.rjust(width - len(name))
-        return aligned(name, width, True, left=True)
+    def _title(self, row: int, shown: range, layout: "_GridLayout") -> str:
+        """The line above a band: L0 H0 H1 ..."""
+        name = f"L{self.maps.layers[row].number}"[: layout.margin].ljust(layout.margin)
+        heads = (f"H{self.maps.heads[at]}" for at in shown)
+        return name + "".join(f" {aligned(head, layout.width, True, left=True)}" for head in heads)
 
 
 def _cells(
-    bands: list[list[NDArray[np.float32]]], paint: Paint, places: "_Places"
+    bands: list[list[NDArray[np.float32]]], colours: TerminalColours, layout: "_GridLayout"
 ) -> Iterator[Segment]:
     """Maps of one or more layers side by side."""
-    for row in range(0, len(bands[0][0]), 2 if places.half else 1):
+    for row in range(0, len(bands[0][0]), 2 if layout.half else 1):
         for number, band in enumerate(bands):
-            yield Segment((_BETWEEN if number else "") + " " * places.margin)
+            yield Segment((_BETWEEN if number else "") + " " * layout.margin)
             for values in band:
                 yield Segment(" ")
-                if places.half:
+                if layout.half:
                     lower = values[row + 1] if row + 1 < len(values) else None
-                    yield from paint.half_cells(values[row], lower)
+                    yield from colours.half_cells(values[row], lower)
                 else:
-                    yield from paint.cells(values[row], places.cell)
+                    yield from colours.cells(values[row], layout.cell)
         yield Segment.line()
 
 
-class _Places(NamedTuple):
+class _GridLayout(NamedTuple):
     """How the maps are laid out."""
 
     margin: int
@@ -172,7 +152,7 @@ class _Places(NamedTuple):
     """Layers side by side."""
 
     @classmethod
-    def of(cls, maps: AttentionMaps, width: int, paint: Paint) -> "_Places":
+    def of(cls, maps: AttentionMaps, width: int, half_blocks: bool) -> "_GridLayout":
         """As many heads side by side as are still seen, all bands alike."""
         queries, keys = maps.weights.shape[2:]
         heads = len(maps.heads)
@@ -182,14 +162,14 @@ class _Places(NamedTuple):
         across = ceil(heads / ceil(heads / max(1, room // (least + 1))))
         share = max(1, room // across - 1)
         columns = ceil(keys / min(share, _WIDEST))
-        rows = max(columns, ceil(queries / _HIGHEST)) * (1 if paint.halves else 2)
+        rows = max(columns, ceil(queries / _HIGHEST)) * (1 if half_blocks else 2)
         rows = rows if queries > 2 else 1
-        found = cls(margin, across, ceil(keys / columns), 1, rows, columns, paint.halves)
-        band = margin + across * (found.width + 1) + len(_BETWEEN)
+        layout = cls(margin, across, ceil(keys / columns), 1, rows, columns, half_blocks)
+        band = margin + across * (layout.width + 1) + len(_BETWEEN)
         beside = (width + len(_BETWEEN)) // band if across == heads else 1
         layers = len(maps.layers)
         if beside > 1 and layers > 1:
-            return found._replace(beside=ceil(layers / ceil(layers / beside)))
+            return layout._replace(beside=ceil(layers / ceil(layers / beside)))
         if max(queries, keys) <= _ENLARGED and 2 * keys <= share:
             return cls(margin, across, 2 * keys, 2, 1, 1, False)
-        return found
+        return layout

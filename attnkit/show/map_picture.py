@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
 from attnkit.errors import UsageError
+from attnkit.show.attention_matrix import AXES, NAMES, STATIC, axes_difference, mechanisms
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale
-from attnkit.show.figure import Picture, plain, rendered, require
-from attnkit.show.map_figure import Panel, PanelBlock, Sheet
-from attnkit.show.map_view import AXES, NAMES, STATIC, different, mechanisms
+from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
+from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
 
@@ -51,24 +51,24 @@ def picture(
     require(format)
     shown = [_maps(capture, kind) for capture in captures]
     blocks = [_block(_title(c, maps), maps, mean) for c, maps in zip(captures, shown, strict=True)]
-    told = []
+    notes = []
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
-        reason = unlike(shown[0], maps)
+        reason = no_difference(shown[0], maps)
         if reason is None:
             title = f"{_line(capture.model)}\nminus {_line(captures[0].model)}"
             blocks.append(_block(title, maps, mean, maps.weights - shown[0].weights))
         else:
-            told.append(f"no difference of {capture.model} and {captures[0].model}: {reason}")
-    with plain(text for block in blocks for text in block.texts()) as missing:
-        sheet = Sheet(blocks, scale, palette)
+            notes.append(f"no difference of {capture.model} and {captures[0].model}: {reason}")
+    with matplotlib_defaults(text for block in blocks for text in block.texts()) as missing:
+        figure = MapFigure(blocks, scale, palette)
         names = ", ".join(capture.model for capture in captures)
-        data = rendered(sheet.figure(), format, f"{NAMES[kind]}: {names}")
-    return Picture(data, (*told, *missing, *sheet.warnings))
+        data = rendered(figure.draw(), format, f"{NAMES[kind]}: {names}")
+    return Picture(data, (*notes, *missing, *figure.warnings))
 
 
-def unlike(one: AttentionMaps, other: AttentionMaps) -> str | None:
+def no_difference(one: AttentionMaps, other: AttentionMaps) -> str | None:
     """Why the difference of two maps has no meaning; None where it has one."""
-    if reason := different(one, other):
+    if reason := axes_difference(one, other):
         return reason
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"
@@ -94,10 +94,10 @@ def _block(
     title: str,
     maps: AttentionMaps,
     mean: bool,
-    apart: Float[NDArray[np.float32], "L H T S"] | None = None,
+    difference: Float[NDArray[np.float32], "L H T S"] | None = None,
 ) -> PanelBlock:
     """Layers down and heads across; a single row or column of many maps is folded."""
-    weights = maps.weights if apart is None else apart
+    weights = maps.weights if difference is None else difference
     heads = [f"head {number}" for number in maps.heads]
     if mean:
         weights = weights.mean(1, keepdims=True, dtype=np.float32)
@@ -129,7 +129,7 @@ def _block(
         AXES[maps.kind],
         () if folded else tuple(layers),
         () if folded else tuple(heads),
-        apart is not None,
+        difference is not None,
     )
 
 

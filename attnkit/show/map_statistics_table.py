@@ -1,14 +1,9 @@
 """Each head's numbers as a table: how spread its weights are, how far and at what it looks."""
 
-from collections.abc import Iterator
-
-from rich.console import Console, ConsoleOptions, RenderableType
-
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import AttentionMaps
-from attnkit.show.map_view import NAMES, mechanisms, notes
-from attnkit.show.table import Cell, Column, Table
-from attnkit.show.table_screen import Screen
+from attnkit.show.attention_matrix import NAMES, mechanisms, notes
+from attnkit.show.table import NONE, Cell, Column, Table
 
 _SPECIAL = "shares are of each query's attention: on the first key, on the last one of the text, "
 _MEANINGS = {
@@ -24,52 +19,42 @@ _MEANINGS = {
 }
 
 
-class StatisticsTable:
-    """A rich renderable of `numbers_table`."""
-
-    def __init__(self, maps: AttentionMaps) -> None:
-        self.table = numbers_table(maps)
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        yield Screen(self.table)
-
-
-def numbers_table(maps: AttentionMaps) -> Table:
+def statistics_table(maps: AttentionMaps) -> Table:
     """A row a head: entropy in bits and as a share of the largest, distance, shares.
 
     What means nothing for a head is "-": the entropy of rows that are no distributions, the
     share of an end token that is not there.  The last column, where any layer has it, is the mean
     total variation (0 to 1) from exact softmax attention.
     """
-    apart = any(layer.distance for layer in maps.layers)
+    approximate = any(layer.distance for layer in maps.layers)
     several = len({layer.mechanism for layer in maps.layers}) > 1
     columns = [Column("layer", "left"), Column("head", "left")]
     if several:
         columns.append(Column("mechanism", "left", priority=1))
-    own = "itself" if maps.kind == "decoder" else "last"
+    last = "itself" if maps.kind == "decoder" else "last"
     columns += [
         Column("entropy bits"), Column("of largest", priority=4), Column("distance", priority=1),
-        Column("first", priority=2), Column(own, priority=3), Column("end", priority=3),
+        Column("first", priority=2), Column(last, priority=3), Column("end", priority=3),
         Column("special", priority=5),
     ]  # fmt: skip
-    if apart:
+    if approximate:
         columns.append(Column("from softmax", priority=1))
     rows = []
     for layer, of_layer in zip(maps.layers, statistics(maps), strict=True):
-        for at, (head, found) in enumerate(zip(maps.heads, of_layer, strict=True)):
+        for at, (head, numbers) in enumerate(zip(maps.heads, of_layer, strict=True)):
             row = [_count("layer", layer.number), _count("head", head)]
             if several:
                 row.append(Cell(layer.mechanism, {"mechanism": layer.mechanism}))
-            row += [_number(name, value) for name, value in found._asdict().items()]
-            if apart:
+            row += [_number(name, value) for name, value in numbers._asdict().items()]
+            if approximate:
                 row.append(_number("softmax", layer.distance[at] if layer.distance else None))
             rows.append(tuple(row))
     title = f"{NAMES[maps.kind]}, each head: {mechanisms(maps)}"
-    told = ["from softmax: mean total variation, 0 to 1"] if apart else []
-    facts = (note for note in notes(maps) if "total variation" not in note)
-    return Table(title, tuple(columns), tuple(rows), (_MEANINGS[maps.kind], *told, *facts))
+    meanings = [_MEANINGS[maps.kind]]
+    if approximate:
+        meanings.append("from softmax: mean total variation, 0 to 1")
+    footnotes = (*meanings, *notes(maps, distance=False))
+    return Table(title, tuple(columns), tuple(rows), footnotes)
 
 
 def _count(name: str, value: int) -> Cell:
@@ -77,4 +62,4 @@ def _count(name: str, value: int) -> Cell:
 
 
 def _number(name: str, value: float | None) -> Cell:
-    return Cell("-" if value is None else f"{value:.2f}", {name: value})
+    return Cell(NONE if value is None else f"{value:.2f}", {name: value})

@@ -1,69 +1,32 @@
-"""The tables of `attnkit recipe`, as pure values."""
+"""The tables of `attnkit recipe`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.table import Table as Grid
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, flat, places
 from attnkit.recipe.settings import all_keys
-from attnkit.show.table import Cell, Column, Table
+from attnkit.show.table import NONE, Cell, Column, Table
 from attnkit.show.training_board import duration
-from attnkit.text import safe_text
 
 if TYPE_CHECKING:
     from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
     from attnkit.recipe.corpus_cards import Card
 
-NONE = "-"
-NARROWEST = 6
-"""Names in the first column are whole where every other column still has this many characters."""
 
-
-def sheet(
-    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], notes: str = ""
-) -> Group:
-    """A table of texts that folds long cells, so that it fits any width and hides nothing."""
-    grid = _Sheet(heads, [*rows])
-    parts: list[RenderableType] = [Text(title, "bold")] if title else []
-    return Group(*parts, grid, *([Text(notes, "dim")] if notes else []), "")
-
-
-class _Sheet:
-    """The grid of a sheet, which needs to know how wide the screen is."""
-
-    def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.heads, self.rows = heads, rows
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        first = max((len(row[0]) for row in self.rows), default=0)
-        rest = (NARROWEST + 1) * (len(self.heads) - 1)
-        whole = first + rest <= options.max_width
-        grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-        for number, head in enumerate(self.heads):
-            grid.add_column(Text(head, "bold"), overflow="fold", no_wrap=whole and not number)
-        for row in self.rows:
-            grid.add_row(*(Text(safe_text(cell).replace("\n", " ")) for cell in row))
-        yield grid
-
-
-def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Group:
+def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     """The shipped recipes, each with the time that it takes."""
     rows = []
     for file, time in files:
         first = next(iter(file.variants.values()))
         corpus = first.data.corpus or "files"
         rows.append((file.name, first.task, corpus, ", ".join(file.variants), time))
-    return sheet("", ("recipe", "task", "corpus", "variants", "time"), rows)
+    return Table.of_texts("", ("recipe", "task", "corpus", "variants", "time"), rows)
 
 
-def corpora(cards: Iterable["Card"]) -> Group:
+def corpora(cards: Iterable["Card"]) -> Table:
     """The corpus cards."""
     rows = []
     for card in cards:
@@ -73,10 +36,12 @@ def corpora(cards: Iterable["Card"]) -> Group:
         known = amount(size) if size else NONE
         rows.append((card.name, card.task, " ".join(card.languages), known, origin, card.title))
     heads = ("corpus", "task", "languages", "size", "origin", "title")
-    return sheet("", heads, rows, "by hand: what is missing is named, with where to get it")
+    return Table.of_texts(
+        "", heads, rows, "by hand: what is missing is named, with where to get it"
+    )
 
 
-def values(file: RecipeFile, variants: Sequence[str]) -> Group:
+def values(file: RecipeFile, variants: Sequence[str]) -> Table:
     """Every value with its origin, one row where the variants agree."""
     known = {name: flat(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
@@ -93,7 +58,7 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Group:
             rows.append((key, value, origin, who))
     size = 4 if len(variants) > 1 else 3
     heads = ("key", "value", "from", "variants")[:size]
-    return sheet("values", heads, [row[:size] for row in rows])
+    return Table.of_texts("values", heads, [row[:size] for row in rows])
 
 
 def _short(origin: str) -> str:
@@ -110,10 +75,10 @@ def _label(known: Facts, options: Mapping[str, Any]) -> str:
     return f"{known.word} of {words}"
 
 
-def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
+def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     """What the attention mechanisms of the variants cost and can do."""
     uses: dict[str, list[str]] = {}
-    able: dict[str, Facts] = {}
+    facts: dict[str, Facts] = {}
     for name in variants:
         model = file.variants[name].model
         inside: dict[str, list[str]] = {}
@@ -121,49 +86,36 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Group:
             chosen = getattr(model.attention, place)
             known = capable(chosen.name, chosen.options())
             label = _label(known, chosen.options())
-            able[label] = known
+            facts[label] = known
             inside.setdefault(label, []).append(place)
-        for label, found in inside.items():
-            told = ", ".join(found)
-            uses.setdefault(label, []).append(f"{name}: {told}" if len(variants) > 1 else told)
+        for label, used_in in inside.items():
+            text = ", ".join(used_in)
+            uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
     rows = []
     for word, where in uses.items():
-        known = able[word]
+        known = facts[word]
         limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
         positions = ", ".join(known.positions) or "none"
         state = known.state if known.causal else NONE
         roles = ("yes" if known.causal else "no", "yes" if known.cross else "no", state)
         rows.append((word, known.cost, *roles, limit, positions, known.map, "; ".join(where)))
-    heads = (
-        "mechanism",
-        "time",
-        "causal",
-        "cross",
-        "decoding",
-        "limit",
-        "positions",
-        "map",
-        "used in",
-    )
+    heads = ("mechanism", "time", "causal", "cross", "decoding", "limit", "positions", "map",
+             "used in")  # fmt: skip
     notes = (
         "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
         "effective = what the mechanism amounts to"
     )
-    return sheet("attention", heads, rows, notes)
+    return Table.of_texts("attention", heads, rows, notes)
 
 
-class Cost:
+class Cost(NamedTuple):
     """What is known of one variant's cost; None where it could not be measured."""
 
-    def __init__(
-        self,
-        parameters: "Parameters",
-        memory: "MemoryEstimate",
-        padding: "Padding | None" = None,
-        pace: "Pace | None" = None,
-    ) -> None:
-        self.parameters, self.memory, self.padding, self.pace = parameters, memory, padding, pace
+    parameters: "Parameters"
+    memory: "MemoryEstimate"
+    padding: "Padding | None" = None
+    pace: "Pace | None" = None
 
 
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
@@ -178,13 +130,14 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     ]
     trainings = {name: len(recipes[name].train.seeds) for name in measured}
     if not all(cost.padding for cost in measured.values()):
-        notes.append("without the data: vocabularies of the size asked for, rows of 32 tokens")
+        notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
     paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
     if len(paces) == len(measured):
         whole = duration(sum(pace.training * seeds for pace, seeds in paces))
         count = sum(trainings.values())
-        apart = "validation and decoding apart"
-        notes.append(f"training: {count} in all, about {whole} on this machine, {apart}")
+        notes.append(
+            f"training: {count} runs, about {whole} on this machine without validation and decoding"
+        )
     return Table(
         "cost",
         (Column("variant", "left"), *columns),

@@ -27,23 +27,12 @@ def latex(table: Table) -> str:
     titles = " & ".join(_latex_text(column.title) for column in table.columns) + r" \\"
     notes = [r"\par\smallskip"] if table.notes else []
     notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex_text(table.title)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            titles,
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *notes,
-            r"\end{table}",
-            "",
-        ]
-    )
+    lines = [
+        r"\begin{table}", r"\centering", rf"\caption{{{_latex_text(table.title)}}}",
+        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", titles, r"\midrule", *rows,
+        r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
 
 
 def csv_text(table: Table) -> str:

@@ -63,12 +63,12 @@ def cut(text: str, width: int, ascii_only: bool = False) -> str:
     """Text of at most `width` cells, an ellipsis at the end where something is missing."""
     if cell_len(text) <= width:
         return text
-    kept = ""
+    shown = ""
     for cluster in clusters(text):
-        if cell_len(kept + cluster) > width - 1:
+        if cell_len(shown + cluster) > width - 1:
             break
-        kept += cluster
-    return (kept + (MORE_ASCII if ascii_only else MORE)) if width > 0 else ""
+        shown += cluster
+    return (shown + (MORE_ASCII if ascii_only else MORE)) if width > 0 else ""
 
 
 def aligned(text: str, width: int, ascii_only: bool = False, left: bool = False) -> str:

@@ -41,14 +41,14 @@ def chart(
     wide = min(WIDEST, room // len(groups))
     columns = [_mean(bars[some]) / top for some in groups]
     above = [_mean([x for x in dots[some] if x is not None]) / top for some in groups]
-    looks = [_most(marks[some]) if marks else ("", Style()) for some in groups]
+    chosen = [_most(marks[some]) if marks else ("", Style()) for some in groups]
     yield Text("")
     yield Text(_caption(bool(marks), bool(points), each, ascii_only), style="dim", overflow="fold")
     lines = []
     for row in range(HEIGHT):
         edge = label if row == 0 else "0" if row == HEIGHT - 1 else ""
         lines.append(Segment(f"{edge:>{margin - 1}} "))
-        for value, dot, (_, style) in zip(columns, above, looks, strict=True):
+        for value, dot, (_, style) in zip(columns, above, chosen, strict=True):
             text = _cell(value, HEIGHT - 1 - row, ascii_only)
             if points and _row(dot) == HEIGHT - 1 - row:
                 rest = (text * max(0, wide - 2)).ljust(wide - 1)
@@ -57,7 +57,7 @@ def chart(
                 lines.append(Segment((text * max(1, wide - 1)).ljust(wide), _front(style)))
         lines.append(Segment.line())
     if marks:
-        under = "".join(letter.ljust(wide) for letter, _ in looks)
+        under = "".join(letter.ljust(wide) for letter, _ in chosen)
         lines += [Segment(" " * margin + under.rstrip()), Segment.line()]
     yield Segments(lines)
 
@@ -67,10 +67,10 @@ def _front(style: Style) -> Style:
     return Style(color=style.bgcolor)
 
 
-def _caption(voiced: bool, pairs: bool, each: int, ascii_only: bool) -> str:
+def _caption(chosen: bool, pairs: bool, each: int, ascii_only: bool) -> str:
     """What bars and dots are."""
     bar, dot = (BAR_ASCII, DOT_ASCII) if ascii_only else (BARS[-1], DOT)
-    what = "the context that spoke" if voiced else "the surest context"
+    what = "the context that spoke" if chosen else "the surest context"
     shared = f", mean of {each} tokens" if each > 1 else ""
     after = f", {dot} the next surest" if pairs else ""
     return f"entropy in nats{shared}: {bar} {what}{after}"

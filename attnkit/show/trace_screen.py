@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
-from rich.color import Color
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
-from attnkit.show.colour import VOICES, nearest_xterm
+from attnkit.show.colour import CONTEXT_COLOURS
+from attnkit.show.terminal_colours import DIM, Depth, colour_depth, text_on
 from attnkit.show.token_labels import clusters, cut, visible
 from attnkit.show.trace_chart import chart
 from attnkit.text import safe_text
@@ -32,7 +32,7 @@ Cells = list[tuple[str, int]]
 """Characters as drawn, each with the number of its token."""
 
 
-class Voice(NamedTuple):
+class ContextMark(NamedTuple):
     """How a context that spoke is marked."""
 
     letter: str
@@ -53,23 +53,24 @@ class TraceScreen:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        trace, width, plain_ascii = self.trace, options.max_width, options.ascii_only
-        marks = voices(trace, _depth(console))
+        trace, width, ascii_only = self.trace, options.max_width, options.ascii_only
+        marks = context_marks(trace, colour_depth(console))
         yield Text(safe_text(headline(trace)), style="bold", overflow="fold")
         if self.plain:
-            yield from (Text(line, overflow="fold") for line in _listed(trace, plain_ascii))
+            yield from (Text(line, overflow="fold") for line in _listed(trace, ascii_only))
             return
         if trace.spoken:
-            yield Segments(_answer(trace, marks, width, plain_ascii))
-            yield Segments(_legend(trace, marks, width, plain_ascii))
-            order = [OTHERS if at not in marks else marks[at].letter for at in _speakers(trace)]
-            styles = [marks[at].style if at in marks else Style() for at in _speakers(trace)]
+            yield Segments(_answer(trace, marks, width, ascii_only))
+            yield Segments(_legend(trace, marks, width, ascii_only))
+            unmarked = ContextMark(OTHERS, Style())
             yield from chart(
                 [token.entropies[token.speaker] for token in trace.spoken],
-                [_next(token) for token in trace.spoken],
-                list(zip(order, styles, strict=True)) if trace.voiced else None,
+                [_runner_up_entropy(token) for token in trace.spoken],
+                [marks.get(token.speaker, unmarked) for token in trace.spoken]
+                if trace.voiced
+                else None,
                 width,
-                plain_ascii,
+                ascii_only,
             )
         yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
 
@@ -103,37 +104,17 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
         )
 
 
-def voices(trace: "Trace", depth: str = "none") -> dict[int, Voice]:
-    """A mark for each context that spoke; `depth` is "truecolor", "256" or "none"."""
-    found = {}
+def context_marks(trace: "Trace", depth: Depth = "none") -> dict[int, ContextMark]:
+    """A mark for each context that spoke."""
+    marks = {}
     for number, context in enumerate(trace.voices()):
         letter = LETTERS[number] if number < len(LETTERS) else OTHERS
-        found[context] = Voice(letter, _style(number, depth))
-    return found
+        rgb = bytes.fromhex(CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)])
+        marks[context] = ContextMark(letter, text_on(np.array(list(rgb), np.uint8), depth))
+    return marks
 
 
-def _style(number: int, depth: str) -> Style:
-    """Black on the number's colour; plain where there are too few colours."""
-    if depth == "none":
-        return Style()
-    rgb = bytes.fromhex(VOICES[number % len(VOICES)])
-    if depth == "256":
-        back = Color.from_ansi(int(nearest_xterm(np.array(list(rgb), np.uint8))))
-        return Style(color=Color.from_ansi(16), bgcolor=back)
-    return Style(color=Color.from_rgb(0, 0, 0), bgcolor=Color.from_rgb(*rgb))
-
-
-def _depth(console: Console) -> str:
-    known = console.color_system in ("truecolor", "256") and not console.no_color
-    return str(console.color_system) if known else "none"
-
-
-def _speakers(trace: "Trace") -> list[int]:
-    return [token.speaker for token in trace.spoken]
-
-
-def _next(token: "TracedToken") -> float | None:
-    """Entropy of the runner-up."""
+def _runner_up_entropy(token: "TracedToken") -> float | None:
     return None if token.runner_up is None else token.entropies[token.runner_up]
 
 
@@ -144,18 +125,16 @@ def _cells(trace: "Trace", ascii_only: bool) -> Cells:
     """
     texts, owners = [], []
     for number, token in enumerate(trace.spoken):
-        text = safe_text(token.text).replace("\t", " ")
-        if ascii_only:
-            text = text.encode("ascii", "backslashreplace").decode("ascii")
+        text = _ascii(safe_text(token.text).replace("\t", " "), ascii_only)
         texts.append(text)
         owners += [number] * len(text)
-    found: Cells = []
+    cells: Cells = []
     place = 0
     for cluster in clusters("".join(texts)):
-        owner = found[-1][1] if cluster == " " and found else owners[place]
-        found.append((cluster, owner))
+        owner = cells[-1][1] if cluster == " " and cells else owners[place]
+        cells.append((cluster, owner))
         place += len(cluster)
-    return found
+    return cells
 
 
 def wrapped(cells: Cells, width: int) -> Iterator[Cells]:
@@ -179,7 +158,7 @@ def wrapped(cells: Cells, width: int) -> Iterator[Cells]:
 
 
 def _answer(
-    trace: "Trace", marks: dict[int, Voice], width: int, ascii_only: bool
+    trace: "Trace", marks: dict[int, ContextMark], width: int, ascii_only: bool
 ) -> Iterator[Segment]:
     """Each line of the answer, and below it who spoke."""
     spoken = trace.spoken
@@ -195,7 +174,7 @@ def _answer(
                 below += ("^" if spoken[owner].disjoint else " ") * wide
         yield Segment.line()
         if below.strip():
-            yield Segment(below.rstrip(), Style(dim=True))
+            yield Segment(below.rstrip(), DIM)
             yield Segment.line()
 
 
@@ -216,7 +195,7 @@ def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple
 
 
 def _legend(
-    trace: "Trace", marks: dict[int, Voice], width: int, ascii_only: bool
+    trace: "Trace", marks: dict[int, ContextMark], width: int, ascii_only: bool
 ) -> Iterator[Segment]:
     """The contexts that spoke, or the heaviest of a mixture, with their first words."""
     shares, mean = trace.shares(), trace.entropies() if trace.tokens else []
@@ -240,18 +219,21 @@ def _legend(
         if width >= WIDE:
             room = width - start - name_room - 2
             yield Segment(" " * (name_room - cell_len(name) + 2))
-            yield Segment(cut(_line(passage.text, ascii_only), room, ascii_only), Style(dim=True))
+            yield Segment(cut(_line(passage.text, ascii_only), room, ascii_only), DIM)
         elif width > start + 4:
             yield Segment.line()
             words = cut(_line(passage.text, ascii_only), width - start, ascii_only)
-            yield Segment(" " * start + words, Style(dim=True))
+            yield Segment(" " * start + words, DIM)
         yield Segment.line()
 
 
 def _line(text: str, ascii_only: bool) -> str:
     """Text on one line, harmless."""
-    line = " ".join(safe_text(text[:2000]).split())
-    return line.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else line
+    return _ascii(" ".join(safe_text(text[:2000]).split()), ascii_only)
+
+
+def _ascii(text: str, ascii_only: bool) -> str:
+    return text.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else text
 
 
 def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:

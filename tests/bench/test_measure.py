@@ -8,7 +8,7 @@ import pytest
 
 from attnkit import mechanisms
 from attnkit.bench.growth import expected, fit
-from attnkit.bench.plan import BASELINE, PASSES, Lane, Workload, is_linear, lanes, subject
+from attnkit.bench.plan import BASELINE, PASSES, Sweep, Workload, candidate, is_linear, sweeps
 from attnkit.bench.schedule import Measure, Point, measure
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
@@ -62,13 +62,13 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def points(words: list[str], lengths: list[int], **changes: object) -> dict[tuple[str, int], Point]:
     """Measured points by label and length."""
     setting = SMALL._replace(**changes)
-    found = measure(lanes([subject(word) for word in words], lengths), setting)
+    found = measure(sweeps([candidate(word) for word in words], lengths), setting)
     return {(point.label, point.length): point for point in found}
 
 
 def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
     notes: list[str] = []
-    plan = lanes([subject("linear"), subject("synthesizer-random:trainable=false")], [64, 128])
+    plan = sweeps([candidate("linear"), candidate("synthesizer-random:trainable=false")], [64, 128])
     found = list(measure(plan, SMALL._replace(causal=True), notes.append))
     labels = [BASELINE, "linear", "synthesizer-random:trainable=false"]
     assert [(p.length, p.label) for p in found] == [(n, x) for n in (64, 128) for x in labels]
@@ -89,7 +89,7 @@ def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
 
 @pytest.mark.parametrize("word", mechanisms.names())
 def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
-    from attnkit.bench.measure import Inputs, Runner
+    from attnkit.bench.worker import Inputs, Runner
 
     sights = {False, mechanisms.facts(word).causal}
     if mechanisms.facts(word).composite:
@@ -97,19 +97,19 @@ def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
     for layer in (False, True):
         for causal in sights:
             setting = SMALL._replace(layer=layer, causal=causal, batch=2)
-            runner = Runner(subject(word), Inputs(setting, 24))
+            runner = Runner(candidate(word), Inputs(setting, 24))
             for kind in PASSES:
                 runner.run(kind)
 
 
 def test_layers_that_take_turns_are_all_run_and_timed_as_one() -> None:
-    from attnkit.bench import measure as work
+    from attnkit.bench import worker as work
 
     # with rank 1 a layer costs next to nothing, so the other one's time must show
     slow, both = "additive", "interleaved:parts=[{name: synthesizer-factorized-random}, additive]"
-    entries = [(subject(one), {PASSES[0]: 0.01}) for one in (slow, both)]
+    entries = [(candidate(one), {PASSES[0]: 0.01}) for one in (slow, both)]
     setting = SMALL._replace(repeats=3, threads=1)
-    turns = work.Turns(subject(both), work.Inputs(setting, 24))
+    turns = work.LayersInTurn(candidate(both), work.Inputs(setting, 24))
     assert [type(layer.module).__name__ for layer in turns.layers] == [
         "SynthesizerFactorizedRandom", "Additive",
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_layers_that_take_turns_are_all_run_and_timed_as_one() -> None:
 
 
 def test_the_peak_is_that_of_the_mechanism_alone(probe: Path) -> None:
-    """50 MB held for a moment; earlier and later subjects do not show in it."""
+    """50 MB held for a moment; earlier and later candidates do not show in it."""
     words = ["probe:mode=memory,amount=12500000", "probe"]
     found = points(words, [32], plugins=(probe,))
     held = found[words[0], 32].passes[FORWARD].bytes
@@ -202,8 +202,10 @@ def test_only_linear_costs_are_measured_further(cost: str, linear: bool) -> None
 
 
 def test_lengths_of_the_plan() -> None:
-    plan = {lane.subject.label: lane for lane in lanes([subject("linear"), subject("dot")], None)}
-    assert plan["linear"] == Lane(subject("linear"), (*plan["dot"].lengths, 65536))
+    plan = {
+        lane.candidate.label: lane for lane in sweeps([candidate("linear"), candidate("dot")], None)
+    }
+    assert plan["linear"] == Sweep(candidate("linear"), (*plan["dot"].lengths, 65536))
     assert plan["dot"].lengths == plan[BASELINE].lengths
     assert plan["dot"].lengths[::7] == (128, 16384)
 
@@ -219,12 +221,12 @@ def test_lengths_of_the_plan() -> None:
 )
 def test_a_wrong_subject_is_refused_with_what_would_be_right(text: str, message: str) -> None:
     with pytest.raises(UsageError, match="(?s)" + message.replace("?", r"\?")) as caught:
-        subject(text)
+        candidate(text)
     assert "\n" not in str(caught.value)
 
 
 def test_options_of_a_subject_are_typed_as_in_recipes() -> None:
-    made = subject("dot:key_heads=2,key_norm=true,entropy_scale={base: 64, floor: 2}")
+    made = candidate("dot:key_heads=2,key_norm=true,entropy_scale={base: 64, floor: 2}")
     assert made.options == {
         "key_heads": 2,
         "key_norm": True,

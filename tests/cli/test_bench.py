@@ -64,12 +64,12 @@ def test_a_picture_is_drawn_where_matplotlib_is(
 def test_without_matplotlib_a_picture_is_refused_before_measuring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnkit.show import benchmark_plot
+    from attnkit.show import figure
 
-    monkeypatch.setattr(benchmark_plot, "find_spec", lambda _: None)
+    monkeypatch.setattr(figure, "find_spec", lambda _: None)
     code, out, err = run(capsys, "linear", "--plot", str(tmp_path / "x.png"))
     assert (code, out) == (69, "")
-    assert err == ("attnkit: error: --plot needs matplotlib: pip install 'attnkit[plot]'\n")
+    assert err == "attnkit: error: --plot needs matplotlib for png: pip install 'attnkit[plot]'\n"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(
     code, out, err = run(capsys, "explain", "m.yaml", "--offline")
     assert code == 0
     assert "attnkit: warning: no padding and no time: " in err
-    assert "without the data: vocabularies of the size asked for" in out
+    assert "without the data: vocabularies of the size in the recipe" in out
     assert "%" not in out
 
 

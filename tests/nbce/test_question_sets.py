@@ -19,8 +19,7 @@ from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.answers import match
 from attnkit.scoring.evaluation import evaluate as evaluate_text
-from attnkit.show.context_scores import contexts_table
-from attnkit.show.table import comparison_table
+from attnkit.show.comparison_tables import comparison_table, contexts_table
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",

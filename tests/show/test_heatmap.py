@@ -11,17 +11,17 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
+from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
 from attnkit.show.colour_scale import SCALES
-from attnkit.show.heatmap import WIDES, Heatmap
-from attnkit.show.map_view import View, difference, different, view
+from attnkit.show.heatmap import Heatmap
 
 
-def plain_view(queries: str, keys: str, matrix: object, **options: object) -> View:
+def plain_matrix(queries: str, keys: str, matrix: object, **options: object) -> AttentionMatrix:
     array = np.array(matrix, np.float32)
-    return View(array, tokens(queries), tokens(keys), "cross attention", **options)
+    return AttentionMatrix(array, tokens(queries), tokens(keys), "cross attention", **options)
 
 
-SMALL = plain_view("\u2581ein Hund .", "\u2581a dog !", [[1, 0, 0], [0, 0.5, 0.5], [0, 0.2, 0.8]])
+SMALL = plain_matrix("\u2581ein Hund .", "\u2581a dog !", [[1, 0, 0], [0, 0.5, 0.5], [0, 0.2, 0.8]])
 
 
 CAPTION = "weight, linear; rows: queries, columns: keys"
@@ -85,7 +85,9 @@ def test_no_color_wins_over_a_coloured_terminal() -> None:
 def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     matrix = np.eye(70, dtype=np.float32)
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
-    lines = STYLE.sub("", drawn(Heatmap(View(matrix, names, names, "map")), 80, "256")).split("\n")
+    lines = STYLE.sub(
+        "", drawn(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256")
+    ).split("\n")
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
     assert lines[2] == " 0  t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
@@ -95,10 +97,10 @@ def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
 def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
     matrix = np.eye(8, 400, dtype=np.float32)
     names = tuple(Token("x", at, at) for at in range(400))
-    found = drawn(Heatmap(View(matrix, names[:8], names, "map")), 80)
+    found = drawn(Heatmap(AttentionMatrix(matrix, names[:8], names, "map")), 80)
     assert "a cell is the highest of 1 x 6 (queries x keys)" in " ".join(found.split())
-    found = drawn(Heatmap(View(matrix, names[:8], names, "map"), wide="page"), 80)
-    assert "keys 0 to 66 of 400" in found
+    found = drawn(Heatmap(AttentionMatrix(matrix[:, :201], names[:8], names[:201], "map")), 80)
+    assert "keys 0 to 66 of 201" in found
 
 
 def test_titles_say_where_a_map_comes_from() -> None:
@@ -106,35 +108,37 @@ def test_titles_say_where_a_map_comes_from() -> None:
     weights = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].astype(np.float32)
     layer = MapLayer(3, "performer", exact=False, distance=(0.25, 0.125))
     maps = AttentionMaps("encoder", weights, (layer,), (0, 5), axis, axis)
-    one = view(maps, 3, 5)
+    one = matrix_of(maps, 3, 5)
     assert one.title == "encoder self-attention, layer 3, head 5: performer (effective)"
     assert one.notes[-1] == "mean total variation from exact softmax attention: 0.125 (0 to 1)"
-    mean = view(maps)
+    mean = matrix_of(maps)
     assert mean.title == (
         "encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)"
     )
-    assert mean.matrix.tolist() == [[0.75, 0.25], [0.25, 0.75]]
+    assert mean.weights.tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
 def test_static_maps_say_so() -> None:
     axis = tokens("a b")
     weights = np.ones((1, 1, 2, 2), np.float32) / 2
     layer = MapLayer(0, "synthesizer-random", static=True)
-    found = drawn(Heatmap(view(AttentionMaps("encoder", weights, (layer,), (0,), axis, axis))), 80)
+    found = drawn(
+        Heatmap(matrix_of(AttentionMaps("encoder", weights, (layer,), (0,), axis, axis))), 80
+    )
     assert "static: the same for every text of this length" in found
 
 
 def test_differences_need_equal_axes() -> None:
-    assert different(SMALL, plain_view("x y z", "a b c", np.zeros((3, 3)))) == (
+    assert axes_difference(SMALL, plain_matrix("x y z", "a b c", np.zeros((3, 3)))) == (
         "their queries are different tokens"
     )
-    both = difference(SMALL, SMALL)
+    both = SMALL.minus(SMALL)
     assert both.signed
-    assert not both.matrix.any()
+    assert not both.weights.any()
 
 
 @st.composite
-def views(draw: st.DrawFn) -> View:
+def views(draw: st.DrawFn) -> AttentionMatrix:
     sizes = [draw(st.integers(0, 12) | st.integers(0, 150)) for _ in range(2)]
     few = draw(st.lists(PIECES, min_size=1, max_size=8))
     axes = [
@@ -145,24 +149,23 @@ def views(draw: st.DrawFn) -> View:
     with np.errstate(all="ignore"):
         matrix = np.random.default_rng(seed).normal(size=sizes).astype(np.float32) * reach
     title = draw(PIECES)
-    return View(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
+    return AttentionMatrix(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
 
 
 @given(
-    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.sampled_from(WIDES),
-    st.booleans(), st.booleans(),
+    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
+    st.booleans(),
 )  # fmt: skip
 @settings(max_examples=100, deadline=None)
 def test_no_line_is_wider_than_the_screen(
-    shown: View,
+    shown: AttentionMatrix,
     width: int,
     colour: str | None,
     scale: str,
-    wide: str,
     plain: bool,
     ascii_only: bool,
 ) -> None:
-    heatmap = Heatmap(shown, scale=scale, wide=wide, plain=plain)
+    heatmap = Heatmap(shown, scale=scale, plain=plain)
     found = STYLE.sub("", drawn(heatmap, width, colour, ascii_only))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width

@@ -1,6 +1,7 @@
 """Several captures side by side, and what they differ in."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, capture, drawn, made
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from attnkit.analysis.maps import Capture
 from attnkit.errors import UsageError
 from attnkit.show.map_comparison import MapComparison
 
@@ -16,8 +18,16 @@ OTHER = capture(made("ein Hund .", "a dog !", word="dot"), "dense")
 ELSE = capture(made("ein Tier .", "a dog !"), "random", "ein Tier .")
 
 
+def one_head(*captures: Capture, layer: int, head: int) -> list[Capture]:
+    """The captures with one layer and head alone."""
+    return [
+        replace(one, maps={kind: maps.choose([layer], [head]) for kind, maps in one.maps.items()})
+        for one in captures
+    ]
+
+
 def test_equal_maps_stand_side_by_side_with_their_difference() -> None:
-    lines = drawn(MapComparison([ONE, OTHER], "cross", 1, 0), 140).splitlines()
+    lines = drawn(MapComparison(one_head(ONE, OTHER, layer=1, head=0), "cross"), 140).splitlines()
     assert lines[0].split() == ["vanilla", "dense", "dense", "minus", "vanilla"]
     assert lines[1].split() == ["output", "(greedy):", "ein", "Hund", "."] * 2
     assert [line.count("Hund") for line in lines].count(3) == 1
@@ -25,13 +35,13 @@ def test_equal_maps_stand_side_by_side_with_their_difference() -> None:
 
 
 def test_narrow_screens_show_them_below_each_other() -> None:
-    text = drawn(MapComparison([ONE, OTHER], "cross", 1, 0), 30)
+    text = drawn(MapComparison(one_head(ONE, OTHER, layer=1, head=0), "cross"), 30)
     lines = [line.strip() for line in text.splitlines()]
     assert lines.index("vanilla") < lines.index("dense") < lines.index("dense minus vanilla")
 
 
 def test_other_tokens_have_no_difference() -> None:
-    text = drawn(MapComparison([ONE, ELSE], "cross", 1, 0), 120)
+    text = drawn(MapComparison(one_head(ONE, ELSE, layer=1, head=0), "cross"), 120)
     assert "no difference of random and vanilla: their queries are different tokens" in text
     assert "minus" not in text
 
@@ -39,7 +49,7 @@ def test_other_tokens_have_no_difference() -> None:
 def test_signs_show_differences_without_colours() -> None:
     other = capture(made("ein Hund .", "a dog !"), "shifted")
     other.maps["cross"].weights[:] = other.maps["cross"].weights[:, :, ::-1]
-    lines = drawn(MapComparison([ONE, other], "cross", 0, 0), 40).splitlines()
+    lines = drawn(MapComparison(one_head(ONE, other, layer=0, head=0), "cross"), 40).splitlines()
     at = lines.index("shifted minus vanilla")
     assert lines[at + 4 : at + 7] == [" ein -█  +█", "Hund       ", "   . +█  -█"]
 
@@ -47,14 +57,16 @@ def test_signs_show_differences_without_colours() -> None:
 def test_maps_share_one_colour_bar() -> None:
     half = capture(made("ein Hund .", "a dog !"), "half")
     half.maps["cross"].weights[:] /= 2
-    lines = drawn(MapComparison([ONE, half], "cross", 0, 0), 90).splitlines()
+    lines = drawn(MapComparison(one_head(ONE, half, layer=0, head=0), "cross"), 90).splitlines()
     row = next(line for line in lines if line.startswith(" ein"))
     assert "██" in row
     assert "▒▒" in row
 
 
 def test_plain_is_digits_without_styles() -> None:
-    text = drawn(MapComparison([ONE, OTHER], "cross", 0, 0, plain=True), 80, "truecolor")
+    text = drawn(
+        MapComparison(one_head(ONE, OTHER, layer=0, head=0), "cross", plain=True), 80, "truecolor"
+    )
     assert text.count("weights in hundredths") == 2
     assert text.count("differences in hundredths") == 1
     assert "\x1b" not in text

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import zlib
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,21 @@ from attnkit.errors import UsageError
 from attnkit.show.colour_scale import pooled
 from attnkit.show.map_page import BUDGET, page
 from attnkit.show.map_page.budget import fitted
-from attnkit.show.map_page.encode import decode, encode
+from attnkit.show.map_page.encode import encode
+
+
+def decode(coded: dict[str, Any]) -> Any:
+    """The values of `encode` as the script of the page computes them."""
+    count, rows, columns = coded["count"], coded["rows"], coded["columns"]
+    raw = zlib.decompress(base64.b64decode(coded["data"]), -15)
+    lines = count * rows
+    steps = np.frombuffer(raw, "<f4", lines).reshape(count, rows, 1)
+    zeros = np.frombuffer(raw, np.uint8, lines, 4 * lines).reshape(count, rows, 1)
+    q = np.frombuffer(raw, np.uint8, lines * columns, 5 * lines).reshape(count, rows, columns)
+    places = q.astype(np.float32) - zeros
+    if coded["power"] == 2:
+        places *= np.abs(places)
+    return steps * places
 
 
 def head(coded: dict[str, Any], heads: int, layer: int, number: int) -> Any:

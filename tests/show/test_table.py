@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnkit.show import table_formats
-from attnkit.show.table import Cell, Column, Table, comparison_table
-from attnkit.show.table_screen import Screen
+from attnkit.show.comparison_tables import comparison_table
+from attnkit.show.table import Cell, Column, Table
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 HOSTILE = "\x1b]0;x\x07[/b]\u202e&<|_*\\%${}#~^\n`"
@@ -77,7 +77,7 @@ def comparison() -> dict[str, Any]:
 def shown(table: Table, width: int, **options: Any) -> str:
     """What a terminal of that width shows."""
     screen = Console(width=width, file=io.StringIO(), **options)
-    screen.print(Screen(table))
+    screen.print(table)
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
 
@@ -129,7 +129,9 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     assert notes[4].startswith(
         "difference: to vanilla; p: paired bootstrap over sentences, 1000 resamples"
     )
-    assert notes[4].endswith("Holm's correction over 2 variants")
+    assert "sacrebleu" in notes[4]
+    assert "two-tailed" in notes[4]
+    assert notes[4].endswith("Holm-corrected for 2 variants")
     assert notes[5] == (
         "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
         "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
@@ -200,7 +202,7 @@ def test_an_ascii_terminal_gets_ascii_alone() -> None:
         encoding = "ascii"  # type: ignore[assignment]
 
     screen = Ascii(width=120, file=io.StringIO())
-    screen.print(Screen(comparison_table(comparison())))
+    screen.print(comparison_table(comparison()))
     assert isinstance(screen.file, io.StringIO)
     text = screen.file.getvalue()
     assert text.isascii()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnkit.nbce.trace import TracedToken
-from attnkit.show.answers import Replies, Said
-from attnkit.show.colour import VOICES, lab
-from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, voices
+from attnkit.show.answers import AnswerList, MethodAnswer
+from attnkit.show.colour import CONTEXT_COLOURS, lab
+from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, context_marks
 
 
 def plain(text: str) -> str:
@@ -115,13 +115,13 @@ def test_more_contexts_than_letters_share_a_sign() -> None:
         TracedToken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count)))
         for at in range(count)
     )
-    marks = voices(replace(made(), contexts=many, tokens=tokens))
+    marks = context_marks(replace(made(), contexts=many, tokens=tokens))
     assert [mark.letter for mark in marks.values()] == [*LETTERS, OTHERS, OTHERS]
 
 
 def test_colours_of_speakers_differ_for_every_common_sight() -> None:
     """Simulated as by Machado 2009 at full severity; 8 is several times a noticeable difference."""
-    colours = np.array([list(bytes.fromhex(one)) for one in VOICES], np.float64) / 255
+    colours = np.array([list(bytes.fromhex(one)) for one in CONTEXT_COLOURS], np.float64) / 255
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     sights = {
         "trichromat": np.eye(3),
@@ -166,8 +166,8 @@ def test_hostile_tokens_do_no_harm_at_any_width(
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_answers_of_methods_stand_side_by_side_or_below_each_other(width: int) -> None:
-    said = [Said("entropy", "the Seine \x1b[2J"), Said("concat", "", ("cut",))]
-    lines = [line.rstrip() for line in drawn(Replies(said), width).splitlines()]
+    said = [MethodAnswer("entropy", "the Seine \x1b[2J"), MethodAnswer("concat", "", ("cut",))]
+    lines = [line.rstrip() for line in drawn(AnswerList(said), width).splitlines()]
     if width == 80:
         assert lines == ["entropy  the Seine \\x1b[2J", "concat   (nothing)", "         cut"]
     else:

@@ -1,10 +1,12 @@
 """The board of training as exact text, and one line a event for logs."""
 
+import io
 import math
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from rich.console import Console
 
 from attnkit.show import training_board
 from attnkit.show.training_board import Board, BoardRun
@@ -14,20 +16,32 @@ RUN = {"variant": "scaled-dot", "seed": 1}
 NEXT = {"variant": "synthesizer-random", "seed": 1}
 
 
-def board(*variants: str, seeds: tuple[int, ...] = (1,)) -> Board:
-    jobs = tuple(BoardRun(variant, seed) for variant in variants for seed in seeds)
-    return Board("translation/toy", jobs, since=0.0)
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def after(state: Board, *happened: tuple[float, events.Event]) -> Board:
+def board(*variants: str, seeds: tuple[int, ...] = (1,), recipe: str = "translation/toy") -> Board:
+    runs = tuple(BoardRun(variant, seed) for variant in variants for seed in seeds)
+    return Board(recipe, runs, Clock())
+
+
+def at(state: Board, *happened: tuple[float, events.Event | None]) -> Board:
+    """The board after events at these seconds; None: time passes."""
     for now, event in happened:
-        state = state.after(event, now)
+        state.clock.now = now  # type: ignore[attr-defined]
+        if event is not None:
+            state.update(event)
     return state
 
 
 def halfway() -> Board:
     """The first of three trainings is done, the second has done 600 of 1,000 steps."""
-    state = after(
+    state = at(
         board("scaled-dot", "synthesizer-random", "linear"),
         (1, events.PreparedEvent(("29,000 rows",))),
         (2, events.StartedEvent("translation/toy", 1000, 1234567, "cpu", "bf16", **RUN)),
@@ -39,126 +53,171 @@ def halfway() -> Board:
         line = events.ProgressEvent(
             75 * i, 1000, 9.0 - i, 8.2e-4, 7712.3, 0.712, 80 - 7.5 * i, **NEXT
         )
-        state = state.after(line, 93 + 7.5 * i)
-    return after(
+        at(state, (93 + 7.5 * i, line))
+    return at(
         state,
         (153, events.ValidatedEvent(600, 0.9, 2.4, "bleu", 61.0, 61.0, **NEXT)),
         (154, events.SavedEvent(600, Path("runs/x"), **NEXT)),
+        (155, None),
     )
 
 
-def text(state: Board, width: int, *, ascii: bool = False, height: int = 24, now: float) -> str:
-    lines = training_board.draw(state, width=width, height=height, ascii=ascii, now=now)
-    assert all(line.cell_len <= width for line in lines)
-    return "\n".join(line.plain for line in lines)
+class Encoded(io.StringIO):
+    """Text with an encoding, by which rich chooses glyphs."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def text(state: Board, width: int, *, ascii: bool = False, height: int = 24) -> str:
+    out = Encoded("ascii" if ascii else "utf-8")
+    Console(file=out, width=width, height=height, color_system=None, markup=False,
+            highlight=False, emoji=False).print(state)  # fmt: skip
+    lines = out.getvalue().splitlines()
+    assert all(cell_len(line) <= width for line in lines)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+RUNS = [
+    "translation/toy · 1 of 3 done · about 1m48s left",
+    " ✓  scaled-dot          done      bleu 88.2    1,000 steps  1m30s",
+    " ▶  synthesizer-random  training  bleu 61.0",
+    " ·  linear              waiting",
+    "",
+]
 
 
 def test_a_wide_screen_shows_everything() -> None:
-    assert text(halfway(), 200, now=155) == (
-        "translation/toy · 1 of 3 done · about 1m48s left\n"
-        " ✓ scaled-dot          done      bleu 88.2       1,000 steps  1m30s\n"
-        " ▶ synthesizer-random  training  bleu 61.0\n"
-        " · linear              waiting\n"
-        "\n"
-        " ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸────────────────────────"
-        "   60%  600/1,000  18s left\n"
-        " loss 1.000 █▇▆▅▄▃▂▁ · 7,712 tokens/s · lr 8.2e-04 · grad 0.71 · cpu bf16 "
-        "· 1,034,567 parameters\n"
-        " saved step 600"
-    )
+    lines = text(halfway(), 160).splitlines()
+    assert lines[:5] == RUNS
+    assert lines[5].split() == ["━" * 36, "60%", "600/1,000", "18s", "left"]
+    assert lines[6:] == [
+        " loss 1.000 · 7,712 tokens/s · lr 8.2e-04 · grad 0.71 · cpu bf16 · 1,034,567 parameters",
+        " saved step 600",
+    ]
 
 
 def test_eighty_columns_leave_out_what_does_not_fit() -> None:
-    assert text(halfway(), 80, now=155) == (
-        "translation/toy · 1 of 3 done · about 1m48s left\n"
-        " ✓ scaled-dot          done      bleu 88.2       1,000 steps  1m30s\n"
-        " ▶ synthesizer-random  training  bleu 61.0\n"
-        " · linear              waiting\n"
-        "\n"
-        " ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━╸─────────────────────   60%  600/1,000  18s left\n"
-        " loss 1.000 █▇▆▅▄▃▂▁ · 7,712 tokens/s · lr 8.2e-04 · grad 0.71 · cpu bf16\n"
-        " saved step 600"
-    )
+    lines = text(halfway(), 80).splitlines()
+    assert lines[:5] == RUNS
+    bar, *numbers = lines[5].split()
+    assert numbers == ["60%", "600/1,000", "18s", "left"]
+    assert len(bar) == pytest.approx(0.6 * (80 - 26), abs=1)
+    assert lines[6:] == [
+        " loss 1.000 · 7,712 tokens/s · lr 8.2e-04 · grad 0.71 · cpu bf16",
+        " saved step 600",
+    ]
 
 
 def test_forty_columns_of_ascii() -> None:
-    assert text(halfway(), 40, ascii=True, now=155) == (
+    assert text(halfway(), 40, ascii=True) == (
         "translation/toy | 1 of 3 done\n"
-        " + scaled-dot        done      bleu 88.2\n"
-        " > synthesizer-ran~  training  bleu 61.0\n"
-        " . linear            waiting\n"
+        " +  scaled-dot       done      bleu 88.2\n"
+        " >  synthesizer-ran  training  bleu 61.0\n"
+        " .  linear           waiting\n"
         "\n"
-        " =====>-----   60%  600/1,000  18s left\n"
-        " loss 1.000 #*+=~-._ | 7,712 tokens/s\n"
+        "--------        60%  600/1,000  18s left\n"
+        " loss 1.000 | 7,712 tokens/s\n"
         " saved step 600"
     )
 
 
-def test_ascii_is_ascii() -> None:
-    for width in (40, 80, 200):
-        assert text(halfway(), width, ascii=True, now=155).isascii()
+def test_a_long_name_is_visibly_cut() -> None:
+    assert " ▶  synthesizer-ra…  training  bleu 61.0" in text(halfway(), 40)
 
 
-def test_before_the_first_step_the_board_tells_what_it_waits_for() -> None:
-    state = board("a", seeds=(1, 2))
-    assert text(state, 80, now=12.4) == (
+def test_ascii_is_ascii_at_any_width() -> None:
+    for width in range(40, 161):
+        assert text(halfway(), width, ascii=True).isascii()
+
+
+def test_any_width_names_every_run_with_its_state() -> None:
+    for width in range(40, 161):
+        lines = text(halfway(), width).splitlines()
+        starts = [("✓", "scaled-dot"), ("▶", "synthesizer-"), ("·", "linear")]
+        states = ["done", "training", "waiting"]
+        for line, (mark, name), state in zip(lines[1:4], starts, states, strict=True):
+            assert line.split()[0] == mark
+            assert name in line
+            assert f"  {state}" in line
+        assert lines[5].endswith("60%  600/1,000  18s left")
+
+
+def test_before_the_first_step_the_board_shows_what_it_waits_for() -> None:
+    state = at(board("a", seeds=(1, 2)), (12.4, None))
+    assert text(state, 80) == (
         "translation/toy · 0 of 2 done\n"
-        " · a  seed 1  waiting\n"
-        " · a  seed 2  waiting\n"
+        " ·  a  seed 1  waiting\n"
+        " ·  a  seed 2  waiting\n"
         "\n"
         " preparing data  12s"
     )
-    state = state.after(events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1), 20)
-    assert text(state, 80, now=23).endswith("\n first steps  3s")
+    started = events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1)
+    assert text(at(state, (20, started), (23, None)), 80).endswith("\n first steps  3s")
 
 
 def test_the_last_board_has_no_bar() -> None:
-    state = after(
+    state = at(
         board("a"),
         (1, events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1)),
         (2, events.ProgressEvent(10, 10, 1.5, 1e-3, 100.0, None, 0.0, variant="a", seed=1)),
         (3, events.FinishedEvent(10, 3700.0, "steps", variant="a", seed=1)),
         (9, events.ScoredEvent(())),
     )
-    assert text(state, 80, now=9) == (
-        "translation/toy · 1 of 1 done\n ✓ a  done                         10 steps  1h01m"
+    title, run = text(state, 80).splitlines()
+    assert title == "translation/toy · 1 of 1 done"
+    assert run.split() == ["✓", "a", "done", "10", "steps", "1h01m"]
+
+
+def test_the_clock_of_a_stage_runs_on_while_its_numbers_change() -> None:
+    state = at(
+        board("a"),
+        (5, events.NoteEvent("preparing encode: 1,000", passing=True)),
+        (8, events.NoteEvent("preparing encode: 2,000", passing=True)),
+        (9, None),
     )
-
-
-def test_a_stage_that_passes_has_a_clock_that_goes_on() -> None:
-    state = board("a").after(events.NoteEvent("preparing encode: 1,000", passing=True), 5)
-    state = state.after(events.NoteEvent("preparing encode: 2,000", passing=True), 8)
-    assert text(state, 80, now=9).endswith("\n preparing encode: 2,000  4s")
-    state = state.after(events.SkippedEvent("done", variant="a", seed=1), 10)
-    assert text(state, 80, now=11).endswith("\n scoring  1s")
-    state = state.after(events.NoteEvent("scoring test", passing=True, variant="a", seed=1), 12)
-    assert text(state, 80, now=13).endswith("\n scoring test: a seed 1  1s")
+    assert text(state, 80).endswith("\n preparing encode: 2,000  4s")
+    at(state, (10, events.SkippedEvent("done", variant="a", seed=1)), (11, None))
+    assert text(state, 80).endswith("\n scoring  1s")
+    note = events.NoteEvent("scoring test", passing=True, variant="a", seed=1)
+    at(state, (12, note), (13, None))
+    assert text(state, 80).endswith("\n scoring test: a seed 1  1s")
 
 
 def test_an_interruption_leaves_its_mark() -> None:
-    assert " ■ synthesizer-random  stopped   bleu 61.0" in text(halfway().stopped(), 80, now=160)
+    state = halfway()
+    state.interrupt()
+    lines = text(state, 80).splitlines()
+    assert lines[2].startswith(" ■  synthesizer-random  stopped   bleu 61.0")
+    assert not any("left" in line for line in lines)
 
 
-def test_more_jobs_than_lines_are_cut_around_the_current_one() -> None:
+def test_more_runs_than_lines_are_cut_around_the_current_one() -> None:
     state = board(*(f"v{i:02}" for i in range(40)))
     for i in range(20):
-        state = state.after(events.SkippedEvent("done", variant=f"v{i:02}", seed=1), 1)
-    state = state.after(events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="v20", seed=1), 1)
-    lines = text(state, 80, height=12, now=1).splitlines()
-    assert len(lines) <= 12
+        state.update(events.SkippedEvent("done", variant=f"v{i:02}", seed=1))
+    state.update(events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="v20", seed=1))
+    lines = text(state, 80, height=12).splitlines()
+    assert len(lines) <= 11
     assert any("v20" in line and "training" in line for line in lines)
-    assert any("more" in line for line in lines)
+    assert any("and 36 more" in line for line in lines)
+    state.whole = True
+    assert sum(" v" in line for line in text(state, 80, height=12).splitlines()) == 40
 
 
 def test_the_remaining_time_counts_down_between_reports() -> None:
     state = halfway()
-    assert state.remaining(153) == 20
-    assert state.remaining(163) == 10
-    assert state.remaining(999) == 0
+    for now, left in ((153, 20), (163, 10), (999, 0)):
+        assert at(state, (now, None)).remaining() == left
 
 
-def test_waiting_jobs_are_expected_to_take_as_long_as_the_finished_ones() -> None:
-    assert halfway().remaining_in_all(153) == pytest.approx(20 + 90.2)
+def test_waiting_runs_are_expected_to_take_as_long_as_the_finished_ones() -> None:
+    assert at(halfway(), (153, None)).remaining_in_all() == pytest.approx(20 + 90.2)
 
 
 HOSTILE = "\x1b]0;t\x07\x9b31m[red]\u202e\n\r\u65e5\u672c"
@@ -166,37 +225,30 @@ HOSTILE = "\x1b]0;t\x07\x9b31m[red]\u202e\n\r\u65e5\u672c"
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
-    state = Board(HOSTILE, (BoardRun(HOSTILE, 1), BoardRun("b", 1)), since=0)
-    state = after(
-        state,
+    state = at(
+        board(HOSTILE, "b", recipe=HOSTILE),
         (1, events.StartedEvent("t", 10, 5, "cpu", "fp32", variant=HOSTILE, seed=1)),
         (2, events.ProgressEvent(5, 10, 1.5, 1e-3, 100.0, 1.0, 5.0, variant=HOSTILE, seed=1)),
         (3, events.NoteEvent(HOSTILE)),
     )
-    shown = text(state, width, now=3)
+    shown = text(state, width)
     assert not set(shown) & set("\x1b\x07\x9b\u202e\r")
     assert len(shown.split("\n")) == 7
 
 
+def test_wide_characters_are_counted_as_a_terminal_draws_them() -> None:
+    state = board("\u65e5\u672c\u8a9e" * 20)
+    for width in range(40, 60):
+        assert "waiting" in text(state, width)
+
+
 def test_numbers_that_are_none_do_not_break_the_board() -> None:
-    state = board("a").after(events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1), 1)
-    for loss in (math.nan, math.inf, 2.0):
+    state = board("a")
+    state.update(events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1))
+    for loss, shown in ((math.nan, "nan"), (math.inf, "inf"), (2.0, "2.000")):
         line = events.ProgressEvent(5, 10, loss, 1e-3, 0.0, None, None, variant="a", seed=1)
-        state = state.after(line, 2)
-    assert " loss 2.000   ▁ · 0 tokens/s" in text(state, 80, now=3)
-
-
-def test_a_sparkline_shows_means_of_equal_stretches() -> None:
-    assert training_board.sparkline([0, 0, 7, 7, 1, 1], 3, "01234567") == "071"
-    assert training_board.sparkline([5.0, 5.0], 10, "01") == "00"
-    assert training_board.sparkline([], 10, "01") == ""
-
-
-def test_a_bar_is_as_wide_as_asked() -> None:
-    for share in (-1.0, 0.0, 0.001, 0.5, 0.999, 1.0, 2.0):
-        assert training_board.bar(share, 10, training_board.ASCII).cell_len == 10
-    assert training_board.bar(0.5, 10, training_board.ASCII).plain == "====>-----"
-    assert training_board.bar(1.0, 4, training_board.ASCII).plain == "===="
+        state.update(line)
+        assert f" loss {shown} · 0 tokens/s" in text(state, 80)
 
 
 @pytest.mark.parametrize(
@@ -205,12 +257,6 @@ def test_a_bar_is_as_wide_as_asked() -> None:
 )
 def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
     assert training_board.duration(seconds) == words
-
-
-def test_cutting_respects_wide_characters() -> None:
-    assert training_board.fit("\u65e5\u672c\u8a9e", 5, training_board.ASCII) == "\u65e5\u672c~"
-    assert cell_len(training_board.fit("\u65e5\u672c\u8a9e", 4, training_board.ASCII)) <= 4
-    assert training_board.pad("\u65e5", 4) == "\u65e5  "
 
 
 @pytest.mark.parametrize(
@@ -245,7 +291,7 @@ def test_cutting_respects_wide_characters() -> None:
     ],
 )
 def test_a_log_line_says_what_happened(event: events.Event, line: str) -> None:
-    assert "|".join(training_board.plain(event)) == line
+    assert "|".join(training_board.log_lines(event)) == line
 
 
 def test_json_has_no_number_that_json_has_not() -> None:

@@ -263,9 +263,8 @@ def table(
 
 
 def _print(made: "Table", format: str) -> None:
-    from attnkit.show.table_screen import Screen
 
     if format == "table":
-        console.stdout().print(Screen(made))
+        console.stdout().print(made)
     else:
         forms.write(made, format)

@@ -14,7 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.bench.plan import Lane, Workload
+    from attnkit.bench.plan import Sweep, Workload
     from attnkit.bench.schedule import Point
 
 app = typer.Typer(help="Measure attention mechanisms on this machine.", no_args_is_help=True)
@@ -86,27 +86,29 @@ def attention(
         "causal": causal, "layer": layer, "dtype": dtype, "batch": batch, "heads": heads,
         "head_width": head_width, "repeats": repeats, "budget": budget, "threads": threads,
     }  # fmt: skip
-    setting = plan.Workload(**given, plugins=tuple(plugins or ()))
-    setting.check()
-    lanes = plan.lanes([plan.subject(word) for word in _words(words, causal)], _lengths(lengths))
+    workload = plan.Workload(**given, plugins=tuple(plugins or ()))
+    workload.check()
+    sweeps = plan.sweeps(
+        [plan.candidate(word) for word in _words(words, causal)], _lengths(lengths)
+    )
     if plot is not None:
         from attnkit.show.benchmark_plot import check
 
         check(plot)
     from attnkit.device import pick_device
 
-    _measure(lanes, setting._replace(device=pick_device(device)), format, plot)
+    _measure(sweeps, workload._replace(device=pick_device(device)), format, plot)
 
 
 def _words(words: Sequence[str] | None, causal: bool) -> list[str]:
     """What the command line names, or every mechanism that can be measured so."""
     if words:
         return list(dict.fromkeys(words))
-    from attnkit.bench.plan import able
+    from attnkit.bench.plan import measurable
     from attnkit.mechanisms import facts, names
 
     known = [word for word in names() if not any(o.required for o in facts(word).options.values())]
-    chosen = able(known, causal)
+    chosen = measurable(known, causal)
     if left := [word for word in known if word not in chosen]:
         console.say(f"not causal, left out: {', '.join(left)}")
     return chosen
@@ -133,42 +135,43 @@ def _lengths(text: str | None) -> list[int] | None:
     return found
 
 
-def _measure(lanes: Sequence["Lane"], setting: "Workload", format: str, plot: Path | None) -> None:
+def _measure(
+    sweeps: Sequence["Sweep"], workload: "Workload", format: str, plot: Path | None
+) -> None:
     from attnkit.bench.schedule import measure
 
     points: list[Point] = []
     try:
-        points.extend(measure(lanes, setting, console.say))
+        points.extend(measure(sweeps, workload, console.say))
     except KeyboardInterrupt:
         if points:
-            _print(points, setting, format)
+            _print(points, workload, format)
         raise
-    _print(points, setting, format)
+    _print(points, workload, format)
     if plot is not None:
         from attnkit.show.benchmark_plot import draw
 
-        draw(points, setting, plot)
+        draw(points, workload, plot)
         console.say(f"drawn: {plot}")
 
 
-def _print(points: Sequence["Point"], setting: "Workload", format: str) -> None:
+def _print(points: Sequence["Point"], workload: "Workload", format: str) -> None:
     """Both tables, or one text for programs."""
     from attnkit.show import benchmark_table, table_formats
-    from attnkit.show.table_screen import Screen
 
     if format == "json":
-        console.write(json.dumps(benchmark_table.record(points, setting), indent=2) + "\n")
+        console.write(json.dumps(benchmark_table.record(points, workload), indent=2) + "\n")
         return
     table, growth = (
-        benchmark_table.points_table(points, setting),
+        benchmark_table.points_table(points, workload),
         benchmark_table.exponents_table(points),
     )
     if format == "csv":
         console.write(table_formats.csv_text(table))
     elif format == "table":
-        console.stdout().print(Screen(table))
+        console.stdout().print(table)
         console.stdout().print()
-        console.stdout().print(Screen(growth))
+        console.stdout().print(growth)
     else:
         render = {"markdown": table_formats.markdown, "latex": table_formats.latex}[format]
         console.write(f"{render(table)}\n{render(growth)}")

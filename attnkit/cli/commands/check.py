@@ -111,7 +111,7 @@ def table(title: str, found: "dict[Role, list[Result]]") -> "Table":
         cells += [_cell(role, result) for role, result in zip(found, results, strict=True)]
         rows.append(tuple(cells))
     heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, found))
-    return Table(title, heads, tuple(rows), (NOTE,))
+    return Table(title, heads, tuple(rows), (NOTE,), fold=True)
 
 
 def _cell(role: "Role", result: "Result") -> "Cell":
@@ -128,10 +128,6 @@ def _cell(role: "Role", result: "Result") -> "Cell":
 def _print(title: str, found: "dict[Role, list[Result]]", format: str) -> None:
     made = table(title, found)
     if format == "table":
-        from attnkit.show.recipe_tables import sheet
-
-        heads: Sequence[str] = [column.title for column in made.columns]
-        rows = [[cell.text for cell in row] for row in made.rows]
-        console.stdout().print(sheet(title, heads, rows, NOTE))
-        return
-    output.write(made, format)
+        console.stdout().print(made)
+    else:
+        output.write(made, format)

@@ -304,8 +304,13 @@ def _print(
 ) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
-    from attnkit.show.context_scores import contexts_table, seen, tables
-    from attnkit.show.table import comparison_table, warning_lines
+    from attnkit.show.comparison_tables import (
+        by_contexts,
+        comparison_table,
+        contexts_table,
+        tables,
+        warning_lines,
+    )
 
     result = side_by_side(entries, base.variants, method=base.method, resamples=resamples)
     for text in warning_lines(result):
@@ -315,5 +320,5 @@ def _print(
     elif format == "table":
         output.show(tables(result))
     else:
-        across = seen(result) and format != "csv"  # programs want a column a metric
+        across = by_contexts(result) and format != "csv"  # programs want a column a metric
         output.write((contexts_table if across else comparison_table)(result), format)

@@ -112,9 +112,9 @@ def table(found: Sequence["Facts"]) -> "Table":
 
 def _list(found: Sequence["Facts"], format: str) -> None:
     if format == "table":
-        from attnkit.show.recipe_tables import sheet
+        from attnkit.show.table import Table
 
-        _print(sheet("", HEADS, map(row, found), "\n".join(NOTES)))
+        _print(Table.of_texts("", HEADS, map(row, found), *NOTES))
         return
     output.write(table(found), format)
 
@@ -126,7 +126,7 @@ def explained(facts: "Facts") -> "RenderableType":
     from rich.text import Text
 
     from attnkit.recipe.score_options import ScoreOptions
-    from attnkit.show.recipe_tables import sheet
+    from attnkit.show.table import Table
     from attnkit.text import safe_text
 
     shared = {name for name in facts.options if name in ScoreOptions._fields}
@@ -134,7 +134,7 @@ def explained(facts: "Facts") -> "RenderableType":
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
         *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
-        sheet("abilities", ("what", ""), abilities(facts)),
+        Table.of_texts("abilities", ("what", ""), abilities(facts)),
     ]
     for title, names in (
         ("options", [name for name in facts.options if name not in shared]),
@@ -142,7 +142,7 @@ def explained(facts: "Facts") -> "RenderableType":
     ):
         if names:
             rows = ((name, *_option(facts, name)) for name in names)
-            parts.append(sheet(title, ("option", "type", "default"), rows))
+            parts.append(Table.of_texts(title, ("option", "type", "default"), rows))
     return Group(*parts)
 
 

@@ -142,7 +142,8 @@ def _rows(
 def table(title: str, found: "Importance") -> "Table":
     """The whole model, then a row a head."""
     from attnkit.recipe.schema import LOWER_IS_BETTER
-    from attnkit.show.table import TITLES, Cell, Column, Table
+    from attnkit.show.comparison_tables import TITLES
+    from attnkit.show.table import Cell, Column, Table
 
     names = list(found.whole)
     columns = [Column("without", "left"), Column("layer"), Column("head")]
@@ -175,8 +176,9 @@ def table(title: str, found: "Importance") -> "Table":
 
 def _cells(found: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     """Score and loss of one head on one metric."""
+    from attnkit.show.comparison_tables import p_text, stars
     from attnkit.show.head_importance import number
-    from attnkit.show.table import Cell, p_text, stars
+    from attnkit.show.table import Cell
 
     effect = found.effects[place][name]
     most = max(effects[name].loss for effects in found.effects.values())
@@ -212,17 +214,16 @@ def grids(found: "Importance", metric: str) -> "list[HeadGrid]":
 def _show(made: "Table", found: "Importance") -> None:
     """The table, then the losses at a glance."""
     from attnkit.show.head_importance import HeadGrids
-    from attnkit.show.table_screen import Screen
 
     screen = console.stdout()
-    screen.print(Screen(made))
+    screen.print(made)
     for metric in found.whole:
         screen.print()
         screen.print(HeadGrids(grids(found, metric), _loss(metric)))
 
 
 def _loss(metric: str) -> str:
-    from attnkit.show.table import TITLES
+    from attnkit.show.comparison_tables import TITLES
 
     return f"loss of {TITLES.get(metric, metric)}"
 

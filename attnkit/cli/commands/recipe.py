@@ -119,9 +119,7 @@ def explain(
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
         costs[name] = _cost(file.variants[name], quick, device, data_dir, offline)
-    from attnkit.show.table_screen import Screen
-
-    _print(Screen(recipe_tables.costs(costs, file.variants)))
+    _print(recipe_tables.costs(costs, file.variants))
 
 
 @app.command("copy")

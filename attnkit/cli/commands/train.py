@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -124,7 +123,7 @@ def _follow(
     from attnkit.train import events
     from attnkit.train.signals import StopSignals
 
-    board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs), since=time.monotonic())
+    board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs))
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     scored = None
     # Signals are recorded from here on; what follows is slow to import.
@@ -236,7 +235,6 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
             console.write(json.dumps({"event": "planned", "recipe": file.name, **row}) + "\n")
         return
     from attnkit.show.table import Cell, Column, Table
-    from attnkit.show.table_screen import Screen
 
     numbers = ("steps", "parameters")
     columns = [Column(key, "right" if key in numbers else "left") for key in rows[0]]
@@ -245,7 +243,7 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
         for row in rows
     )
     notes = ("parameters: with the vocabulary that the recipe asks for; the data may give less",)
-    console.stdout().print(Screen(Table(file.name, tuple(columns), cells, notes)))
+    console.stdout().print(Table(file.name, tuple(columns), cells, notes))
 
 
 def _parameters(recipe: "Recipe") -> int:
@@ -280,8 +278,7 @@ def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
 
 def _table(scored: "ScoredEvent", warn: bool) -> None:
     """The comparison, on standard output."""
-    from attnkit.show.context_scores import tables
-    from attnkit.show.table import warning_lines
+    from attnkit.show.comparison_tables import tables, warning_lines
 
     result = scored.json()
     for text in warning_lines(result) if warn else ():

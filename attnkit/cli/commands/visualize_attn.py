@@ -297,7 +297,7 @@ def _screens(found: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[
 
     from attnkit.show.map_comparison import MapComparison
     from attnkit.show.map_grid import MapGrid
-    from attnkit.show.map_statistics_table import StatisticsTable
+    from attnkit.show.map_statistics_table import statistics_table
 
     drawn: dict[str, Any] = {
         "scale": look.scale, "palette": look.colours, "plain": look.plain
@@ -313,7 +313,7 @@ def _screens(found: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[
             yield MapGrid(maps, **drawn)
         if "numbers" in look.screens:
             yield Text()
-            yield StatisticsTable(maps)
+            yield statistics_table(maps)
 
 
 def _write(path: Path, found: "Sequence[Capture]", request: Request, look: Look) -> None:

@@ -4,23 +4,22 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
+from attnkit.show.attention_matrix import AXES, NAMES, STATIC
 from attnkit.show.colour import Palette, table
 from attnkit.show.colour_scale import FLOOR, Scale
 from attnkit.show.html_document import document
 from attnkit.show.map_page.budget import fitted
-from attnkit.show.map_view import AXES, NAMES, STATIC
 from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
-View = Literal["grid", "matrix", "lines", "numbers"]
-VIEWS: tuple[View, ...] = get_args(View)
+PageView = Literal["grid", "matrix", "lines", "numbers"]
 BUDGET = 1_500_000
 """Bytes of a page unless another size is asked for."""
 
@@ -43,7 +42,7 @@ def page(
     *,
     command: str = "attnkit visualize-attn RUN TEXT",
     budget: int = BUDGET,
-    view: View | None = None,
+    view: PageView | None = None,
     kind: Kind | None = None,
     scale: Scale = "linear",
     words: bool = False,
@@ -72,22 +71,22 @@ def page(
     Raises:
         UsageError: no capture has a map with a token on each axis.
     """
-    kept = _drawable(captures)
-    every = [maps for _, some in kept for maps in some]
+    drawable = _drawable(captures)
+    every = [maps for _, some in drawable for maps in some]
     if not every:
         raise UsageError("no attention maps to show: choose a text with at least one token")
-    axes = _Axes()
-    records = [_record(capture, some, axes) for capture, some in kept]
+    axes = _TokenAxes()
+    records = [_record(capture, some, axes) for capture, some in drawable]
     start = {
         "view": view or ("matrix" if all(_single(maps) for maps in every) else "grid"),
         "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
-        "other": 1 if len(kept) > 1 else -1,
+        "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
     data = {
-        "captures": records, "axes": axes.found, "command": safe_text(command),
+        "captures": records, "axes": axes.records, "command": safe_text(command),
         "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
         "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
-        "texts": _texts([capture for capture, _ in kept]), "omitted": "",
+        "texts": _texts([capture for capture, _ in drawable]), "omitted": "",
     }  # fmt: skip
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
     room = budget - len(_document(title, data)) - 300 * len(every)
@@ -100,36 +99,36 @@ def page(
 
 def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
     """How many heads the page holds in full, where not all of them; up to 200 letters for each."""
-    said = []
+    parts = []
     for maps in described:
         down, across = maps["overview"]["pool"]
         if down * across > 1:
             whole = sum(not name.endswith("mean") for name in maps["full"])
             every = len(maps["layers"]) * len(maps["heads"])
-            said.append(
+            parts.append(
                 f"{NAMES[maps['kind']]}: {whole} of {every} heads are here in full resolution, the "
                 f"others as the largest of each {down} \u00d7 {across} weights"
             )
-    if not said:
+    if not parts:
         return ""
-    return f"To keep this file small: {'; '.join(said)}. In full: {command} --layer L --head H"
+    return f"To keep this file small: {'; '.join(parts)}. In full: {command} --layer L --head H"
 
 
 def _document(title: str, data: dict[str, Any]) -> bytes:
     return document(Path(__file__).parent, title, data, _SCRIPTS)
 
 
-class _Axes:
+class _TokenAxes:
     """Axes of tokens, each written once; equal numbers are equal tokens."""
 
     def __init__(self) -> None:
-        self.found: list[dict[str, list[Any]]] = []
+        self.records: list[dict[str, list[Any]]] = []
         self.numbers: dict[tuple[Token, ...], int] = {}
 
     def number(self, tokens: tuple[Token, ...]) -> int:
         if tokens not in self.numbers:
-            self.numbers[tokens] = len(self.found)
-            self.found.append({
+            self.numbers[tokens] = len(self.records)
+            self.records.append({
                 "text": [visible(token.text) for token in tokens],
                 "word": [token.word for token in tokens],
                 "special": [int(token.special) for token in tokens],
@@ -140,14 +139,12 @@ class _Axes:
 def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
     """Captures and their references with the maps that have a cell."""
     every = [one for some in captures for one in (some, some.reference) if one is not None]
-    found = [
-        (
-            one,
-            [one.maps[kind] for kind in KINDS if kind in one.maps and one.maps[kind].weights.size],
-        )
-        for one in every
-    ]
-    return [(one, maps) for one, maps in found if maps]
+    drawable = []
+    for one in every:
+        maps = [one.maps[kind] for kind in KINDS if kind in one.maps]
+        if some := [part for part in maps if part.weights.size]:
+            drawable.append((one, some))
+    return drawable
 
 
 def _finite(maps: AttentionMaps) -> AttentionMaps:
@@ -163,20 +160,20 @@ def _single(maps: AttentionMaps) -> bool:
 
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
     """What was read and written, each text once, and notes."""
-    found: dict[tuple[str, str], tuple[str, str]] = {}
+    texts: dict[tuple[str, str], tuple[str, str]] = {}
     for one in captures:
         if one.source:
-            found["read", one.source] = "read", one.source
+            texts["read", one.source] = "read", one.source
         if one.output:
             name = "given" if one.how == "given" else "wrote"
             how = f" ({one.how})" if one.how not in ("", "given") else ""
-            found["wrote", one.output] = name, one.output + how
+            texts["wrote", one.output] = name, one.output + how
         if note := one.facts.get("note"):
-            found["note", note] = "note", f"{one.model}: {note}"
-    return [(name, safe_text(text)) for name, text in found.values()]
+            texts["note", note] = "note", f"{one.model}: {note}"
+    return [(name, safe_text(text)) for name, text in texts.values()]
 
 
-def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _Axes) -> dict[str, Any]:
+def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) -> dict[str, Any]:
     return {
         "model": safe_text(capture.model),
         "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
@@ -184,13 +181,13 @@ def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _Axes) -> di
     }  # fmt: skip
 
 
-def _describe(maps: AttentionMaps, axes: _Axes) -> dict[str, Any]:
+def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
     return {
         "kind": maps.kind,
         "layers": [
             {
                 "number": layer.number, "mechanism": safe_text(layer.mechanism),
-                "exact": layer.exact, "static": layer.static, "said": _said(layer),
+                "exact": layer.exact, "static": layer.static, "label": _layer_label(layer),
                 "distance": layer.distance and _rounded(layer.distance),
             }
             for layer in maps.layers
@@ -203,13 +200,13 @@ def _describe(maps: AttentionMaps, axes: _Axes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _said(layer: MapLayer) -> str:
-    said = [safe_text(layer.mechanism)]
+def _layer_label(layer: MapLayer) -> str:
+    parts = [safe_text(layer.mechanism)]
     if layer.static:
-        said.append(STATIC)
+        parts.append(STATIC)
     if not layer.exact:
-        said.append("effective map: what the mechanism amounts to, not a matrix that it forms")
-    return " \u00b7 ".join(said)
+        parts.append("effective map: what the mechanism amounts to, not a matrix that it forms")
+    return " \u00b7 ".join(parts)
 
 
 def _rounded(numbers: Iterable[float | None]) -> list[float | None]:

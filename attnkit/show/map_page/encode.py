@@ -48,21 +48,6 @@ def encode(weights: Weights, power: Power, pool: tuple[int, int] = (1, 1)) -> di
     }  # fmt: skip
 
 
-def decode(coded: dict[str, Any]) -> Weights:
-    """The values of `encode` as the page computes them."""
-    count, rows, columns = coded["count"], coded["rows"], coded["columns"]
-    raw = zlib.decompress(base64.b64decode(coded["data"]), -15)
-    lines = count * rows
-    steps = np.frombuffer(raw, "<f4", lines).reshape(count, rows, 1)
-    zeros = np.frombuffer(raw, np.uint8, lines, 4 * lines).reshape(count, rows, 1)
-    q = np.frombuffer(raw, np.uint8, lines * columns, 5 * lines).reshape(count, rows, columns)
-    places = q.astype(np.float32) - zeros
-    if coded["power"] == 2:
-        places *= np.abs(places)
-    values: Weights = steps * places
-    return values
-
-
 def _with_sums(weights: Weights, places: Weights, steps: Weights) -> Weights:
     """Steps with which each row has its exact sum, where that moves no value far."""
     wanted = weights.sum(2, keepdims=True, dtype=np.float64)

@@ -73,7 +73,7 @@ function fillTable() {
 }
 
 function describe({ maps, layer, head, pool }) {
-  const said = [layer.said];
+  const said = [layer.label];
   const apart = layer.distance ? (head < 0 ? layer.distance : [layer.distance[head]]) : [null];
   if (!apart.includes(null)) {
     const mean = apart.reduce((a, b) => a + b) / apart.length;

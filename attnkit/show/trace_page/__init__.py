@@ -1,13 +1,14 @@
 """Traces as one HTML file: choose a token to see the passage that it came from."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import UsageError
-from attnkit.show.colour import VOICES
+from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.html_document import document
-from attnkit.show.trace_screen import headline, notes, voices
+from attnkit.show.trace_screen import context_marks, headline, notes
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def page(traces: "Sequence[Trace]") -> bytes:
 def _record(trace: "Trace") -> dict[str, Any]:
     shares = trace.shares()
     mean = trace.entropies() if trace.tokens else [0.0] * len(trace.contexts)
-    spoke = voices(trace)
-    silent = [at for at in range(len(trace.contexts)) if at not in spoke]
+    marks = context_marks(trace)
+    silent = [at for at in range(len(trace.contexts)) if at not in marks]
     silent.sort(key=lambda at: (-shares[at], mean[at]))
     return {
         "model": safe_text(trace.model),
@@ -47,10 +48,10 @@ def _record(trace: "Trace") -> dict[str, Any]:
         "voiced": trace.voiced,
         "weighted": any(shares),
         "marks": {
-            context: {"letter": voice.letter, "colour": VOICES[number % len(VOICES)]}
-            for number, (context, voice) in enumerate(spoke.items())
+            context: {"letter": mark.letter, "colour": colour}
+            for (context, mark), colour in zip(marks.items(), cycle(CONTEXT_COLOURS), strict=False)
         },
-        "listed": [*spoke, *silent],
+        "listed": [*marks, *silent],
         "contexts": [
             {
                 "name": safe_text(passage.name), "text": safe_text(passage.text),

@@ -20,15 +20,15 @@ from attnkit.bench.plan import PASSES, Candidate, Workload
 from attnkit.layers import MultiHead
 from attnkit.train.memory import keep_freed_memory
 
-SHORTEST = 0.02
+SHORTEST_SAMPLE = 0.02
 """Seconds that one sample lasts at least: faster passes are repeated within it."""
-WARM = 64
+WARM_UP_LENGTH = 64
 """Length of the run that loads kernels and starts threads before anything is measured."""
-SPARE = 0.95
+MEMORY_SHARE = 0.95
 """Share of the free memory that a process may take."""
 
-CONTROL = Path("/sys/fs/cgroup")
-GROUPS = (
+CGROUP = Path("/sys/fs/cgroup")
+CGROUP_FILES = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
@@ -61,54 +61,55 @@ class Fused(Attention):
 class Inputs:
     """Random queries, keys, values and gates of one length, made when they are first wanted."""
 
-    def __init__(self, setting: Workload, length: int) -> None:
-        self.setting, self.length = setting, length
-        self.kind = getattr(torch, setting.dtype)
-        self.mask = Mask.packed(length, torch.device(setting.device), causal=setting.causal)
-        self._made: dict[tuple[str, int, int], Tensor] = {}
+    def __init__(self, workload: Workload, length: int) -> None:
+        self.workload, self.length = workload, length
+        self.kind = getattr(torch, workload.dtype)
+        self.mask = Mask.packed(length, torch.device(workload.device), causal=workload.causal)
+        self._tensors: dict[tuple[str, int, int], Tensor] = {}
 
     def heads(self, name: str, heads: int, width: int) -> Tensor:
         """[B, heads, T, width]."""
-        if (name, heads, width) not in self._made:
-            self._made[name, heads, width] = self._random(heads, self.length, width)
-        return self._made[name, heads, width]
+        if (name, heads, width) not in self._tensors:
+            self._tensors[name, heads, width] = self._random(heads, self.length, width)
+        return self._tensors[name, heads, width]
 
     @cached_property
     def x(self) -> Tensor:
         """[B, T, W]."""
-        return self._random(self.length, self.setting.heads * self.setting.head_width)
+        return self._random(self.length, self.workload.heads * self.workload.head_width)
 
     def _random(self, *shape: int) -> Tensor:
-        made = torch.randn(self.setting.batch, *shape, dtype=self.kind, device=self.setting.device)
-        return made.requires_grad_()
+        device = self.workload.device
+        tensor = torch.randn(self.workload.batch, *shape, dtype=self.kind, device=device)
+        return tensor.requires_grad_()
 
 
 class Runner:
-    """A layer of a subject built for one length, and its passes as calls without arguments."""
+    """A layer of a candidate built for one length, and its passes as calls without arguments."""
 
-    def __init__(self, subject: Candidate, inputs: Inputs, depth: int = 0) -> None:
-        setting, length = inputs.setting, inputs.length
-        width = setting.heads * setting.head_width
-        if subject.word:
-            causal = setting.causal or None
+    def __init__(self, candidate: Candidate, inputs: Inputs, depth: int = 0) -> None:
+        workload, length = inputs.workload, inputs.length
+        width = workload.heads * workload.head_width
+        if candidate.word:
+            causal = workload.causal or None
             layer = MultiHead.build(
-                subject.word, width, setting.heads, length, depth=depth, causal=causal,
-                **subject.options,
+                candidate.word, width, workload.heads, length, depth=depth, causal=causal,
+                **candidate.options,
             )  # fmt: skip
         else:
-            layer = MultiHead(width, Fused(Shape(setting.heads, setting.head_width, length)))
-        self.module = layer if setting.layer else layer.mechanism
-        self.module.to(setting.device, inputs.kind)
-        self.sources = [inputs.x] if setting.layer else list(self._heads(layer.mechanism, inputs))
-        self.call = self._layer(layer, inputs) if setting.layer else self._mixing(layer, inputs)
-        self.gradient = torch.ones((), dtype=inputs.kind, device=setting.device)
+            layer = MultiHead(width, Fused(Shape(workload.heads, workload.head_width, length)))
+        self.module = layer if workload.layer else layer.mechanism
+        self.module.to(workload.device, inputs.kind)
+        self.sources = [inputs.x] if workload.layer else list(self._heads(layer.mechanism, inputs))
+        self.call = self._layer(layer, inputs) if workload.layer else self._mixing(layer, inputs)
+        self.gradient = torch.ones((), dtype=inputs.kind, device=workload.device)
 
     def _heads(self, mechanism: Attention, inputs: Inputs) -> Iterator[Tensor]:
-        setting = inputs.setting
+        workload = inputs.workload
         for name in mechanism.uses:
             sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
-            heads = sets * (mechanism.key_heads if name in "kv" else setting.heads)
-            width = mechanism.gates if name == "g" else setting.head_width
+            heads = sets * (mechanism.key_heads if name in "kv" else workload.heads)
+            width = mechanism.gates if name == "g" else workload.head_width
             yield inputs.heads(name, heads, width)
 
     def _mixing(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:
@@ -132,12 +133,13 @@ class Runner:
                 torch.autograd.grad(y, wanted, self.gradient.expand_as(y), allow_unused=True)
 
 
-class Turns:
-    """All layers of a subject that differ, one after the other; times are those of one layer."""
+class LayersInTurn:
+    """All layers of a candidate that differ, one after the other; times are those of one layer."""
 
-    def __init__(self, subject: Candidate, inputs: Inputs) -> None:
-        self.count = len(mechanisms.in_turn(subject.word, subject.options)) if subject.word else 1
-        self.layers = [Runner(subject, inputs, depth) for depth in range(self.count)]
+    def __init__(self, candidate: Candidate, inputs: Inputs) -> None:
+        word, options = candidate.word, candidate.options
+        self.count = len(mechanisms.in_turn(word, options)) if word else 1
+        self.layers = [Runner(candidate, inputs, depth) for depth in range(self.count)]
 
     def run(self, kind: str) -> None:
         """One pass of each layer."""
@@ -145,14 +147,14 @@ class Turns:
             layer.run(kind)
 
 
-def serve(connection: Connection, setting: Workload) -> None:
+def serve(connection: Connection, workload: Workload) -> None:
     """Answer requests until there are no more; errors are answers too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends this process
-    for path in setting.plugins:
+    for path in workload.plugins:
         mechanisms.plug_in(path)
-    if setting.threads:
-        torch.set_num_threads(setting.threads)
-    if setting.device == "cpu":
+    if workload.threads:
+        torch.set_num_threads(workload.threads)
+    if workload.device == "cpu":
         keep_freed_memory()  # as training does
         _limit_memory()
     tasks: Mapping[str, Callable[..., Iterator[Answer]]] = {"probe": probe, "race": race}
@@ -160,69 +162,69 @@ def serve(connection: Connection, setting: Workload) -> None:
         name, arguments = request
         torch.manual_seed(0)
         try:
-            for answer in tasks[name](setting, *arguments):
+            for answer in tasks[name](workload, *arguments):
                 connection.send(answer)
         except Exception as error:
-            connection.send(("error", _told(error)))
-        if setting.device.startswith("cuda"):
+            connection.send(("error", _error_text(error)))
+        if workload.device.startswith("cuda"):
             torch.cuda.empty_cache()
         connection.send(("done", None))
 
 
 def probe(
-    setting: Workload, subject: Candidate, length: int, passes: Sequence[str]
+    workload: Workload, candidate: Candidate, length: int, passes: Sequence[str]
 ) -> Iterator[Answer]:
     """Whether it is built, then seconds and peak bytes of each pass as it first runs so long."""
-    warm = Turns(subject, Inputs(setting, min(WARM, length)))
+    warm = LayersInTurn(candidate, Inputs(workload, min(WARM_UP_LENGTH, length)))
     for kind in passes:
         warm.run(kind)
     del warm
-    runner = Turns(subject, Inputs(setting, length))
+    runner = LayersInTurn(candidate, Inputs(workload, length))
     yield "ready", None
     for kind in passes:
-        before = _reset_peak(setting.device)
-        start = _now(setting.device)
+        before = _reset_peak(workload.device)
+        start = _now(workload.device)
         runner.run(kind)
-        seconds = (_now(setting.device) - start) / runner.count
-        peak = _peak(setting.device)
+        seconds = (_now(workload.device) - start) / runner.count
+        peak = _peak(workload.device)
         size = None if before is None or peak is None else max(0, peak - before)
         yield kind, (seconds, size)
 
 
 def race(
-    setting: Workload,
+    workload: Workload,
     length: int,
     entries: Sequence[tuple[Candidate, Mapping[str, float]]],
 ) -> Iterator[Answer]:
-    """Samples of every pass of every subject, in turn; (label, pass, seconds of one run).
+    """Samples of every pass of every candidate, in turn; (label, pass, seconds of one run).
 
     `entries` has the seconds of a first run of each pass; the baseline comes first.
     """
-    inputs = Inputs(setting, length)
-    runners = [(Turns(subject, inputs), subject, known) for subject, known in entries]
+    inputs = Inputs(workload, length)
+    runners = [(LayersInTurn(candidate, inputs), candidate, known) for candidate, known in entries]
     for runner, _, known in runners:
         for kind, seconds in known.items():
             if seconds < 1:  # longer ones have no use for it
                 runner.run(kind)
-    for number in range(setting.repeats):
+    for number in range(workload.repeats):
         turn = [
-            (runner, subject, kind, seconds)
-            for runner, subject, known in runners
+            (runner, candidate, kind, seconds)
+            for runner, candidate, known in runners
             for kind, seconds in known.items()
-            if number == 0 or (number + 1) * seconds <= setting.budget
+            if number == 0 or (number + 1) * seconds <= workload.budget
         ]
-        if number and all(not subject.word for _, subject, _, _ in turn):
+        if number and all(not candidate.word for _, candidate, _, _ in turn):
             return
-        for runner, subject, kind, seconds in turn if number % 2 == 0 else turn[::-1]:
-            count = max(1, round(SHORTEST / max(seconds, 1e-6)))
-            start = _now(setting.device)
+        for runner, candidate, kind, seconds in turn if number % 2 == 0 else turn[::-1]:
+            count = max(1, round(SHORTEST_SAMPLE / max(seconds, 1e-6)))
+            start = _now(workload.device)
             for _ in range(count):
                 runner.run(kind)
-            taken = (_now(setting.device) - start) / count / runner.count
-            yield "sample", (number, subject.label, kind, taken)
+            taken = (_now(workload.device) - start) / count / runner.count
+            yield "sample", (number, candidate.label, kind, taken)
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """What went wrong, in a line; nothing but "memory" where there was not enough."""
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or (
@@ -280,7 +282,7 @@ def _limit_memory() -> None:
     free, used = free_memory(), _status("VmData")
     if free is not None and used is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = used + int(SPARE * free)
+        limit = used + int(MEMORY_SHARE * free)
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
@@ -288,19 +290,19 @@ def _limit_memory() -> None:
 
 def free_memory() -> int | None:
     """Bytes that a new process could take: of the machine, and of its control group."""
-    found = []
+    limits = []
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
+        limits.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
     except (OSError, StopIteration):
         pass
-    for most, now in GROUPS:
+    for most, now in CGROUP_FILES:
         try:
-            limit, used = ((CONTROL / name).read_text().strip() for name in (most, now))
-            found.append(int(limit) - int(used))
+            limit, used = ((CGROUP / name).read_text().strip() for name in (most, now))
+            limits.append(int(limit) - int(used))
         except (OSError, ValueError):
             continue
-    return max(0, min(found)) if found else None
+    return max(0, min(limits)) if limits else None
 
 
 def _trim() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from helpers.screens import drawn
 
-from attnkit.show.context_scores import contexts_table, seen
-from attnkit.show.table_screen import Screen
+from attnkit.show.comparison_tables import by_contexts, contexts_table
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 METHODS = ("entropy", "entropy-free", "mean", "concat")
@@ -43,7 +42,7 @@ def comparison(rows: list[dict[str, Any]] | None = None, **changed: Any) -> dict
 
 
 def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
-    text = drawn(Screen(contexts_table(comparison())), 80)
+    text = drawn(contexts_table(comparison()), 80)
     (head,) = [line for line in text.splitlines() if line.startswith("metric")]
     assert head.split() == ["metric", "method", *map(str, COUNTS)]
     assert max(map(len, text.splitlines())) <= 80
@@ -51,7 +50,7 @@ def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 200])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
-    text = drawn(Screen(contexts_table(comparison())), width)
+    text = drawn(contexts_table(comparison()), width)
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -119,5 +118,5 @@ def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
 
 
 def test_only_comparisons_by_number_of_contexts_are_seen_as_such() -> None:
-    assert seen(comparison())
-    assert not seen({"rows": [{"split": "test"}]})
+    assert by_contexts(comparison())
+    assert not by_contexts({"rows": [{"split": "test"}]})

@@ -1,4 +1,4 @@
-"""What one picture shows: a matrix with its axes, its title and what a reader must know."""
+"""One attention matrix with its tokens and title, and what is said of attention maps in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +24,10 @@ STATIC = "static: the same for every text of this length"
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionMatrix:
     """One matrix, as it is drawn."""
 
-    matrix: Float[NDArray[np.float32], "T S"]
+    weights: Float[NDArray[np.float32], "T S"]
     queries: tuple[Token, ...]
     keys: tuple[Token, ...]
     title: str
@@ -37,8 +37,20 @@ class View:
     axes: tuple[str, str] = ("queries", "keys")
     """What rows and columns are."""
 
+    @property
+    def axes_text(self) -> str:
+        """What rows and columns are, in words."""
+        return f"rows: {self.axes[0]}, columns: {self.axes[1]}"
 
-def view(maps: AttentionMaps, layer: int | None = None, head: int | None = None) -> View:
+    def minus(self, other: "AttentionMatrix") -> "AttentionMatrix":
+        """What this one weighs more (positive) or less (negative) than another with equal axes."""
+        weights = self.weights - other.weights
+        return replace(self, weights=weights, title="difference", notes=(), signed=True)
+
+
+def matrix_of(
+    maps: AttentionMaps, layer: int | None = None, head: int | None = None
+) -> AttentionMatrix:
     """One layer and head by their numbers; None: the mean over all that `maps` has.
 
     Raises:
@@ -48,27 +60,17 @@ def view(maps: AttentionMaps, layer: int | None = None, head: int | None = None)
     place = f"{_numbers('layer', [item.number for item in one.layers])}, "
     place += _numbers("head", one.heads)
     title = f"{NAMES[maps.kind]}, {place}: {mechanisms(one)}"
-    matrix = one.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
+    weights = one.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
     rows, columns = AXES[maps.kind]
-    return View(
-        matrix, one.queries, one.keys, title, notes(one),
+    return AttentionMatrix(
+        weights, one.queries, one.keys, title, notes(one),
         axes=(f"{rows} (queries)", f"{columns} (keys)"),
     )  # fmt: skip
 
 
-def difference(first: View, other: View, title: str = "difference") -> View:
-    """What `other` takes more (positive) or less (negative) than `first`, key by key.
-
-    Raises:
-        ValueError: the axes hold different tokens (see `different`).
-    """
-    if reason := different(first, other):
-        raise ValueError(reason)
-    matrix = other.matrix - first.matrix
-    return replace(first, matrix=matrix, title=title, notes=(), signed=True)
-
-
-def different(first: View | AttentionMaps, other: View | AttentionMaps) -> str | None:
+def axes_difference(
+    first: AttentionMatrix | AttentionMaps, other: AttentionMatrix | AttentionMaps
+) -> str | None:
     """Why maps with these axes have no difference; None where they have one."""
     for what, ours, theirs in (
         ("queries", first.queries, other.queries),
@@ -87,21 +89,21 @@ def mechanisms(maps: AttentionMaps) -> str:
     return ", ".join(dict.fromkeys(named))
 
 
-def notes(maps: AttentionMaps) -> tuple[str, ...]:
-    """What a reader must know about where these maps come from."""
-    found = []
+def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
+    """What a reader must know about these maps; `distance`: that from softmax attention too."""
+    lines = []
     fixed = [layer.static for layer in maps.layers]
     if any(fixed):
         some = [layer.number for layer in maps.layers if layer.static]
         where = "" if all(fixed) else f"{_numbers('layer', some, mean=False)}: "
-        found.append(f"{where}{STATIC}")
+        lines.append(f"{where}{STATIC}")
     if not all(layer.exact for layer in maps.layers):
-        found.append("effective: what the mechanism amounts to; it never forms this matrix")
+        lines.append("effective: what the mechanism amounts to; it never forms this matrix")
     distances = [layer.distance for layer in maps.layers if layer.distance]
-    if distances and len(distances) == len(maps.layers):
+    if distance and distances and len(distances) == len(maps.layers):
         mean = sum(map(sum, distances)) / sum(map(len, distances))
-        found.append(f"mean total variation from exact softmax attention: {mean:.3f} (0 to 1)")
-    return tuple(found)
+        lines.append(f"mean total variation from exact softmax attention: {mean:.3f} (0 to 1)")
+    return tuple(lines)
 
 
 def _numbers(what: str, numbers: Sequence[int], mean: bool = True) -> str:

@@ -1,0 +1,146 @@
+"""Cells of a terminal in colours or shades: what a console can show, and the cheapest way there."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from rich.color import Color
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
+from rich.style import Style
+
+from attnkit.show import colour
+from attnkit.show.colour import Palette
+from attnkit.show.colour_scale import Scaled
+
+Depth = Literal["truecolor", "256", "none"]
+HALF_BLOCK = "▀"
+DIM = Style(dim=True)
+LONGEST_BAR = 32
+_SIGNS = "=- +#"
+"""Differences in one cell without colours: far below, below, about none, above, far above."""
+_SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
+
+
+def colour_depth(console: Console) -> Depth:
+    """What this console can show: 16 colours are no colour map, so they count as none."""
+    depths: dict[str | None, Depth] = {"truecolor": "truecolor", "256": "256"}
+    return "none" if console.no_color else depths.get(console.color_system, "none")
+
+
+def text_on(rgb: UInt8[NDArray[np.uint8], "3"], depth: Depth) -> Style:
+    """Black or white on a colour, whichever is read better; plain text without colours."""
+    if depth == "none":
+        return Style()
+    back = Color.from_rgb(*map(int, rgb))
+    if depth == "256":
+        back = Color.from_ansi(int(colour.nearest_xterm(rgb)))
+    light = float(colour.lab(rgb)[0]) > 55
+    return Style(color=Color.from_rgb(*((0, 0, 0) if light else (255, 255, 255))), bgcolor=back)
+
+
+class TerminalColours(NamedTuple):
+    """How values from 0 to 1 are drawn on one console."""
+
+    depth: Depth
+    ascii_only: bool
+    palette: Palette
+
+    @classmethod
+    def of(cls, console: Console, options: ConsoleOptions, palette: Palette) -> "TerminalColours":
+        """What this console can show."""
+        return cls(colour_depth(console), options.ascii_only, palette)
+
+    @property
+    def half_blocks(self) -> bool:
+        """Whether a cell can show two values, one above the other."""
+        return self.depth != "none" and not self.ascii_only
+
+    def cells(self, row: Float[NDArray[np.float32], "S"], width: int = 1) -> Iterator[Segment]:
+        """One row of values, each `width` cells."""
+        if self.depth == "none":
+            draw = self._signs if self.palette == "difference" else self._shades
+            yield Segment(draw(row, width))
+            return
+        for step, count in _runs(colour.steps(row).astype(np.int64)):
+            yield Segment(" " * (count * width), _style(self.depth, self.palette, None, step))
+
+    def _shades(self, row: Float[NDArray[np.float32], "S"], width: int) -> str:
+        return "".join(shade * width for shade in colour.shades(row, self.ascii_only))
+
+    def _signs(self, row: Float[NDArray[np.float32], "S"], width: int) -> str:
+        """Differences: a sign with the shade of its magnitude beside it, or the sign alone."""
+        if width == 1:
+            return "".join(_SIGNS[place] for place in np.clip(row * 5, 0, 4).astype(np.int64))
+        magnitudes = colour.shades(np.abs(row - 0.5) * 2, self.ascii_only)
+        return "".join(
+            " " * width if shade == " " else ("-" if value < 0.5 else "+") + shade * (width - 1)
+            for value, shade in zip(row, magnitudes, strict=True)
+        )
+
+    def half_cells(
+        self,
+        upper: Float[NDArray[np.float32], "S"],
+        lower: Float[NDArray[np.float32], "S"] | None,
+    ) -> Iterator[Segment]:
+        """Two rows of values in one line; no lower one below the last of an odd number."""
+        below = colour.STEPS if lower is None else colour.steps(lower)
+        pairs = colour.steps(upper).astype(np.int64) * (colour.STEPS + 1) + below
+        for pair, count in _runs(pairs):
+            front, back = divmod(pair, colour.STEPS + 1)
+            style = _style(self.depth, self.palette, front, back if back < colour.STEPS else None)
+            yield Segment(HALF_BLOCK * count, style)
+
+    def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:
+        """A blank line, then the colour bar: low end, colours, high end, in at most `width` cells.
+
+        Without room for colours there are the ends alone.
+        """
+        low, high = _number(scaled.low), _number(scaled.high)
+        if scaled.scale == "row":
+            low, high = "-row max" if scaled.signed else "0", "row max"
+        length = min(LONGEST_BAR, width - len(low) - len(high) - 2)
+        yield Segment.line()
+        if length < 3:
+            yield Segment(f"{low} {high}"[:width])
+        else:
+            yield Segment(f"{low} ")
+            yield from self.cells(np.linspace(0, 1, length, dtype=np.float32))
+            yield Segment(f" {high}")
+        yield Segment.line()
+
+    def caption(self, scaled: Scaled) -> str:
+        """What is drawn, on which scale."""
+        plain = self.depth == "none"
+        sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
+        return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else f"{value:.2g}"
+
+
+def _runs(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Equal neighbours together: (step, how many)."""
+    if not steps.size:
+        return
+    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1))
+    counts = np.diff(starts, append=len(steps))
+    yield from zip(steps[starts].tolist(), counts.tolist(), strict=True)
+
+
+@lru_cache(65536)
+def _style(depth: Depth, palette: Palette, front: int | None, back: int | None) -> Style:
+    """The style of the two steps of a colour map, as foreground and background."""
+    return Style(color=_colour(depth, palette, front), bgcolor=_colour(depth, palette, back))
+
+
+def _colour(depth: Depth, palette: Palette, step: int | None) -> Color | None:
+    if step is None:
+        return None
+    if depth == "256":
+        return Color.from_ansi(int(colour.xterm_table(palette)[step]))
+    return Color.from_rgb(*map(int, colour.table(palette)[step]))
