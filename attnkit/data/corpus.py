@@ -18,7 +18,7 @@ from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
-from attnkit.storage.input import check_file
+from attnkit.storage.files import check_file
 from attnkit.text import nearest, quoted
 
 VERSION = 1

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from attnkit.data.formats import count_lines
 from attnkit.errors import AttnkitError
-from attnkit.storage.files import atomic_write, make_folder, sha256_file
-from attnkit.storage.input import check_file
+from attnkit.storage.files import atomic_write, check_file, make_folder, sha256_file
 
 SETTLED = 100_000_000
 """Nanoseconds after which a further write surely shows in the time of the last change."""

@@ -23,8 +23,7 @@ from typing import Literal
 
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
-from attnkit.storage.files import input_error
-from attnkit.storage.input import GZIP, open_file
+from attnkit.storage.files import GZIP, input_error, open_file
 
 Errors = Literal["strict", "replace"]
 

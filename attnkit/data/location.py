@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from attnkit.data.file_facts import facts
 from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe.corpus_cards import Archive, Card, File
-from attnkit.storage.files import atomic_write
-from attnkit.storage.input import check_file
+from attnkit.storage.files import atomic_write, check_file
 
 Progress = Callable[[str, int, int | None], None]
 """Called with the name of a file, its bytes so far and, where it is known, their total."""

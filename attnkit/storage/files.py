@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -25,6 +27,16 @@ _CREATE = frozenset({
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BUFFER = 1 << 20
 _JSON_LIMIT = 4 << 20
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe (data is read more than once)",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
 
 
 class Filesystem:
@@ -110,6 +122,15 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise output_error(error, path) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn every OSError inside into the error that says that `path` could not be read."""
+    try:
+        yield
+    except OSError as error:
+        raise input_error(error, path) from error
 
 
 def temporary(path: Path) -> Path:
@@ -248,6 +269,46 @@ def check_space(folder: Path, needed: int) -> None:
         )
 
 
+def check_file(path: Path) -> os.stat_result:
+    """The status of a regular file.
+
+    Raises:
+        MissingInputError: there is no such file, or it may not be read.
+        DataError: it is a folder, a pipe or a device.
+    """
+    try:
+        with reading(path):
+            status = path.stat()
+    except ValueError as error:  # a NUL in the name
+        raise MissingInputError(f"{path}: cannot be the name of a file") from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+        raise DataError(f"{path}: is {kind}; a regular file is needed")
+    return status
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, opened for reading bytes.
+
+    Raises:
+        MissingInputError, DataError: as `check_file`; also when reading is not permitted.
+    """
+    check_file(path)
+    with reading(path):
+        return path.open("rb")
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not a regular file, so that a pipe or a device never blocks a read.
+
+    Raises:
+        MissingInputError: there is nothing, or a folder, pipe or device.
+    """
+    if not os.path.isfile(path):
+        reason = "is not a regular file" if os.path.exists(path) else "no such file"
+        raise MissingInputError(f"{path}: {reason}")
+
+
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's content in hexadecimal, read as a stream.
 
@@ -256,26 +317,8 @@ def sha256_file(path: Path) -> str:
         OutputError: the disk fails.
     """
     require_file(path)
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise input_error(error, path) from error
-
-
-def require_file(path: Path) -> None:
-    """Refuse what is not a regular file, so that a pipe or a device never blocks a read.
-
-    Raises:
-        MissingInputError: nothing is there, or a folder, pipe or device.
-    """
-    try:
-        if path.is_file():
-            return
-        found = path.exists()
-    except (OSError, ValueError):
-        found = False
-    raise MissingInputError(f"{path}: {'is not a regular file' if found else 'no such file'}")
+    with reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
@@ -286,11 +329,8 @@ def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
         DataError: it is longer than `limit` bytes, or not a JSON object in UTF-8.
     """
     require_file(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise input_error(error, path) from error
+    with reading(path), open(path, "rb") as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise DataError(f"{path}: longer than {limit} bytes; it is not a file of attnkit")
     return parse_object(data, str(path))
