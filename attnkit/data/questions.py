@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.draw import Draw
 from attnkit.errors import DataError
 from attnkit.recipe.schema import DataConfig
 from attnkit.text import holds

@@ -136,8 +136,8 @@ class Clause(NamedTuple):
             self.time and self.time.english,
         )
 
-    def asked(self) -> str:
-        """The clause as an English question, without the word that asks."""
+    def english_question(self) -> str:
+        """The clause as an English question, without its question word."""
         subject = self.shown("subject")
         english = subject and subject.english()
         return join(self.english_auxiliary(), english, self.verb.base, self.english_rest())

@@ -13,14 +13,12 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-SPLITS = ("train", "valid", "test")
-"""The parts of each embedded corpus."""
 VALID_SHARE, TEST_SHARE = 10, 20
 """Percent of all combinations that only the validation or only the test rows may use."""
 
 
 class Draw:
-    """A private source of chance, seeded by a text."""
+    """A private source of random choices, seeded by a text."""
 
     def __init__(self, key: str) -> None:
         self._random = random.Random(key)
@@ -50,9 +48,10 @@ class Draw:
             rest -= weight
         raise ValueError("weights must be positive integers")
 
-    def several(self, items: Sequence[Item], count: int) -> list[Item]:
-        """`count` different items in random order (Fisher and Yates)."""
+    def several(self, items: Sequence[Item], count: int | None = None) -> list[Item]:
+        """`count` different items, or all of them, in random order (Fisher and Yates)."""
         left = list(items)
+        count = len(left) if count is None else count
         for place in range(count):
             other = self.between(place, len(left) - 1)
             left[place], left[other] = left[other], left[place]
