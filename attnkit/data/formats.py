@@ -101,14 +101,6 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
             raise DataError(f"{path}:{number}: a <seg> must end in its line")
 
 
-def read_plain(
-    path: Path, errors: Errors = "strict", counts: Counts | None = None
-) -> Iterator[Row]:
-    """Rows for language modelling: every line is a target."""
-    for line in read_text(path, errors, counts):
-        yield Row("", line)
-
-
 def read_pairs(
     source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None
 ) -> Iterator[Row]:

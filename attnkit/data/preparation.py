@@ -7,7 +7,7 @@ version of sentencepiece.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import sentencepiece
 
 from attnkit.data.corpus import Corpus
+from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, encode
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, thin
@@ -23,12 +24,6 @@ from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
 from attnkit.storage.files import owner, read_json, remove, write_synced
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with the stage, how much is done, and the total where it is known.
-
-A stage is "tokenizer" or a split (in rows), or the name of a file that is downloaded (in bytes).
-"""
 
 _REPORT_EVERY = 10_000
 
@@ -132,7 +127,8 @@ def check_splits(
         if there and name in ("train", "valid"):
             continue
         if fetch or not there or corpus.at_hand(name):
-            corpus.verify(name)
+            for _ in corpus.rows(name):
+                pass
         else:
             left.append(name)
     return left
