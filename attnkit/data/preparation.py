@@ -19,7 +19,7 @@ from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, encode
 from attnkit.data.rows import Counts, Row
-from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, thin
+from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
@@ -237,17 +237,17 @@ def _tokenizer(
     key = _hash("tokenizer", TRAINING_CHARACTERS, sentencepiece.__version__, section, fingerprint)
 
     def build(draft: Path) -> None:
-        drawn = thin(_watched(corpus.rows("train"), progress))
-        trained = Tokenizer.train(spec, drawn.rows)
+        rows, seen = subsample(_watched(corpus.rows("train"), progress))
+        trained = Tokenizer.train(spec, rows)
         trained.save(draft)
-        meta = {"digest": trained.digest, "rows": len(drawn.rows), "seen": drawn.seen}
+        meta = {"digest": trained.digest, "rows": len(rows), "seen": seen}
         write_synced(draft / "meta.json", json.dumps(meta).encode())
 
     def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
-        meta, found = read_json(path / "meta.json"), Tokenizer.load(path)
-        if found.digest != meta.get("digest"):
+        meta, saved = read_json(path / "meta.json"), Tokenizer.load(path)
+        if saved.digest != meta.get("digest"):
             raise DataError(f"{path}: the model does not match its SHA-256")
-        return found, meta
+        return saved, meta
 
     (tokenizer, meta), note = complete(cache / "tokenizers" / key, read, build)
     return tokenizer, _about(spec, tokenizer, meta) + ([note] if note else [])

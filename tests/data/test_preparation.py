@@ -13,7 +13,7 @@ from attnkit.data import preparation as module
 from attnkit.data.batch import collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import check_splits, encode_split, prepare, train_epoch
-from attnkit.data.tokenizer import EOS, thin
+from attnkit.data.tokenizer import EOS, subsample
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import Recipe
@@ -116,7 +116,7 @@ def test_fewer_pieces_than_asked_for_are_reported(tmp_path: Path) -> None:
 def test_learning_from_a_part_of_the_text_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "thin", lambda rows: thin(rows, 1500))
+    monkeypatch.setattr(module, "subsample", lambda rows: subsample(rows, 1500))
     made = prepare(recipe(tmp_path), cache=tmp_path / "c")
     assert made.reports[1] == "tokenizer: learned from 30 of 60 rows"
     assert len(made.train) == 60
