@@ -1,6 +1,6 @@
 """One row of a corpus, and the counts of what happened to rows on their way in."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -47,26 +47,26 @@ class Counts:
     control: int = 0
     """Control characters (NUL included) left in the text as they are."""
 
-    def add(self, other: "Counts") -> None:
-        """Add the numbers of `other` to these."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
     def lines(self) -> list[str]:
         """The counts for people, one kind a line; only what happened is listed."""
         encoded = self.kept or self.empty or self.too_long
         lines = [f"{self.rows:,} rows read" + (f", {self.kept:,} kept" if encoded else "")]
-        for number, what in (
-            (self.empty, "dropped: empty, or one side is"),
-            (self.too_long, "dropped: too many tokens"),
-            (self.truncated, "truncated to the longest length"),
-            (self.unknown, "unknown tokens: characters or words without a piece"),
-            (self.replaced, "malformed characters replaced by U+FFFD"),
-            (self.bom, "byte order marks removed"),
-            (self.crlf, "CRLF line ends read as LF"),
-            (self.breaks, "line breaks inside JSON strings turned into spaces"),
-            (self.control, "control characters left in the text"),
-        ):
-            if number:
-                lines.append(f"{number:,} {what}")
-        return lines
+        return lines + [
+            f"{number:,} {what}"
+            for name, what in MESSAGES.items()
+            if (number := getattr(self, name))
+        ]
+
+
+MESSAGES = {
+    "empty": "dropped: empty, or one side is",
+    "too_long": "dropped: too many tokens",
+    "truncated": "truncated to the longest length",
+    "unknown": "unknown tokens: characters or words without a piece",
+    "replaced": "malformed characters replaced by U+FFFD",
+    "bom": "byte order marks removed",
+    "crlf": "CRLF line ends read as LF",
+    "breaks": "line breaks inside JSON strings turned into spaces",
+    "control": "control characters left in the text",
+}
+"""What is said of each number of `Counts`."""

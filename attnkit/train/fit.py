@@ -326,9 +326,7 @@ class Training:
 
     def _stream(self, epoch: int, position: int) -> BatchStream:
         return BatchStream(
-            lambda number: train_epoch(
-                self.job.prepared, self.job.recipe, number, seed=self.job.seed
-            ),
+            lambda number: train_epoch(self.job.prepared, self.job.recipe, number, self.job.seed),
             self.train.batch_tokens,
             self.job.seed,
             score_budget(self.job.recipe),
