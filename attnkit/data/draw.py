@@ -52,9 +52,9 @@ class Draw:
         """`count` different items, or all of them, in random order (Fisher and Yates)."""
         left = list(items)
         count = len(left) if count is None else count
-        for place in range(count):
-            other = self.between(place, len(left) - 1)
-            left[place], left[other] = left[other], left[place]
+        for i in range(count):
+            j = self.between(i, len(left) - 1)
+            left[i], left[j] = left[j], left[i]
         return left[:count]
 
 

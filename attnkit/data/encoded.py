@@ -51,7 +51,7 @@ class Ragged:
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each row, EOS included where the row has one; kept in memory once asked for."""
+        """Tokens of each row, EOS included where the row has one; in memory once used."""
         return np.diff(self.offsets).astype(np.int32)
 
     def __len__(self) -> int:

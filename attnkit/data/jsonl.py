@@ -21,7 +21,7 @@ from attnkit.text import nearest
 PERSONA_END = " __eop__ "
 TURN_END = " __eot__ "
 HISTORY = 5
-"""Earlier turns of a dialogue in ParlAI's format that are kept."""
+"""How many earlier turns a row has in ParlAI's format."""
 
 BREAK = re.compile(r"\r\n|[\r\n]")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

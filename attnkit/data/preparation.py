@@ -149,7 +149,7 @@ def encode_split(
         name: of the split.
         cache: as `prepare`.
         sample: (alpha, seed) of subword sampling.
-        suffix: what tells samples of one split apart in the cache.
+        suffix: distinguishes samples of one split in the cache.
         progress: called now and then.
 
     Raises:

@@ -50,7 +50,7 @@ _REPAIRABLE = re.compile("[\ud800-\udfff\u2581]")
 def clean(text: str) -> str:
     """The text that pieces are made from: white space collapsed, lone surrogates as U+FFFD."""
     if not text.isascii():
-        text = _REPAIRABLE.sub(lambda found: " " if found[0] == MARK else "\ufffd", text)
+        text = _REPAIRABLE.sub(lambda match: " " if match[0] == MARK else "\ufffd", text)
     return " ".join(text.split())
 
 
@@ -183,7 +183,7 @@ class Tokenizer(NamedTuple):
         """Train on all given rows, or read the existing model that the recipe names.
 
         The result is a pure function of the recipe's section, the rows and the version of
-        sentencepiece.  With few distinct words it has fewer pieces than asked for.  Without any
+        sentencepiece.  With few distinct words it has fewer pieces than requested.  Without any
         source text (language modelling) the target's vocabulary serves both sides.
 
         Raises:

@@ -97,16 +97,6 @@ class Filesystem:
 DISK = Filesystem()
 
 
-def output_error(error: OSError, path: Path) -> AttnkitError:
-    """What a failed write of `path` means to the user: OutputPathError (73) or OutputError (74)."""
-    reason = error.strerror or str(error)
-    if error.errno in _CREATE:
-        return OutputPathError(f"{path}: cannot be created: {reason}; choose another place")
-    if error.errno in _FULL:
-        return OutputError(f"{path}: cannot be written: {reason}; free some space and run again")
-    return OutputError(f"{path}: cannot be written: {reason}; check the disk and run again")
-
-
 def input_error(error: OSError, path: Path) -> AttnkitError:
     """What a failed read of `path` means to the user: MissingInputError or OutputError."""
     reason = error.strerror or str(error)
@@ -117,16 +107,22 @@ def input_error(error: OSError, path: Path) -> AttnkitError:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn every OSError inside into the error that says that `path` could not be written."""
+    """Turn every OSError inside into an OutputPathError or OutputError about `path`."""
     try:
         yield
     except OSError as error:
-        raise output_error(error, path) from error
+        reason = error.strerror or str(error)
+        if error.errno in _CREATE:
+            message = f"{path}: cannot be created: {reason}; choose another place"
+            raise OutputPathError(message) from error
+        advice = "free some space" if error.errno in _FULL else "check the disk"
+        message = f"{path}: cannot be written: {reason}; {advice} and run again"
+        raise OutputError(message) from error
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn every OSError inside into the error that says that `path` could not be read."""
+    """Turn every OSError inside into the error of `input_error`."""
     try:
         yield
     except OSError as error:
@@ -201,19 +197,12 @@ def make_folder(path: Path, fs: Filesystem = DISK) -> None:
         OutputPathError: a parent is a file, or may not be written.
     """
     with writing(path):
-        missing = []
-        folder = path
-        while not folder.is_dir():
-            if folder.exists():
+        for folder in (*reversed(path.parents), path):
+            if folder.exists() and not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is not a folder")
-            missing.append(folder)
-            folder = folder.parent
-        for folder in reversed(missing):
-            try:
-                fs.mkdir(folder)
-            except FileExistsError:
-                if not folder.is_dir():
-                    raise
+            if not folder.exists():
+                with suppress(FileExistsError):
+                    fs.mkdir(folder)
 
 
 def remove(path: Path, fs: Filesystem = DISK) -> None:
@@ -257,11 +246,10 @@ def check_space(folder: Path, needed: int) -> None:
     Raises:
         OutputError: less is free.
     """
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
+    absolute = folder.absolute()
+    existing = next(path for path in (absolute, *absolute.parents) if path.exists())
     with writing(folder):
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
             f"{folder}: {free / 1e6:,.0f} MB are free, {needed / 1e6:,.0f} MB are needed; "
