@@ -1,4 +1,4 @@
-"""A corpus as training and scoring see it: splits of rows, whatever they are made from."""
+"""A corpus as training and scoring see it: splits of rows, from files or from a generator."""
 
 import hashlib
 import json
@@ -120,7 +120,7 @@ class Corpus(ABC):
         for number, row in enumerate(islice(self._read(split, counts), self._limit(split) or None)):
             counts.rows += 1
             if self._answers:
-                row = questions.with_one_passage(row, self._data, split, number)
+                row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row
         if number < 0:
             raise self._empty(split)
@@ -173,13 +173,13 @@ class Corpus(ABC):
     def _check(self, split: str) -> None:
         """Find faults of files early: of this split, and before training of all at hand."""
 
-    @abstractmethod
     def at_hand(self, split: str) -> bool:
         """Whether a split that exists can be read without a download."""
+        return True
 
     @abstractmethod
     def _first(self, split: str) -> str:
-        """The place of the first row, for messages."""
+        """Where the first row would be, for messages."""
 
     @abstractmethod
     def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
@@ -211,9 +211,6 @@ class _Generated(Corpus):
 
     def _check(self, split: str) -> None:
         """A generator has no files."""
-
-    def at_hand(self, split: str) -> bool:
-        return True
 
     def _first(self, split: str) -> str:
         return self.name

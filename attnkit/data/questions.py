@@ -16,7 +16,7 @@ def accepted(row: Row) -> Passages:
     return row.references or (row.target,)
 
 
-def with_one_passage(row: Row, data: DataConfig, split: str, number: int) -> Row:
+def training_row(row: Row, data: DataConfig, split: str, number: int) -> Row:
     """What training reads of row `number` of a split: the question after one passage or none.
 
     Which passage is drawn from (data.seed, split, number): with probability `data.gold` the one
