@@ -1,7 +1,5 @@
 """A corpus as training and scoring see it: splits of rows, from files or from a generator."""
 
-import hashlib
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
-from attnkit.storage.files import check_file
+from attnkit.storage.files import check_file, sha256_json
 from attnkit.text import nearest, quoted
 
 VERSION = 1
@@ -160,7 +158,7 @@ class Corpus(ABC):
             **({"reading": [data.gold, data.other, data.seed]} if self._answers else {}),
             **self._identity(split),
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return sha256_json(content)
 
     def _limit(self, split: str) -> int:
         """How many rows of a split are read at most; 0 is all."""

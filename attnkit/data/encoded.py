@@ -27,7 +27,7 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
 from attnkit.errors import DataError
 from attnkit.storage.cache import complete
-from attnkit.storage.files import DISK, read_json, sha256_file, write_synced
+from attnkit.storage.files import DISK, read_json, sha256_file, sha256_json, write_synced
 
 FORMAT = 1
 
@@ -124,7 +124,7 @@ class Encoded:
         meta = read_json(path / "meta.json")
         try:
             content = meta["content"]
-            if _sha256(content) != meta["sha256"]:
+            if sha256_json(content) != meta["sha256"]:
                 raise DataError(f"{path}: meta.json does not match its SHA-256")
             if content["format"] != FORMAT:
                 raise DataError(f"{path}: format {content['format']!r}, not {FORMAT}")
@@ -137,7 +137,7 @@ class Encoded:
         for name, expected in files.items():
             if sha256_file(path / name) != expected:
                 raise DataError(f"{path / name}: content does not match its SHA-256")
-        digest = _sha256(files)
+        digest = sha256_json(files)
         target = _map(path / "target.ids", dtype)
         if block:
             return cls(None, Blocks(target, block), counts, digest, path)
@@ -195,7 +195,7 @@ def encode(
             "files": files,
             "counts": asdict(encoder.counts),
         }
-        text = json.dumps({"sha256": _sha256(meta), "content": meta}, indent=1)
+        text = json.dumps({"sha256": sha256_json(meta), "content": meta}, indent=1)
         write_synced(draft / "meta.json", text.encode())
 
     encoded, note = complete(folder / key, Encoded.open, build)
@@ -332,11 +332,6 @@ def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
 def _close(flat: _Flat) -> _Flat:
     """Each row followed by EOS."""
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
-
-
-def _sha256(value: Any) -> str:
-    """SHA-256 in hexadecimal of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _map(path: Path, dtype: str) -> NDArray[Any]:

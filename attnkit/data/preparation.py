@@ -5,7 +5,6 @@ by a hash of everything that it depends on: the corpus' fingerprint, the recipe'
 version of sentencepiece.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +22,7 @@ from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
-from attnkit.storage.files import owner, read_json, remove, write_synced
+from attnkit.storage.files import owner, read_json, remove, sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
 
@@ -84,7 +83,7 @@ def prepare(
         reports += [split.note] if split.note else []
         splits.append(split)
     reports += corpus.notes
-    digest = _hash(tokenizer.digest, *(split.digest for split in splits))
+    digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
     return PreparedData(corpus, tokenizer, splits[0], splits[1], reports, digest, root)
 
 
@@ -159,10 +158,10 @@ def encode_split(
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
     too_long = recipe.data.too_long if name == "train" else "truncate"
     # Everything that the ids depend on.
-    key = _hash(
+    key = sha256_json([
         "split", FORMAT, sentencepiece.__version__, corpus.fingerprint(name), tokenizer.digest,
         max_length, too_long, stream,
-    )  # fmt: skip
+    ])  # fmt: skip
     counts = Counts()
     split = encode(
         corpus.rows(name, counts),
@@ -205,8 +204,8 @@ def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed:
         recipe,
         "train",
         cache=prepared.cache,
-        sample=(alpha, int(_hash("sampling", seed, epoch)[:8], 16)),
-        suffix=f"-{_hash(alpha, seed)[:16]}-{epoch}",
+        sample=(alpha, int(sha256_json(["sampling", seed, epoch])[:8], 16)),
+        suffix=f"-{sha256_json([alpha, seed])[:16]}-{epoch}",
     )
     for other in split.path.parent.glob(f"{split.path.name.rpartition('-')[0]}-*"):
         if other.is_dir() and other != split.path and owner(other) is None:
@@ -226,7 +225,8 @@ def _tokenizer(
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]
     section = spec.model_dump(mode="json", exclude={"model", "sampling"})
     fingerprint = corpus.fingerprint("train")
-    key = _hash("tokenizer", TRAINING_CHARACTERS, sentencepiece.__version__, section, fingerprint)
+    version = sentencepiece.__version__
+    key = sha256_json(["tokenizer", TRAINING_CHARACTERS, version, section, fingerprint])
 
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
@@ -268,8 +268,3 @@ def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:
         yield row
         if progress is not None and number % _REPORT_EVERY == 0:
             progress("tokenizer", number, None)
-
-
-def _hash(*parts: Any) -> str:
-    """SHA-256 in hexadecimal of JSON values."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -309,6 +309,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sha256_json(value: Any) -> str:
+    """SHA-256 in hexadecimal of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
     """Read a file that holds one JSON object.
 
