@@ -230,7 +230,7 @@ def test_the_same_bag_of_words_has_several_translations() -> None:
     assert len(twins) >= 5
     noun = {one.english: one for one in lexicon.PERSONS}
     king, queen = Phrase(noun["king"], "the"), Phrase(noun["queen"], "the")
-    see = lexicon.OF_PERSON[0]
+    see = lexicon.VERBS["person"][0]
     clause, other = Clause(see, "present", king, queen), Clause(see, "present", queen, king)
     assert sorted(clause.english().split()) == sorted(other.english().split())
     assert clause.german("second") == "der König sieht die Königin"
@@ -338,10 +338,10 @@ def test_a_phrase_agrees_and_is_declined(phrase: Phrase, forms: tuple[str, ...])
 
 
 KING, BOY = Phrase(person("king"), "the"), Phrase(person("child"), "the", plural=True)
-PICK_UP = next(verb for verb in lexicon.OF_THING if verb.base == "pick up")
-HELP = next(verb for verb in lexicon.OF_PERSON if verb.base == "help")
-GIVE = next(verb for verb in lexicon.OF_BOTH if verb.base == "give")
-STAY = next(verb for verb in lexicon.ALONE if verb.base == "stay")
+PICK_UP = next(verb for verb in lexicon.VERBS["thing"] if verb.base == "pick up")
+HELP = next(verb for verb in lexicon.VERBS["person"] if verb.base == "help")
+GIVE = next(verb for verb in lexicon.VERBS["both"] if verb.base == "give")
+STAY = next(verb for verb in lexicon.VERBS["alone"] if verb.base == "stay")
 RING = Phrase(thing("ring"), "the")
 TODAY, GARDEN = Adverbial("today", "heute"), Adverbial("in the garden", "im Garten")
 

@@ -218,7 +218,7 @@ class SentenceWriter:
         """A clause with `that`."""
         tense = self._draw.one(("past", "present"))
         subject = self._person(self._draw.one(lexicon.PERSONS))
-        main = Clause(self._draw.one(lexicon.OF_CLAUSE), tense, subject)
+        main = Clause(self._draw.one(lexicon.VERBS["clause"]), tense, subject)
         later = "past" if tense == "past" else self._draw.weighted(TENSES)
         inner = self._clause(later, beside=main)
         english = f"{main.english()} that {inner.english()}."
