@@ -1,6 +1,6 @@
-"""Files of corpora: where those of a card lie, and what is known of the content of any.
+"""Files of corpora: where those of a card are, and remembered facts about the content of any.
 
-A card's file lies in the data folder, in the cache, or at an address to download it from.  If its
+A card's file is in the data folder, in the cache, or at an address to download it from.  If its
 card has a hash, the file must match it.  Otherwise the hash of the first download is recorded
 beside the file, and a later change is an error.
 """

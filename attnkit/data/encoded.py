@@ -63,20 +63,20 @@ class Ragged:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the decoder is to put out after each of these rows: EOS."""
+        """The last output of each of these rows: EOS."""
         return np.full(len(rows), EOS)
 
 
 class Blocks:
     """A stream of ids cut in blocks of `length` tokens, seen as rows like those of `Ragged`.
 
-    A decoder reads BOS and a row and puts out the row and one token more.  So row i is block i
-    without its last token, and `last` gives that token: every token of the stream is put out
+    A decoder reads BOS and a row and outputs the row and one more token.  So row i is block i
+    without its last token, and `last` gives that token: every token of the stream is an output
     exactly once, and a block counts `lengths[i] + 1` tokens, just as a row with EOS does.
     """
 
     def __init__(self, ids: Ids, length: int) -> None:
-        """ids [tokens]; `length` is the number of tokens put out in a block, at least 1."""
+        """ids [tokens]; `length` is the number of outputs of a block, at least 1."""
         self.ids = ids
         self.starts: NDArray[np.int64] = np.arange(0, len(ids), length, dtype=np.int64)
         ends = np.minimum(self.starts + length, len(ids))
@@ -169,9 +169,9 @@ def encode(
         rows: pairs, or paragraphs in `target` when `stream` is set.
         tokenizer: vocabularies of both sides.
         folder: the cache.
-        key: name of all that the result depends on; not checked here.
+        key: the name of the result, a hash of all that it depends on; not checked here.
         max_length: in tokens, EOS included; for a stream the length of a block.
-        too_long: "drop" or "truncate"; a stream needs neither.
+        too_long: "drop" or "truncate"; without effect on a stream.
         sample: (alpha, seed) of subword sampling, or None for the best segmentation.
         counts: what the reader of `rows` counts into; the encoder adds to it.
         stream: one stream of target ids seen in blocks, instead of pairs.

@@ -1,4 +1,4 @@
-"""Questions with passages: what training reads of them, and with which passages they are posed."""
+"""Questions with passages: the rows that training reads, and sets with many passages."""
 
 from collections.abc import Sequence
 

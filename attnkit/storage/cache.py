@@ -57,12 +57,13 @@ def complete(
     # The lock saves double work only; the rename alone keeps readers safe.
     with exclusive(lock, create=True):
         value, damage = _try(path, read)
-        if value is not None:
-            return value, None
-        _build(path, build)
+        if value is None:
+            _build(path, build)
         # Only after success: whoever waits finds the folder finished and builds nothing.
         with suppress(OSError):
             lock.unlink()
+    if value is not None:
+        return value, None
     note = f"the damaged cache {path} was rebuilt ({damage})" if damage else None
     return read(path), note
 
