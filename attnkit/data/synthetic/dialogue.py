@@ -80,8 +80,6 @@ GREETINGS = (
     ("hello ! nice to meet you .", ("nice to meet you too .", "hi ! nice to meet you .")),
     ("good morning !", ("good morning ! how are you ?", "hello !")),
 )
-
-
 CLOSINGS = (
     ("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4),
 )  # fmt: skip
