@@ -24,7 +24,7 @@ import numpy as np
 from attnkit.data.batch_plan import padding_share, plan
 from attnkit.data.encoded import Encoded, encode
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer, thin
+from attnkit.data.tokenizer import Tokenizer, subsample
 from attnkit.recipe import schema
 
 WORDS = 60_000
@@ -70,9 +70,9 @@ def measure(phase: str, number: int, folder: Path) -> dict[str, float]:
     start = time.perf_counter()
     found: dict[str, float] = {}
     if phase == "tokenizer":
-        thinned = thin(rows(number))
-        Tokenizer.train(schema.TokenizerConfig(), thinned.rows).save(folder)
-        found["rows"] = len(thinned.rows)
+        sample, _ = subsample(rows(number))
+        Tokenizer.train(schema.TokenizerConfig(), sample).save(folder)
+        found["rows"] = len(sample)
     elif phase == "encode":
         source = Timed(rows(number))
         encode(

@@ -13,8 +13,7 @@ from typing import IO, Literal, NoReturn
 from attnkit.cli import console
 from attnkit.data.formats import BOM, LONGEST, OTHER
 from attnkit.errors import DataError, MissingInputError
-from attnkit.storage.files import input_error, replacing, writing
-from attnkit.storage.input import GZIP
+from attnkit.storage.files import GZIP, input_error, replacing, writing
 from attnkit.text import safe_text
 
 Errors = Literal["strict", "replace"]

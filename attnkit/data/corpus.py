@@ -1,25 +1,22 @@
-"""A corpus as training and scoring see it: splits of rows, whatever they are made from."""
+"""A corpus as training and scoring see it: splits of rows, from files or from a generator."""
 
-import hashlib
-import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from attnkit.data import formats, jsonl, questions
-from attnkit.data.file_facts import facts
-from attnkit.data.location import Places, Progress
+from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.data_rules import SPLITS, data_faults, files_of, format_of
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
-from attnkit.storage.input import check_file
+from attnkit.storage.files import check_file, sha256_json
 from attnkit.text import nearest, quoted
 
 VERSION = 1
@@ -38,7 +35,7 @@ class Corpus(ABC):
     """Rows by split.  Made by `Corpus.open`."""
 
     def __init__(
-        self, name: str, languages: Languages, splits: Sequence[str], data: DataConfig, causal: bool
+        self, name: str, languages: Languages, splits: Iterable[str], data: DataConfig, task: str
     ) -> None:
         self.name = name
         """The corpus word, or the stem of the training file."""
@@ -47,13 +44,13 @@ class Corpus(ABC):
         self.splits = tuple(splits)
         """Names of the splits, in the order of the card."""
         self.notes: list[str] = []
-        """What the user should be told, such as hashes recorded at a first download."""
-        self._data, self._causal = data, causal
-        self._asks = False
+        """What the user should know, such as hashes recorded at a first download."""
+        self._data = data
+        self._causal = task == "language-modeling"
+        self._answers = task == "question-answering"
 
-    @classmethod
+    @staticmethod
     def open(
-        cls,
         data: DataConfig,
         task: str,
         *,
@@ -62,9 +59,9 @@ class Corpus(ABC):
         offline: bool = False,
         progress: Progress | None = None,
     ) -> "Corpus":
-        """The corpus that the data section of a recipe asks for.
+        """The corpus that the data section of a recipe names.
 
-        For question-answering its rows are questions behind one passage or none, as training
+        For question-answering its rows are questions after one passage or none, as training
         reads them; `questions` gives them with all their passages.
 
         Args:
@@ -81,30 +78,19 @@ class Corpus(ABC):
             RecipeError: unknown corpus or language, or keys that do not fit together.
             MissingInputError: `data_dir` or a file that the section names is not there.
         """
-        found = cls._opened(data, task, data_dir, cache, offline, progress)
-        found._asks = task == "question-answering"
-        return found
-
-    @staticmethod
-    def _opened(
-        data: DataConfig, task: str, data_dir: Path | None, cache: Path | None, offline: bool,
-        progress: Progress | None,
-    ) -> "Corpus":  # fmt: skip
-        """See `open`."""
-        causal = task == "language-modeling"
         folder, cache = _data_folder(data_dir), cache or cache_dir()
         for fault in data_faults(data, task):
             raise RecipeError(f"{fault.keys[0]}: {fault.text}")
         if data.corpus is None:
-            return _own_files(data, causal, folder, cache)
+            return _own_files(data, task, folder, cache)
         card = corpus_cards.load(data.corpus)
-        languages = _languages(card, data, causal)
+        languages = _languages(card, data, task == "language-modeling")
         if card.format == "generated":
-            return _Generated(card, languages, data, causal)
-        places = Places(card, folder, cache, offline=offline, progress=progress)
+            return _Generated(card, languages, data, task)
+        files = CardFiles(card, folder, cache, offline=offline, progress=progress)
         return _Files(
-            card.name, languages, _card_parts(card, languages), data, causal,
-            fields=_card_fields(card, languages), cache=cache, places=places,
+            card.name, languages, _card_parts(card, languages), data, task,
+            fields=_card_fields(card, languages), cache=cache, card_files=files,
         )  # fmt: skip
 
     @final
@@ -121,48 +107,34 @@ class Corpus(ABC):
         """
         self._require(split)
         self._check(split)
-        tally = Counts() if counts is None else counts
-        kept = self._kept(split) or None
-        before = tally.rows
-        for row in islice(self._read(split, tally), kept):
-            tally.rows += 1
-            if self._asks:
-                row = questions.reading(row, self._data, split, tally.rows - before - 1)
+        counts = Counts() if counts is None else counts
+        number = -1
+        for number, row in enumerate(islice(self._read(split, counts), self._limit(split) or None)):
+            counts.rows += 1
+            if self._answers:
+                row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row
-        if tally.rows == before:
-            raise DataError(f"{self._first(split)}: the {split} split has no rows")
+        if number < 0:
+            raise self._empty(split)
 
     @final
     def questions(self, split: str, contexts: int) -> list[Row]:
-        """The questions of a split with their passages; a generator makes so many of them.
+        """The questions of a split with their passages.
 
         Args:
             split: its name.
-            contexts: passages wanted for each question; files give what they have.
+            contexts: passages for each question; a generator makes so many, files give what they
+                have.
 
         Raises:
             as `rows`.
         """
         self._require(split)
         self._check(split)
-        found = list(self._read(split, Counts(), contexts))
-        if not found:
-            raise DataError(f"{self._first(split)}: the {split} split has no rows")
-        return found
-
-    @final
-    def verify(self, split: str) -> None:
-        """Read a split to its end, for its faults.
-
-        Raises:
-            as `rows`.
-        """
-        for _ in self.rows(split):
-            pass
-
-    def _kept(self, split: str) -> int:
-        """How many rows of a split are kept at most; 0 is all."""
-        return {"train": self._data.rows, "valid": self._data.valid_rows}.get(split, 0)
+        rows = list(self._read(split, Counts(), contexts))
+        if not rows:
+            raise self._empty(split)
+        return rows
 
     @final
     def fingerprint(self, split: str) -> str:
@@ -172,31 +144,34 @@ class Corpus(ABC):
             as `rows`.
         """
         self._require(split)
+        data = self._data
         content = {
             "version": VERSION,
             "causal": self._causal,
-            "rows": self._kept(split),
-            **self._shares(),
+            "rows": self._limit(split),
+            **({"reading": [data.gold, data.other, data.seed]} if self._answers else {}),
             **self._identity(split),
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return sha256_json(content)
 
-    def _shares(self) -> dict[str, Any]:
-        """How questions are read."""
-        data = self._data
-        return {"reading": [data.gold, data.other, data.seed]} if self._asks else {}
+    def _limit(self, split: str) -> int:
+        """How many rows of a split are read at most; 0 is all."""
+        return {"train": self._data.rows, "valid": self._data.valid_rows}.get(split, 0)
+
+    def _empty(self, split: str) -> DataError:
+        return DataError(f"{self._first(split)}: the {split} split has no rows")
 
     @abstractmethod
     def _check(self, split: str) -> None:
         """Find faults of files early: of this split, and before training of all at hand."""
 
-    @abstractmethod
     def at_hand(self, split: str) -> bool:
         """Whether a split that exists can be read without a download."""
+        return True
 
     @abstractmethod
     def _first(self, split: str) -> str:
-        """The place of the first row, for messages."""
+        """Where the first row would be, for messages."""
 
     @abstractmethod
     def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
@@ -220,18 +195,14 @@ class _Generated(Corpus):
     """A corpus made by a seeded generator."""
 
     def __init__(
-        self, card: corpus_cards.Card, languages: Languages, data: DataConfig, causal: bool
+        self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
-        super().__init__(card.name, languages, tuple(card.splits), data, causal)
+        super().__init__(card.name, languages, card.splits, data, task)
         self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
 
     def _check(self, split: str) -> None:
         """A generator has no files."""
-
-    def at_hand(self, split: str) -> bool:
-        """See `Corpus.at_hand`."""
-        return True
 
     def _first(self, split: str) -> str:
         return self.name
@@ -262,13 +233,13 @@ class _Files(Corpus):
 
     def __init__(
         self, name: str, languages: Languages, splits: Mapping[str, Sequence[SplitPart]],
-        data: DataConfig, causal: bool, *, fields: tuple[str, str], cache: Path,
-        places: Places | None,
+        data: DataConfig, task: str, *, fields: tuple[str, str], cache: Path,
+        card_files: CardFiles | None,
     ) -> None:  # fmt: skip
-        super().__init__(name, languages, tuple(splits), data, causal)
-        self._parts, self._fields, self._cache, self._places = splits, fields, cache, places
-        if places:
-            self.notes = places.notes
+        super().__init__(name, languages, splits, data, task)
+        self._parts, self._fields, self._cache, self._card_files = splits, fields, cache, card_files
+        if card_files:
+            self.notes = card_files.notes
 
     def _check(self, split: str) -> None:
         others = self.splits if split == "train" else ()
@@ -278,26 +249,28 @@ class _Files(Corpus):
                     self._aligned(part)
 
     def at_hand(self, split: str) -> bool:
-        """See `Corpus.at_hand`."""
         return all(self._at_hand(file) for part in self._parts[split] for file in part.files)
 
     def _first(self, split: str) -> str:
         return f"{self._path(self._parts[split][0].files[0])}:1"
 
     def _at_hand(self, file: corpus_cards.File | Path) -> bool:
-        return isinstance(file, Path) or (self._places is not None and self._places.at_hand(file))
+        if isinstance(file, Path):
+            return True
+        assert self._card_files is not None
+        return self._card_files.at_hand(file)
 
     def _path(self, file: corpus_cards.File | Path) -> Path:
         if isinstance(file, Path):
             return file
-        assert self._places is not None
-        return self._places.path(file)
+        assert self._card_files is not None
+        return self._card_files.path(file)
 
     def _aligned(self, part: SplitPart) -> None:
         """Compare the numbers of lines; segments of .sgm files are compared when they are read."""
         paths = [self._path(file) for file in part.files]
         if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
-            lines = [facts(path, self._cache, lines=True).lines or 0 for path in paths]
+            lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
             if lines[0] != lines[1]:
                 raise formats.ragged(paths, lines)
 
@@ -315,7 +288,8 @@ class _Files(Corpus):
             elif part.format == "parlai":
                 yield from jsonl.read_parlai(paths[0], errors, counts)
             else:
-                yield from formats.read_plain(paths[0], errors, counts)
+                for line in formats.read_text(paths[0], errors, counts):
+                    yield Row("", line)
 
     def _identity(self, split: str) -> dict[str, Any]:
         parts = self._parts[split]
@@ -324,7 +298,7 @@ class _Files(Corpus):
             "fields": self._fields if any(part.format == "jsonl" for part in parts) else None,
             "errors": self._data.errors,
             "files": [
-                [facts(self._path(file), self._cache).sha256 for file in part.files]
+                [file_facts(self._path(file), self._cache).sha256 for file in part.files]
                 for part in parts
             ],
         }
@@ -371,8 +345,9 @@ def _card_parts(card: corpus_cards.Card, languages: Languages) -> dict[str, list
     }
 
 
-def _own_files(data: DataConfig, causal: bool, folder: Path | None, cache: Path) -> Corpus:
+def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) -> Corpus:
     """The corpus in the files that the section names."""
+    causal = task == "language-modeling"
     splits = {}
     for split in SPLITS:
         if names := files_of(data, split):
@@ -382,8 +357,8 @@ def _own_files(data: DataConfig, causal: bool, folder: Path | None, cache: Path)
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
     return _Files(
-        name, (data.source, data.target), splits, data, causal,
-        fields=fields, cache=cache, places=None,
+        name, (data.source, data.target), splits, data, task,
+        fields=fields, cache=cache, card_files=None,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -27,7 +27,7 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
 from attnkit.errors import DataError
 from attnkit.storage.cache import complete
-from attnkit.storage.files import DISK, read_json, sha256_file, write_synced
+from attnkit.storage.files import DISK, read_json, sha256_file, sha256_json, write_synced
 
 FORMAT = 1
 
@@ -51,7 +51,7 @@ class Ragged:
 
     @cached_property
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each row, EOS included where the row has one; kept in memory once asked for."""
+        """Tokens of each row, EOS included where the row has one; in memory once used."""
         return np.diff(self.offsets).astype(np.int32)
 
     def __len__(self) -> int:
@@ -63,20 +63,20 @@ class Ragged:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What the decoder is to put out after each of these rows: EOS."""
+        """The last output of each of these rows: EOS."""
         return np.full(len(rows), EOS)
 
 
 class Blocks:
     """A stream of ids cut in blocks of `length` tokens, seen as rows like those of `Ragged`.
 
-    A decoder reads BOS and a row and puts out the row and one token more.  So row i is block i
-    without its last token, and `last` gives that token: every token of the stream is put out
+    A decoder reads BOS and a row and outputs the row and one more token.  So row i is block i
+    without its last token, and `last` gives that token: every token of the stream is an output
     exactly once, and a block counts `lengths[i] + 1` tokens, just as a row with EOS does.
     """
 
     def __init__(self, ids: Ids, length: int) -> None:
-        """ids [tokens]; `length` is the number of tokens put out in a block, at least 1."""
+        """ids [tokens]; `length` is the number of outputs of a block, at least 1."""
         self.ids = ids
         self.starts: NDArray[np.int64] = np.arange(0, len(ids), length, dtype=np.int64)
         ends = np.minimum(self.starts + length, len(ids))
@@ -124,7 +124,7 @@ class Encoded:
         meta = read_json(path / "meta.json")
         try:
             content = meta["content"]
-            if _sha256(content) != meta["sha256"]:
+            if sha256_json(content) != meta["sha256"]:
                 raise DataError(f"{path}: meta.json does not match its SHA-256")
             if content["format"] != FORMAT:
                 raise DataError(f"{path}: format {content['format']!r}, not {FORMAT}")
@@ -137,7 +137,7 @@ class Encoded:
         for name, expected in files.items():
             if sha256_file(path / name) != expected:
                 raise DataError(f"{path / name}: content does not match its SHA-256")
-        digest = _sha256(files)
+        digest = sha256_json(files)
         target = _map(path / "target.ids", dtype)
         if block:
             return cls(None, Blocks(target, block), counts, digest, path)
@@ -169,9 +169,9 @@ def encode(
         rows: pairs, or paragraphs in `target` when `stream` is set.
         tokenizer: vocabularies of both sides.
         folder: the cache.
-        key: name of all that the result depends on; not checked here.
+        key: the name of the result, a hash of all that it depends on; not checked here.
         max_length: in tokens, EOS included; for a stream the length of a block.
-        too_long: "drop" or "truncate"; a stream needs neither.
+        too_long: "drop" or "truncate"; without effect on a stream.
         sample: (alpha, seed) of subword sampling, or None for the best segmentation.
         counts: what the reader of `rows` counts into; the encoder adds to it.
         stream: one stream of target ids seen in blocks, instead of pairs.
@@ -183,33 +183,25 @@ def encode(
     """
     if too_long not in ("drop", "truncate"):
         raise ValueError(f"too_long must be drop or truncate, is {too_long!r}")
-    tally = Counts() if counts is None else counts
-    cut = None if stream else _Cut(max_length, too_long == "truncate")
+    truncate = too_long == "truncate"
+    encoder = _RowEncoder(tokenizer, max_length, truncate, stream, sample, counts or Counts())
 
     def build(draft: Path) -> None:
-        files = _write(rows, _EncodingJob(tokenizer, cut, sample, tally), draft, report)
+        files = _write(rows, encoder, draft, report)
         meta = {
             "format": FORMAT,
-            "dtype": _dtype(tokenizer),
+            "dtype": encoder.dtype,
             "block": max_length if stream else 0,
             "files": files,
-            "counts": asdict(tally),
+            "counts": asdict(encoder.counts),
         }
-        text = json.dumps({"sha256": _sha256(meta), "content": meta}, indent=1)
+        text = json.dumps({"sha256": sha256_json(meta), "content": meta}, indent=1)
         write_synced(draft / "meta.json", text.encode())
 
     encoded, note = complete(folder / key, Encoded.open, build)
     if counts is not None:
-        for field in fields(Counts):
-            setattr(counts, field.name, getattr(encoded.counts, field.name))
+        vars(counts).update(vars(encoded.counts))
     return replace(encoded, note=note)
-
-
-class _Cut(NamedTuple):
-    """The rule for over-long pairs."""
-
-    longest: int
-    truncate: bool
 
 
 class _Flat(NamedTuple):
@@ -219,92 +211,100 @@ class _Flat(NamedTuple):
     lengths: NDArray[np.int64]
 
 
-class _Side:
-    """Writes one side of a split: ids, and offsets where rows stay apart."""
-
-    def __init__(self, folder: Path, name: str, dtype: str, rows: bool, stack: ExitStack) -> None:
-        self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._end = 0
-        self._files: dict[str, tuple[BinaryIO, Any]] = {}
-        for suffix in ("ids", "offsets") if rows else ("ids",):
-            file = stack.enter_context(DISK.open(folder / f"{name}.{suffix}"))
-            self._files[f"{name}.{suffix}"] = (file, hashlib.sha256())
-        self._ids = f"{name}.ids"
-        self._offsets = f"{name}.offsets"
-        if rows:
-            self._put(self._offsets, np.zeros(1, "<i8"))
-
-    def add(self, flat: _Flat) -> None:
-        """Append a chunk."""
-        self._put(self._ids, flat.ids.astype(self._dtype))
-        if self._offsets in self._files:
-            self._put(self._offsets, (self._end + np.cumsum(flat.lengths)).astype("<i8"))
-        self._end += int(flat.lengths.sum())
-
-    def close(self) -> dict[str, str]:
-        """Force everything to the disk and return the SHA-256 of each file."""
-        for file, _ in self._files.values():
-            DISK.fsync(file)
-        return {name: total.hexdigest() for name, (_, total) in self._files.items()}
-
-    def _put(self, name: str, array: NDArray[Any]) -> None:
-        file, total = self._files[name]
-        data = array.tobytes()
-        total.update(data)
-        DISK.write(file, data)
-
-
 @dataclass(frozen=True)
-class _EncodingJob:
-    """How rows become ids; `cut` is None for a stream."""
+class _RowEncoder:
+    """Turns chunks of rows into ids, and counts what happens to them."""
 
     tokenizer: Tokenizer
-    cut: _Cut | None
+    max_length: int
+    truncate: bool
+    stream: bool
     sample: tuple[float, int] | None
     counts: Counts
 
-    def encode(self, number: int, chunk: list[Row]) -> list[_Flat]:
-        """Ids of one chunk: [target, source] or, for a stream, [target]."""
-        target = self._flat(self.tokenizer.target, [row.target for row in chunk], f"{number}/0")
-        if self.cut is None:
-            return [_paragraphs(target, self.counts)]
-        source = self._flat(self.tokenizer.source, [row.source for row in chunk], f"{number}/1")
-        source, target = _pairs(source, target, self.cut, self.counts)
-        return [target, _close(source)]
+    @property
+    def dtype(self) -> str:
+        """The smallest unsigned type for all ids of both sides."""
+        return "uint16" if max(map(len, self.tokenizer)) < 1 << 16 else "uint32"
 
-    def _flat(self, vocabulary: Vocabulary, texts: list[str], place: str) -> _Flat:
-        """Encode texts into one array; `place` tells the draws of chunks and sides apart."""
+    def encode(self, number: int, chunk: list[Row]) -> dict[str, _Flat]:
+        """Ids of chunk `number` by side; a stream has a target only."""
+        counts, room = self.counts, self.max_length - 1
+        target = self._flat(self.tokenizer.target, [row.target for row in chunk], f"{number}/0")
+        if self.stream:
+            keep = target.lengths > 0
+            sides = {"target": _close(_Flat(target.ids, target.lengths[keep]))}
+            counts.empty += int((~keep).sum())
+        else:
+            source = self._flat(self.tokenizer.source, [row.source for row in chunk], f"{number}/1")
+            empty = (source.lengths == 0) | (target.lengths == 0)
+            over = ~empty & (np.maximum(source.lengths, target.lengths) > room)
+            keep = ~empty if self.truncate else ~(empty | over)
+            target, source = _shorten(target, keep, room), _shorten(source, keep, room)
+            sides = {"target": target, "source": _close(source)}
+            counts.empty += int(empty.sum())
+            counts.truncated += int(over.sum()) if self.truncate else 0
+            counts.too_long += 0 if self.truncate else int(over.sum())
+        counts.kept += int(keep.sum())
+        counts.unknown += sum(int((flat.ids == UNK).sum()) for flat in sides.values())
+        return sides
+
+    def _flat(self, vocabulary: Vocabulary, texts: list[str], name: str) -> _Flat:
+        """Encode texts into one array; `name` tells the draws of chunks and sides apart."""
         if self.sample is None:
             ids = vocabulary.encode(texts)
         else:
             alpha, seed = self.sample
-            own = hashlib.sha256(f"{seed}/{place}".encode()).digest()[:4]
-            ids = vocabulary.sample(texts, alpha=alpha, seed=int.from_bytes(own, "big"))
+            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4]
+            ids = vocabulary.sample(texts, alpha=alpha, seed=int.from_bytes(digest, "big"))
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         flat = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
         return _Flat(flat, lengths)
 
 
+class _HashedFile:
+    """A file of arrays, hashed while it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.sha256 = file, hashlib.sha256()
+
+    def write(self, array: NDArray[Any]) -> None:
+        """Append the values."""
+        data = array.tobytes()
+        self.sha256.update(data)
+        DISK.write(self.file, data)
+
+
 def _write(
-    rows: Iterable[Row], job: _EncodingJob, draft: Path, report: Report | None
+    rows: Iterable[Row], encoder: _RowEncoder, draft: Path, report: Report | None
 ) -> dict[str, str]:
     """Encode chunk by chunk; return the SHA-256 of each file."""
-    dtype = _dtype(job.tokenizer)
-    pairs = job.cut is not None
+    dtype = np.dtype(encoder.dtype).newbyteorder("<")
+    names = ["target.ids", "target.offsets", "source.ids", "source.offsets"]
+    ends = {"target": 0, "source": 0}
     done = 0
     with ExitStack() as stack:
-        names = ("target", "source") if pairs else ("target",)
-        sides = [_Side(draft, name, dtype, pairs, stack) for name in names]
+        files = {
+            name: _HashedFile(stack.enter_context(DISK.open(draft / name)))
+            for name in (names[:1] if encoder.stream else names)
+        }
+        for name in () if encoder.stream else ("target.offsets", "source.offsets"):
+            files[name].write(np.zeros(1, "<i8"))
         for number, chunk in enumerate(_chunks(rows)):
-            for side, flat in zip(sides, job.encode(number, chunk), strict=True):
-                job.counts.unknown += int((flat.ids == UNK).sum())
-                side.add(flat)
+            for side, flat in encoder.encode(number, chunk).items():
+                files[f"{side}.ids"].write(flat.ids.astype(dtype))
+                if not encoder.stream:
+                    offsets = ends[side] + np.cumsum(flat.lengths)
+                    files[f"{side}.offsets"].write(offsets.astype("<i8"))
+                    ends[side] += int(flat.lengths.sum())
             done += len(chunk)
             if report is not None:
                 report(done)
-        # A plain list has no reader that counts.
-        job.counts.rows = max(job.counts.rows, done)
-        return {name: total for side in sides for name, total in side.close().items()}
+        for written in files.values():
+            DISK.fsync(written.file)
+    # A plain list has no reader that counts.
+    encoder.counts.rows = max(encoder.counts.rows, done)
+    return {name: written.sha256.hexdigest() for name, written in files.items()}
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -321,51 +321,17 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield chunk
 
 
-def _pairs(source: _Flat, target: _Flat, cut: _Cut, counts: Counts) -> tuple[_Flat, _Flat]:
-    """Drop pairs with an empty side; drop or truncate those that are too long, EOS included."""
-    empty = (source.lengths == 0) | (target.lengths == 0)
-    room = cut.longest - 1
-    over = ~empty & (np.maximum(source.lengths, target.lengths) > room)
-    counts.empty += int(empty.sum())
-    if cut.truncate:
-        counts.truncated += int(over.sum())
-        keep = ~empty
-    else:
-        counts.too_long += int(over.sum())
-        keep = ~empty & ~over
-    counts.kept += int(keep.sum())
-    return _shorten(source, keep, room), _shorten(target, keep, room)
-
-
-def _paragraphs(target: _Flat, counts: Counts) -> _Flat:
-    """Drop empty paragraphs and close each other one with EOS."""
-    keep = target.lengths > 0
-    counts.empty += int((~keep).sum())
-    counts.kept += int(keep.sum())
-    return _close(_shorten(target, keep, int(target.lengths.max(initial=0))))
-
-
 def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
     """The first `longest` ids of each kept row."""
     lengths = np.where(keep, np.minimum(flat.lengths, longest), 0)
     starts = np.cumsum(flat.lengths) - flat.lengths
-    place = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)
-    return _Flat(flat.ids[place < np.repeat(lengths, flat.lengths)], lengths[keep])
+    column = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)
+    return _Flat(flat.ids[column < np.repeat(lengths, flat.lengths)], lengths[keep])
 
 
 def _close(flat: _Flat) -> _Flat:
     """Each row followed by EOS."""
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
-
-
-def _dtype(tokenizer: Tokenizer) -> str:
-    """The smallest unsigned type for all ids of both sides."""
-    return "uint16" if max(map(len, tokenizer)) < 1 << 16 else "uint32"
-
-
-def _sha256(value: Any) -> str:
-    """SHA-256 in hexadecimal of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _map(path: Path, dtype: str) -> NDArray[Any]:

@@ -23,8 +23,7 @@ from typing import Literal
 
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
-from attnkit.storage.files import input_error
-from attnkit.storage.input import GZIP, open_file
+from attnkit.storage.files import GZIP, input_error, open_file
 
 Errors = Literal["strict", "replace"]
 
@@ -100,14 +99,6 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
             yield " ".join(match[1].split())
         elif "<seg" in line:
             raise DataError(f"{path}:{number}: a <seg> must end in its line")
-
-
-def read_plain(
-    path: Path, errors: Errors = "strict", counts: Counts | None = None
-) -> Iterator[Row]:
-    """Rows for language modelling: every line is a target."""
-    for line in read_text(path, errors, counts):
-        yield Row("", line)
 
 
 def read_pairs(

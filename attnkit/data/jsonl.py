@@ -21,7 +21,7 @@ from attnkit.text import nearest
 PERSONA_END = " __eop__ "
 TURN_END = " __eot__ "
 HISTORY = 5
-"""Earlier turns of a dialogue in ParlAI's format that are kept."""
+"""How many earlier turns a row has in ParlAI's format."""
 
 BREAK = re.compile(r"\r\n|[\r\n]")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -47,15 +47,12 @@ def read_jsonl(
     """
     counts = Counts() if counts is None else counts
     for number, line in enumerate(read_lines(path, errors, counts), 1):
-        reader = _Fields(f"{path}:{number}", line, errors, counts)
-        references = reader.texts("references") if "references" in reader.fields else ()
-        if target not in reader.fields and references:
-            output = references[0]
-        else:
-            output = reader.text(target)
-        contexts = reader.texts("contexts") if "contexts" in reader.fields else ()
-        gold = reader.index("gold", len(contexts)) if contexts else None
-        yield Row(reader.source(source) if source else "", output, references, contexts, gold)
+        fields = _Fields(f"{path}:{number}", line, errors, counts)
+        references, contexts = fields.texts("references"), fields.texts("contexts")
+        first = references[0] if references and target not in fields.values else None
+        output = fields.text(target) if first is None else first
+        gold = fields.index("gold", len(contexts)) if contexts else None
+        yield Row(fields.source(source) if source else "", output, references, contexts, gold)
 
 
 def join_dialogue(persona: Sequence[str], turns: Sequence[str]) -> str:
@@ -94,56 +91,54 @@ def read_parlai(
 
 
 class _Fields:
-    """The fields of one JSON object, checked as they are asked for."""
+    """The fields of one JSON object, each checked when it is read."""
 
     def __init__(self, place: str, line: str, errors: Errors, counts: Counts) -> None:
-        self.where, self.errors, self.counts = place, errors, counts
+        self.place, self.errors, self.counts = place, errors, counts
         # Only an escape can bring a line break, a control character or a lone surrogate.
         self.escaped = "\\" in line
-        self.fields = _object(place, line)
+        self.values = _object(place, line)
 
     def source(self, key: str) -> str:
         """The input text: the field, or a dialogue joined from `persona` and `turns`."""
-        if key in self.fields or not {"persona", "turns"} & self.fields.keys():
+        if key in self.values or not {"persona", "turns"} & self.values.keys():
             return self.text(key)
-        persona = self.texts("persona") if "persona" in self.fields else ()
-        turns = self.texts("turns") if "turns" in self.fields else ()
-        return join_dialogue(persona, turns)
+        return join_dialogue(self.texts("persona"), self.texts("turns"))
 
     def text(self, key: str) -> str:
         """The string of one field."""
-        if key not in self.fields:
-            near = nearest(key, self.fields)
+        if key not in self.values:
+            near = nearest(key, self.values)
             hint = f" (did you mean {near!r}?)" if near else ""
-            names = ", ".join(map(repr, self.fields)) or "none"
-            raise DataError(f"{self.where}: no field {key!r}{hint}; fields here: {names}")
-        return self._clean(key, self.fields[key])
+            names = ", ".join(map(repr, self.values)) or "none"
+            raise DataError(f"{self.place}: no field {key!r}{hint}; fields here: {names}")
+        return self._clean(key, self.values[key])
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """The strings of one field that holds a list."""
-        value = self.fields[key]
+        """The strings of one field that holds a list; none where there is no such field."""
+        value = self.values.get(key, [])
         if not isinstance(value, list):
             raise DataError(
-                f"{self.where}: field {key!r} must be a list of strings, not {_kind(value)}"
+                f"{self.place}: field {key!r} must be a list of strings, not {_kind(value)}"
             )
         return tuple(self._clean(f"{key}[{i}]", item) for i, item in enumerate(value))
 
     def index(self, key: str, count: int) -> int | None:
         """An index below `count`, or None where there is none."""
-        value = self.fields.get(key)
+        value = self.values.get(key)
         if value is None:
             return None
         if not isinstance(value, int) or isinstance(value, bool):
-            raise DataError(f"{self.where}: field {key!r} must be an index, not {_kind(value)}")
+            raise DataError(f"{self.place}: field {key!r} must be an index, not {_kind(value)}")
         if not 0 <= value < count:
             raise DataError(
-                f"{self.where}: field {key!r} must be from 0 to {count - 1}, got {value}"
+                f"{self.place}: field {key!r} must be from 0 to {count - 1}, got {value}"
             )
         return value
 
     def _clean(self, key: str, value: object) -> str:
         if not isinstance(value, str):
-            raise DataError(f"{self.where}: field {key!r} must be a string, not {_kind(value)}")
+            raise DataError(f"{self.place}: field {key!r} must be a string, not {_kind(value)}")
         if not self.escaped:
             return value
         value, breaks = BREAK.subn(" ", value)
@@ -152,7 +147,7 @@ class _Fields:
         if SURROGATE.search(value):
             if self.errors == "strict":
                 raise DataError(
-                    f"{self.where}: field {key!r} has half a surrogate pair, which is no "
+                    f"{self.place}: field {key!r} has half a surrogate pair, which is no "
                     "character; set data.errors=replace to have it replaced and counted"
                 )
             value, replaced = SURROGATE.subn("\ufffd", value)
@@ -176,14 +171,5 @@ def _object(place: str, line: str) -> Mapping[str, Any]:
 
 def _kind(value: object) -> str:
     """JSON's name for a kind of value."""
-    if value is None:
-        return "null"
-    for kind, name in (
-        (bool, "true or false"),
-        (str, "a string"),
-        (list, "a list"),
-        (dict, "an object"),
-    ):
-        if isinstance(value, kind):
-            return name
-    return "a number"
+    names = {bool: "true or false", str: "a string", list: "a list", dict: "an object"}
+    return "null" if value is None else names.get(type(value), "a number")

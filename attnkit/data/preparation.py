@@ -5,9 +5,8 @@ by a hash of everything that it depends on: the corpus' fingerprint, the recipe'
 version of sentencepiece.
 """
 
-import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +15,14 @@ from typing import Any
 import sentencepiece
 
 from attnkit.data.corpus import Corpus
+from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, encode
 from attnkit.data.rows import Counts, Row
-from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, thin
+from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
-from attnkit.storage.files import owner, read_json, remove, write_synced
-
-Progress = Callable[[str, int, int | None], None]
-"""Called with the stage, how much is done, and the total where it is known.
-
-A stage is "tokenizer" or a split (in rows), or the name of a file that is downloaded (in bytes).
-"""
+from attnkit.storage.files import owner, read_json, remove, sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
 
@@ -56,12 +50,12 @@ def prepare(
     offline: bool = False,
     progress: Progress | None = None,
 ) -> PreparedData:
-    """Open the corpus, train or find the tokenizer, encode train and valid or find them encoded.
+    """Open the corpus, train the tokenizer and encode train and valid, or find them in the cache.
 
     Args:
         recipe: one variant.
-        data_dir: where corpora are looked for; $ATTNKIT_DATA when None.
-        cache: where downloads, tokenizers and encoded splits are kept; `cache_dir()` when None.
+        data_dir: folder of the corpora; $ATTNKIT_DATA when None.
+        cache: folder for downloads, tokenizers and encoded splits; `cache_dir()` when None.
         offline: never download.
         progress: called now and then.
 
@@ -77,7 +71,7 @@ def prepare(
             f"tokenizer.sampling: a {spec.type} model has one segmentation only; set it to 0 or "
             "tokenizer.type to unigram or bpe"
         )
-    root = cache_dir() if cache is None else cache
+    root = cache or cache_dir()
     corpus = Corpus.open(
         recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress
     )
@@ -89,7 +83,7 @@ def prepare(
         reports += [split.note] if split.note else []
         splits.append(split)
     reports += corpus.notes
-    digest = _hash(tokenizer.digest, *(split.digest for split in splits))
+    digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
     return PreparedData(corpus, tokenizer, splits[0], splits[1], reports, digest, root)
 
 
@@ -102,7 +96,7 @@ def check_splits(
     fetch: bool = True,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Read the splits that a recipe evaluates, so that their faults are told before training.
+    """Read the splits that a recipe evaluates, so that their faults are reported before training.
 
     Those that training reads anyway are left to it.
 
@@ -119,23 +113,19 @@ def check_splits(
         DataError: a file is malformed or has no rows.
     """
     corpus = Corpus.open(
-        recipe.data,
-        recipe.task,
-        data_dir=data_dir,
-        cache=cache,
-        offline=offline,
-        progress=progress,
+        recipe.data, recipe.task, data_dir=data_dir, cache=cache, offline=offline, progress=progress
     )
-    left = []
+    unchecked = []
     for name in dict.fromkeys(("train", "valid", *recipe.eval.splits)):
-        there = name in corpus.splits
-        if there and name in ("train", "valid"):
+        exists = name in corpus.splits
+        if exists and name in ("train", "valid"):
             continue
-        if fetch or not there or corpus.at_hand(name):
-            corpus.verify(name)
-        else:
-            left.append(name)
-    return left
+        if exists and not fetch and not corpus.at_hand(name):
+            unchecked.append(name)
+            continue
+        for _ in corpus.rows(name):
+            pass
+    return unchecked
 
 
 def encode_split(
@@ -145,79 +135,44 @@ def encode_split(
     name: str,
     *,
     cache: Path | None = None,
+    sample: tuple[float, int] | None = None,
+    suffix: str = "",
     progress: Progress | None = None,
 ) -> Encoded:
     """One split as ids, from the cache where it is there.
 
     Training rows follow `data.too_long`; rows of other splits are truncated, never dropped.
 
+    Args:
+        corpus, tokenizer, recipe: what `prepare` opened, and for which variant.
+        name: of the split.
+        cache: as `prepare`.
+        sample: (alpha, seed) of subword sampling.
+        suffix: distinguishes samples of one split in the cache.
+        progress: called now and then.
+
     Raises:
         MissingInputError: the corpus has no such split.
         DataError: a file is malformed, or no row is usable.
     """
-    root = cache_dir() if cache is None else cache
-    key = _split_key(corpus, tokenizer, recipe, name)
-    return _encode(corpus, tokenizer, recipe, name, root / "encoded" / key, None, progress)
-
-
-def train_epoch(
-    prepared: PreparedData,
-    recipe: schema.Recipe,
-    epoch: int,
-    *,
-    seed: int | None = None,
-    progress: Progress | None = None,
-) -> Encoded:
-    """The training split as one epoch sees it: sampled afresh with `tokenizer.sampling`.
-
-    A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
-    in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
-
-    Args:
-        prepared: what `prepare` gave for this recipe.
-        recipe: one variant.
-        epoch: counted from 0.
-        seed: of the training; the recipe's first when None.
-        progress: called now and then.
-    """
-    alpha = recipe.tokenizer.sampling
-    if not alpha:
-        return prepared.train
-    own = recipe.train.seeds[0] if seed is None else seed
-    corpus, tokenizer, folder = prepared.corpus, prepared.tokenizer, prepared.cache / "encoded"
-    series = f"{_split_key(corpus, tokenizer, recipe, 'train')}-{_hash(alpha, own)[:16]}"
-    path = folder / f"{series}-{epoch}"
-    sample = (alpha, int(_hash("sampling", own, epoch)[:8], 16))
-    split = _encode(corpus, tokenizer, recipe, "train", path, sample, progress)
-    for other in folder.glob(f"{series}-*"):
-        if other.is_dir() and other != path and owner(other) is None:
-            # Another run may be removing it too, or still read it: its mapping stays valid.
-            with suppress(OSError):
-                remove(other)
-    return split
-
-
-def _encode(
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    recipe: schema.Recipe,
-    name: str,
-    path: Path,
-    sample: tuple[float, int] | None,
-    progress: Progress | None,
-) -> Encoded:
-    """Encode one split into `path`, and refuse one without rows."""
+    max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
+    too_long = recipe.data.too_long if name == "train" else "truncate"
+    # Everything that the ids depend on.
+    key = sha256_json([
+        "split", FORMAT, sentencepiece.__version__, corpus.fingerprint(name), tokenizer.digest,
+        max_length, too_long, stream,
+    ])  # fmt: skip
     counts = Counts()
     split = encode(
         corpus.rows(name, counts),
         tokenizer,
-        path.parent,
-        key=path.name,
-        max_length=recipe.data.max_length,
-        too_long=recipe.data.too_long if name == "train" else "truncate",
+        (cache or cache_dir()) / "encoded",
+        key=f"{key}{suffix}",
+        max_length=max_length,
+        too_long=too_long,
         sample=sample,
         counts=counts,
-        stream=recipe.task == "language-modeling",
+        stream=stream,
         report=None if progress is None else lambda done: progress(name, done, None),
     )
     if not len(split):
@@ -228,30 +183,63 @@ def _encode(
     return split
 
 
+def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
+    """The training split as one epoch sees it: sampled afresh with `tokenizer.sampling`.
+
+    A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
+    in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
+
+    Args:
+        prepared: what `prepare` gave for this recipe.
+        recipe: one variant.
+        epoch: counted from 0.
+        seed: of the training.
+    """
+    alpha = recipe.tokenizer.sampling
+    if not alpha:
+        return prepared.train
+    split = encode_split(
+        prepared.corpus,
+        prepared.tokenizer,
+        recipe,
+        "train",
+        cache=prepared.cache,
+        sample=(alpha, int(sha256_json(["sampling", seed, epoch])[:8], 16)),
+        suffix=f"-{sha256_json([alpha, seed])[:16]}-{epoch}",
+    )
+    for other in split.path.parent.glob(f"{split.path.name.rpartition('-')[0]}-*"):
+        if other.is_dir() and other != split.path and owner(other) is None:
+            # Another run may be removing it too, or still read it: its mapping stays valid.
+            with suppress(OSError):
+                remove(other)
+    return split
+
+
 def _tokenizer(
     recipe: schema.Recipe, corpus: Corpus, cache: Path, progress: Progress | None
 ) -> tuple[Tokenizer, list[str]]:
-    """The tokenizer of a recipe, trained at the first call, and what there is to say about it."""
+    """The tokenizer of a recipe, trained at the first call, and lines about it for people."""
     spec = recipe.tokenizer
     if spec.model is not None:
         tokenizer = Tokenizer.train(spec, ())
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]
     section = spec.model_dump(mode="json", exclude={"model", "sampling"})
     fingerprint = corpus.fingerprint("train")
-    key = _hash("tokenizer", TRAINING_CHARACTERS, sentencepiece.__version__, section, fingerprint)
+    version = sentencepiece.__version__
+    key = sha256_json(["tokenizer", TRAINING_CHARACTERS, version, section, fingerprint])
 
     def build(draft: Path) -> None:
-        drawn = thin(_watched(corpus.rows("train"), progress))
-        trained = Tokenizer.train(spec, drawn.rows)
+        rows, seen = subsample(_watched(corpus.rows("train"), progress))
+        trained = Tokenizer.train(spec, rows)
         trained.save(draft)
-        meta = {"digest": trained.digest, "rows": len(drawn.rows), "seen": drawn.seen}
+        meta = {"digest": trained.digest, "rows": len(rows), "seen": seen}
         write_synced(draft / "meta.json", json.dumps(meta).encode())
 
     def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
-        meta, found = read_json(path / "meta.json"), Tokenizer.load(path)
-        if found.digest != meta.get("digest"):
+        meta, saved = read_json(path / "meta.json"), Tokenizer.load(path)
+        if saved.digest != meta.get("digest"):
             raise DataError(f"{path}: the model does not match its SHA-256")
-        return found, meta
+        return saved, meta
 
     (tokenizer, meta), note = complete(cache / "tokenizers" / key, read, build)
     return tokenizer, _about(spec, tokenizer, meta) + ([note] if note else [])
@@ -267,7 +255,7 @@ def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, A
     for name, vocabulary in sides:
         line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
         if len(vocabulary) < spec.size:
-            line += f" of the {spec.size:,} asked for: the text gives no more"
+            line += f" of the {spec.size:,} requested: the text gives no more"
         lines.append(line)
     if meta["rows"] < meta["seen"]:
         lines.append(f"tokenizer: learned from {meta['rows']:,} of {meta['seen']:,} rows")
@@ -280,22 +268,3 @@ def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:
         yield row
         if progress is not None and number % _REPORT_EVERY == 0:
             progress("tokenizer", number, None)
-
-
-def _split_key(corpus: Corpus, tokenizer: Tokenizer, recipe: schema.Recipe, name: str) -> str:
-    """Name of an encoded split: a hash of everything that its ids depend on."""
-    return _hash(
-        "split",
-        FORMAT,
-        sentencepiece.__version__,
-        corpus.fingerprint(name),
-        tokenizer.digest,
-        recipe.data.max_length,
-        recipe.data.too_long if name == "train" else "truncate",
-        recipe.task == "language-modeling",
-    )
-
-
-def _hash(*parts: Any) -> str:
-    """SHA-256 in hexadecimal of JSON values."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from random import Random
 from typing import NamedTuple
@@ -35,10 +35,9 @@ class Piece(NamedTuple):
 class Segmenter(ABC):
     """Draws segmentations of a stretch of text without special tokens."""
 
-    def __init__(self, pieces: Mapping[str, Piece], unknown: int) -> None:
+    def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
         """`pieces` has no special tokens; `unknown` is the id of a character without a piece."""
-        self.pieces = pieces
-        self.unknown = unknown
+        self.pieces, self.unknown, self.alpha = pieces, unknown, alpha
 
     @abstractmethod
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
@@ -53,8 +52,7 @@ class UnigramSampler(Segmenter):
     """
 
     def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
-        super().__init__(pieces, unknown)
-        self._alpha = alpha
+        super().__init__(pieces, unknown, alpha)
         self._longest = max(map(len, pieces), default=1)
         lowest = min((piece.score for piece in pieces.values()), default=0.0)
         self._unknown_score = lowest + _UNKNOWN_PENALTY
@@ -75,7 +73,7 @@ class UnigramSampler(Segmenter):
                 if piece is None and start == end - 1:
                     piece = Piece(self.unknown, self._unknown_score)
                 if piece is not None:
-                    here.append((forward[start] + self._alpha * piece.score, start, piece.id))
+                    here.append((forward[start] + self.alpha * piece.score, start, piece.id))
             top = max(here)[0]
             total = sum(math.exp(log - top) for log, _, _ in here)
             forward.append(top + math.log(total))
@@ -106,24 +104,20 @@ class BpeDropout(Segmenter):
     Provilkov, Emelianenko and Voita 2020 (arXiv 1910.13267, algorithm 1); alpha 0 is plain BPE.
     """
 
-    def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
-        super().__init__(pieces, unknown)
-        self._alpha = alpha
-
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
         """Ids of `number` independent segmentations; O(length ** 2)."""
         return [self._draw(list(text), random) for _ in range(number)]
 
     def _draw(self, symbols: list[str], random: Random) -> list[int]:
         while True:
-            best, place = -math.inf, -1
+            best, start = -math.inf, -1
             for i in range(len(symbols) - 1):
                 piece = self.pieces.get(symbols[i] + symbols[i + 1])
-                if piece and piece.score > best and random.random() >= self._alpha:
-                    best, place = piece.score, i
-            if place < 0:
+                if piece and piece.score > best and random.random() >= self.alpha:
+                    best, start = piece.score, i
+            if start < 0:
                 break
-            symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
+            symbols[start : start + 2] = [symbols[start] + symbols[start + 1]]
         missing = Piece(self.unknown, 0.0)
         return [self.pieces.get(symbol, missing).id for symbol in symbols]
 
@@ -145,12 +139,9 @@ def sample(
         word: cycle(_word(word, segmenter, special, min(number, _DRAWS), random))
         for word, number in words.items()
     }
-    return [_join(text, draws) for text in texts]
-
-
-def _join(text: str, draws: Mapping[str, Iterator[list[int]]]) -> list[int]:
-    """The next draw of each word of a text."""
-    return [id_ for word in text.split(" ") if word for id_ in next(draws[word])]
+    return [
+        [id_ for word in text.split(" ") if word for id_ in next(draws[word])] for text in texts
+    ]
 
 
 def _word(
@@ -169,9 +160,8 @@ def _word(
         else:
             more = segmenter.draws(part, number, random) if part else [[]] * number
         draws = [before + after for before, after in zip(draws, more, strict=True)]
-    return [_merged(ids, segmenter.unknown) for ids in draws]
-
-
-def _merged(ids: list[int], unknown: int) -> list[int]:
-    """The ids with each run of `unknown` as one."""
-    return [id_ for i, id_ in enumerate(ids) if id_ != unknown or i == 0 or ids[i - 1] != unknown]
+    unknown = segmenter.unknown
+    return [
+        [id_ for i, id_ in enumerate(ids) if id_ != unknown or i == 0 or ids[i - 1] != unknown]
+        for ids in draws
+    ]

@@ -26,7 +26,7 @@ from attnkit.data.rows import Row
 from attnkit.data.subword_sampling import MARK, BpeDropout, Piece, UnigramSampler
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
-from attnkit.storage.files import atomic_write, input_error, require_file
+from attnkit.storage.files import atomic_write, reading, require_file
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
@@ -50,7 +50,7 @@ _REPAIRABLE = re.compile("[\ud800-\udfff\u2581]")
 def clean(text: str) -> str:
     """The text that pieces are made from: white space collapsed, lone surrogates as U+FFFD."""
     if not text.isascii():
-        text = _REPAIRABLE.sub(lambda found: " " if found[0] == MARK else "\ufffd", text)
+        text = _REPAIRABLE.sub(lambda match: " " if match[0] == MARK else "\ufffd", text)
     return " ".join(text.split())
 
 
@@ -70,10 +70,10 @@ class Vocabulary:
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{name}: not a sentencepiece model: {_reason(error)}") from error
         processor = self._processor
-        found = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
-        if found != (PAD, UNK, BOS, EOS):
+        ids = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+        if ids != (PAD, UNK, BOS, EOS):
             raise DataError(
-                f"{name}: the ids of pad, unk, bos, eos are {', '.join(map(str, found))}; attnkit "
+                f"{name}: the ids of pad, unk, bos, eos are {', '.join(map(str, ids))}; attnkit "
                 "needs 0, 1, 2, 3: train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
             )
 
@@ -183,7 +183,7 @@ class Tokenizer(NamedTuple):
         """Train on all given rows, or read the existing model that the recipe names.
 
         The result is a pure function of the recipe's section, the rows and the version of
-        sentencepiece.  With few distinct words it has fewer pieces than asked for.  Without any
+        sentencepiece.  With few distinct words it has fewer pieces than requested.  Without any
         source text (language modelling) the target's vocabulary serves both sides.
 
         Raises:
@@ -192,7 +192,15 @@ class Tokenizer(NamedTuple):
             MissingInputError: the existing model is not there.
         """
         if spec.model is not None:
-            return cls._existing(spec)
+            vocabulary = _read(Path(spec.model))
+            for piece in spec.special:
+                if piece not in vocabulary:
+                    raise DataError(
+                        f"{spec.model}: has no piece {piece!r}, which tokenizer.special lists; "
+                        "take it out of the recipe or train the model with it as a user-defined "
+                        "symbol"
+                    )
+            return cls(vocabulary, vocabulary)
         _check_special(spec)
         sources: list[str] = []
         targets: list[str] = []
@@ -203,19 +211,6 @@ class Tokenizer(NamedTuple):
             vocabulary = _train(spec, sources + targets, "text")
             return cls(vocabulary, vocabulary)
         return cls(_train(spec, sources, "source text"), _train(spec, targets, "target text"))
-
-    @classmethod
-    def _existing(cls, spec: schema.TokenizerConfig) -> "Tokenizer":
-        """The model at `spec.model` for both sides."""
-        path = Path(str(spec.model))
-        vocabulary = _read(path)
-        for piece in spec.special:
-            if piece not in vocabulary:
-                raise DataError(
-                    f"{path}: has no piece {piece!r}, which tokenizer.special asks for; take it "
-                    "out of the recipe or train the model with it as a user-defined symbol"
-                )
-        return cls(vocabulary, vocabulary)
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.model, and tokenizer.target.model where the target has its own.
@@ -241,43 +236,35 @@ class Tokenizer(NamedTuple):
         return cls(source, _read(folder / TARGET_FILE))
 
 
-class Thinned(NamedTuple):
-    """Rows spread evenly over a corpus: every `stride`-th of `seen` rows."""
-
-    rows: list[Row]
-    seen: int
-    stride: int
-
-
-def thin(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> Thinned:
+def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tuple[list[Row], int]:
     """Every k-th row, with the smallest power of two k for which the text fits the budget.
 
-    One pass, no random numbers, memory bounded by the budget: whenever the kept text outgrows it,
-    every second kept row goes.
+    One pass, no random numbers, memory bounded by the budget: whenever the text of the sample
+    outgrows it, every second row of the sample goes.
+
+    Returns:
+        The rows, and the number of all rows.
     """
-    kept: list[Row] = []
+    sample: list[Row] = []
     size, stride, seen = 0, 1, 0
     for index, row in enumerate(rows):
         seen += 1
         if index % stride:
             continue
-        kept.append(row)
+        sample.append(row)
         size += len(row.source) + len(row.target)
-        while size > characters and len(kept) > 1:
-            del kept[1::2]
+        while size > characters and len(sample) > 1:
+            del sample[1::2]
             stride *= 2
-            size = sum(len(r.source) + len(r.target) for r in kept)
-    return Thinned(kept, seen, stride)
+            size = sum(len(r.source) + len(r.target) for r in sample)
+    return sample, seen
 
 
 def _read(path: Path) -> Vocabulary:
     """The model in a file."""
     require_file(path)
-    try:
-        model = path.read_bytes()
-    except OSError as error:
-        raise input_error(error, path) from error
-    return Vocabulary(model, str(path))
+    with reading(path):
+        return Vocabulary(path.read_bytes(), str(path))
 
 
 def _segments(text: str) -> list[str]:

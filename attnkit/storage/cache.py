@@ -1,14 +1,14 @@
 """Folders of a cache: built once by one process, complete or absent, rebuilt when damaged."""
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from attnkit.errors import DataError, MissingInputError, OutputPathError
 from attnkit.storage.files import DISK, make_folder, remove, remove_leftovers, temporary, writing
+from attnkit.storage.lock import exclusive
 
 Value = TypeVar("Value")
 
@@ -53,11 +53,17 @@ def complete(
     if value is not None:
         return value, None
     make_folder(path.parent)
-    with _locked(path):
+    lock = path.with_name(f"{path.name}.lock")
+    # The lock saves double work only; the rename alone keeps readers safe.
+    with exclusive(lock, create=True):
         value, damage = _try(path, read)
-        if value is not None:
-            return value, None
-        _build(path, build)
+        if value is None:
+            _build(path, build)
+        # Only after success: whoever waits finds the folder finished and builds nothing.
+        with suppress(OSError):
+            lock.unlink()
+    if value is not None:
+        return value, None
     note = f"the damaged cache {path} was rebuilt ({damage})" if damage else None
     return read(path), note
 
@@ -89,24 +95,3 @@ def _build(path: Path, build: Callable[[Path], None]) -> None:
                 remove(draft)
             raise
         DISK.fsync_folder(path.parent)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a key, waiting for its holder.
-
-    The lock saves double work only; the rename alone keeps readers safe, so a file system
-    without locks will do.
-    """
-    lock = path.with_name(f"{path.name}.lock")
-    with writing(lock):
-        descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-        # Only after success: whoever waits finds the folder finished and builds nothing.
-        with suppress(OSError):
-            os.unlink(lock)
-    finally:
-        os.close(descriptor)

@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -25,6 +27,16 @@ _CREATE = frozenset({
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BUFFER = 1 << 20
 _JSON_LIMIT = 4 << 20
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe (data is read more than once)",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of a gzip file."""
 
 
 class Filesystem:
@@ -85,16 +97,6 @@ class Filesystem:
 DISK = Filesystem()
 
 
-def output_error(error: OSError, path: Path) -> AttnkitError:
-    """What a failed write of `path` means to the user: OutputPathError (73) or OutputError (74)."""
-    reason = error.strerror or str(error)
-    if error.errno in _CREATE:
-        return OutputPathError(f"{path}: cannot be created: {reason}; choose another place")
-    if error.errno in _FULL:
-        return OutputError(f"{path}: cannot be written: {reason}; free some space and run again")
-    return OutputError(f"{path}: cannot be written: {reason}; check the disk and run again")
-
-
 def input_error(error: OSError, path: Path) -> AttnkitError:
     """What a failed read of `path` means to the user: MissingInputError or OutputError."""
     reason = error.strerror or str(error)
@@ -105,11 +107,26 @@ def input_error(error: OSError, path: Path) -> AttnkitError:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn every OSError inside into the error that says that `path` could not be written."""
+    """Turn every OSError inside into an OutputPathError or OutputError about `path`."""
     try:
         yield
     except OSError as error:
-        raise output_error(error, path) from error
+        reason = error.strerror or str(error)
+        if error.errno in _CREATE:
+            message = f"{path}: cannot be created: {reason}; choose another place"
+            raise OutputPathError(message) from error
+        advice = "free some space" if error.errno in _FULL else "check the disk"
+        message = f"{path}: cannot be written: {reason}; {advice} and run again"
+        raise OutputError(message) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn every OSError inside into the error of `input_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise input_error(error, path) from error
 
 
 def temporary(path: Path) -> Path:
@@ -180,19 +197,12 @@ def make_folder(path: Path, fs: Filesystem = DISK) -> None:
         OutputPathError: a parent is a file, or may not be written.
     """
     with writing(path):
-        missing = []
-        folder = path
-        while not folder.is_dir():
-            if folder.exists():
+        for folder in (*reversed(path.parents), path):
+            if folder.exists() and not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is not a folder")
-            missing.append(folder)
-            folder = folder.parent
-        for folder in reversed(missing):
-            try:
-                fs.mkdir(folder)
-            except FileExistsError:
-                if not folder.is_dir():
-                    raise
+            if not folder.exists():
+                with suppress(FileExistsError):
+                    fs.mkdir(folder)
 
 
 def remove(path: Path, fs: Filesystem = DISK) -> None:
@@ -236,16 +246,55 @@ def check_space(folder: Path, needed: int) -> None:
     Raises:
         OutputError: less is free.
     """
-    place = folder.absolute()
-    while not place.exists():
-        place = place.parent
+    absolute = folder.absolute()
+    existing = next(path for path in (absolute, *absolute.parents) if path.exists())
     with writing(folder):
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
             f"{folder}: {free / 1e6:,.0f} MB are free, {needed / 1e6:,.0f} MB are needed; "
             "free some space or choose another place"
         )
+
+
+def check_file(path: Path) -> os.stat_result:
+    """The status of a regular file.
+
+    Raises:
+        MissingInputError: there is no such file, or it may not be read.
+        DataError: it is a folder, a pipe or a device.
+    """
+    try:
+        with reading(path):
+            status = path.stat()
+    except ValueError as error:  # a NUL in the name
+        raise MissingInputError(f"{path}: cannot be the name of a file") from error
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+        raise DataError(f"{path}: is {kind}; a regular file is needed")
+    return status
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, opened for reading bytes.
+
+    Raises:
+        MissingInputError, DataError: as `check_file`; also when reading is not permitted.
+    """
+    check_file(path)
+    with reading(path):
+        return path.open("rb")
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not a regular file, so that a pipe or a device never blocks a read.
+
+    Raises:
+        MissingInputError: there is nothing, or a folder, pipe or device.
+    """
+    if not os.path.isfile(path):
+        reason = "is not a regular file" if os.path.exists(path) else "no such file"
+        raise MissingInputError(f"{path}: {reason}")
 
 
 def sha256_file(path: Path) -> str:
@@ -256,26 +305,13 @@ def sha256_file(path: Path) -> str:
         OutputError: the disk fails.
     """
     require_file(path)
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise input_error(error, path) from error
+    with reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def require_file(path: Path) -> None:
-    """Refuse what is not a regular file, so that a pipe or a device never blocks a read.
-
-    Raises:
-        MissingInputError: nothing is there, or a folder, pipe or device.
-    """
-    try:
-        if path.is_file():
-            return
-        found = path.exists()
-    except (OSError, ValueError):
-        found = False
-    raise MissingInputError(f"{path}: {'is not a regular file' if found else 'no such file'}")
+def sha256_json(value: Any) -> str:
+    """SHA-256 in hexadecimal of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
@@ -286,11 +322,8 @@ def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
         DataError: it is longer than `limit` bytes, or not a JSON object in UTF-8.
     """
     require_file(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise input_error(error, path) from error
+    with reading(path), open(path, "rb") as file:
+        data = file.read(limit + 1)
     if len(data) > limit:
         raise DataError(f"{path}: longer than {limit} bytes; it is not a file of attnkit")
     return parse_object(data, str(path))

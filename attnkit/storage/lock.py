@@ -12,19 +12,19 @@ from attnkit.storage import files
 
 
 @contextmanager
-def held(place: Path, what: str) -> Iterator[str | None]:
+def held(path: Path, what: str) -> Iterator[str | None]:
     """Hold a lock file, or refuse at once; the file stays and names its last holder.
 
-    Gives None, or a warning where the file system knows no locks.
+    Gives None, or a warning where the file system has no locks.
 
     Raises:
         OutputPathError: another process holds it (the message begins with `what` and says which),
             or the file cannot be made.
     """
     warning = None
-    with files.writing(place):
+    with files.writing(path):
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(place, flags, 0o666)
+        descriptor = os.open(path, flags, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,8 +35,8 @@ def held(place: Path, what: str) -> Iterator[str | None]:
                 "or choose another --out"
             ) from error
         except OSError as error:
-            warning = f"{place}: no locks here ({error.strerror}): train this run only once"
-        with files.writing(place):
+            warning = f"{path}: no locks here ({error.strerror}): train this run only once"
+        with files.writing(path):
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield warning
@@ -45,10 +45,14 @@ def held(place: Path, what: str) -> Iterator[str | None]:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Wait for a folder and hold it; nothing where the file system knows no locks."""
-    with files.writing(folder):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def exclusive(path: Path, *, create: bool = False) -> Iterator[None]:
+    """Wait for a folder or, with `create`, a lock file and hold it.
+
+    Does nothing where the file system has no locks.
+    """
+    flags = os.O_WRONLY | os.O_CREAT if create else os.O_RDONLY
+    with files.writing(path):
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Files of named tensors in the safetensors format, written as a stream and read with suspicion.
+"""Files of named tensors in the safetensors format, written as a stream and read with checks.
 
 Writing goes through a `Filesystem`, one tensor at a time, hashing on the way: no second copy of
 the tensors in memory, no second pass over the file.  Reading uses the safetensors library, after
@@ -30,13 +30,13 @@ _HEADER_LIMIT = 4 << 20
 def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors without second names of the same memory (tied weights): the first name stays."""
     seen = set()
-    kept = {}
+    first = {}
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        if tensor.numel() == 0 or tensor.is_meta or place not in seen:
-            kept[name] = tensor
-            seen.add(place)
-    return kept
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        if tensor.numel() == 0 or tensor.is_meta or memory not in seen:
+            first[name] = tensor
+            seen.add(memory)
+    return first
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
@@ -158,8 +158,8 @@ def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor])
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
             raise DataError(
-                f"{path}: tensor {name} must be {_form(like[name])}, is {_form(tensor)}; "
-                "it belongs to another model"
+                f"{path}: tensor {name} must be {_description(like[name])}, is "
+                f"{_description(tensor)}; it belongs to another model"
             )
 
 
@@ -171,6 +171,6 @@ def _check_names(path: Path, names: Collection[str], like: Mapping[str, Tensor])
         raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
 
 
-def _form(tensor: Tensor) -> str:
-    """Type and shape in words: float32 [2, 3]."""
+def _description(tensor: Tensor) -> str:
+    """Type and shape: float32 [2, 3]."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from attnkit.data import file_facts
+from attnkit.data import corpus_files
 from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError, OutputPathError, RecipeError
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, without corpora; facts of files are remembered at once."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ATTNKIT_DATA", raising=False)
-    monkeypatch.setattr(file_facts, "SETTLED", -1)
+    monkeypatch.setattr(corpus_files, "SETTLED", -1)
     return tmp_path
 
 
@@ -500,34 +500,34 @@ def test_the_second_fingerprint_reads_nothing(
 ) -> None:
     write(folder / "x.txt", "a\nb\n")
     first = Corpus.open(DataConfig(train="x.txt"), "language-modeling").fingerprint("train")
-    monkeypatch.setattr(file_facts, "sha256_file", None)
+    monkeypatch.setattr(corpus_files, "sha256_file", None)
     corpus = Corpus.open(DataConfig(train="x.txt"), "language-modeling")
     assert corpus.fingerprint("train") == first
 
 
 def test_facts_of_a_file_written_just_now_are_not_remembered(tmp_path: Path) -> None:
     path = write(tmp_path / "x", "a\n")
-    assert file_facts.facts(path, tmp_path / "cache", lines=True).lines == 1
+    assert corpus_files.file_facts(path, tmp_path / "cache", lines=True).lines == 1
     assert not (tmp_path / "cache").exists()
     os.utime(path, (1, 1))
     write(path, "a\nb\n")
-    assert file_facts.facts(path, tmp_path / "cache", lines=True).lines == 2
+    assert corpus_files.file_facts(path, tmp_path / "cache", lines=True).lines == 2
 
 
 @pytest.mark.parametrize("junk", ["", "[]", "[1, 2, 3]", "{", '[["a"], 3]', "\0"])
 def test_a_damaged_memory_of_facts_is_made_anew(folder: Path, junk: str) -> None:
     path = write(folder / "x", "a\nb\n")
-    expected = file_facts.FileFacts(hashlib.sha256(b"a\nb\n").hexdigest(), None)
-    assert file_facts.facts(path, folder / "cache") == expected
+    expected = corpus_files.FileFacts(hashlib.sha256(b"a\nb\n").hexdigest(), None)
+    assert corpus_files.file_facts(path, folder / "cache") == expected
     [note] = (folder / "cache" / "facts").iterdir()
     assert json.loads(note.read_bytes())[1] == expected.sha256
     note.write_text(junk)
-    assert file_facts.facts(path, folder / "cache") == expected
+    assert corpus_files.file_facts(path, folder / "cache") == expected
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(folder: Path) -> None:
     path = write(folder / "x", "a\nb\n")
-    assert file_facts.facts(path, path, lines=True).lines == 2
+    assert corpus_files.file_facts(path, path, lines=True).lines == 2
 
 
 # The cache folder

@@ -18,7 +18,6 @@ from attnkit.data.formats import (
     count_lines,
     read_lines,
     read_pairs,
-    read_plain,
     read_text,
 )
 from attnkit.data.jsonl import read_jsonl, read_parlai
@@ -229,10 +228,6 @@ def test_ragged_files_are_refused_with_both_counts(tmp_path: Path, left: int, ri
         f"{source} has {left} lines and {target} has {right}: aligned files must have equally "
         f"many (the first line without a partner is {min(left, right) + 1})"
     )
-
-
-def test_plain_text_is_all_target(tmp_path: Path) -> None:
-    assert list(read_plain(write(tmp_path, "a\nb"))) == [Row("", "a"), Row("", "b")]
 
 
 def test_segments_of_sgm_files_are_lines(tmp_path: Path) -> None:

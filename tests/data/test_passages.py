@@ -36,7 +36,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_gives_others() -> None:
 
 
 def test_people_of_valid_and_test_are_not_those_of_train() -> None:
-    names = {split: set(people(split)) for split in passages.SPLITS}
+    names = {split: set(people(split)) for split in passages.SIZES}
     assert not names["train"] & names["valid"]
     assert not names["train"] & names["test"]
     assert not names["valid"] & names["test"]
@@ -83,7 +83,7 @@ def test_coupled_questions_need_a_room_that_only_the_other_passage_tells() -> No
         first, second = row.contexts
         relation, _, who = row.source.rstrip("?").partition(" of the room of ")
         room = first.partition(f"Room of {who}: ")[2].partition(".")[0]
-        assert room in passages.ROOMS
+        assert room in passages.RELATIONS["Room"]
         assert room not in row.source
         assert who not in second
         assert f"{relation} of {room}: {row.target}." in second
@@ -92,5 +92,5 @@ def test_coupled_questions_need_a_room_that_only_the_other_passage_tells() -> No
 
 def test_common_answers_are_likelier_than_rare_ones() -> None:
     told = [row.target for row in rows("train", 3000, 1)]
-    towns = [told.count(town) for town in passages.TOWNS]
+    towns = [told.count(town) for town in passages.RELATIONS["Town"]]
     assert sum(towns[:5]) > 2 * sum(towns[-5:]) > 0

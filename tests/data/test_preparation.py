@@ -13,7 +13,7 @@ from attnkit.data import preparation as module
 from attnkit.data.batch import collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import check_splits, encode_split, prepare, train_epoch
-from attnkit.data.tokenizer import EOS, thin
+from attnkit.data.tokenizer import EOS, subsample
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import Recipe
@@ -108,7 +108,7 @@ def test_fewer_pieces_than_asked_for_are_reported(tmp_path: Path) -> None:
     made = prepare(recipe(tmp_path, tokenizer={"size": 9000, "shared": False}), cache=tmp_path)
     sizes = [len(vocabulary) for vocabulary in made.tokenizer]
     assert made.reports[:2] == [
-        f"tokenizer: unigram, {side}, {size} pieces of the 9,000 asked for: the text gives no more"
+        f"tokenizer: unigram, {side}, {size} pieces of the 9,000 requested: the text gives no more"
         for side, size in zip(("source", "target"), sizes, strict=True)
     ]
 
@@ -116,7 +116,7 @@ def test_fewer_pieces_than_asked_for_are_reported(tmp_path: Path) -> None:
 def test_learning_from_a_part_of_the_text_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "thin", lambda rows: thin(rows, 1500))
+    monkeypatch.setattr(module, "subsample", lambda rows: subsample(rows, 1500))
     made = prepare(recipe(tmp_path), cache=tmp_path / "c")
     assert made.reports[1] == "tokenizer: learned from 30 of 60 rows"
     assert len(made.train) == 60
@@ -160,10 +160,10 @@ def test_sampling_needs_a_model_with_several_segmentations(tmp_path: Path) -> No
 def test_epochs_are_sampled_afresh_and_the_same_again(tmp_path: Path) -> None:
     spec, cache = recipe(tmp_path, tokenizer={"sampling": 0.2}), tmp_path / "c"
     made = prepare(spec, cache=cache)
-    first, second = (pieces(train_epoch(made, spec, epoch)) for epoch in (0, 1))
+    first, second = (pieces(train_epoch(made, spec, epoch, 1)) for epoch in (0, 1))
     assert first != second
-    assert first == pieces(train_epoch(made, spec, 0))
-    assert first != pieces(train_epoch(made, spec, 0, seed=2))
+    assert first == pieces(train_epoch(made, spec, 0, 1))
+    assert first != pieces(train_epoch(made, spec, 0, 2))
     assert made.tokenizer.target.decode(first) == made.tokenizer.target.decode(second)
     assert made.tokenizer.target.decode(first) == lines(60, 1)
 
@@ -172,7 +172,7 @@ def test_the_cache_keeps_one_epoch_of_a_seed(tmp_path: Path) -> None:
     spec, cache = recipe(tmp_path, tokenizer={"sampling": 0.2}), tmp_path / "c"
     made = prepare(spec, cache=cache)
     before = {path.name for path in (cache / "encoded").iterdir()}
-    epochs = [train_epoch(made, spec, epoch, seed=seed) for epoch in range(3) for seed in (1, 2)]
+    epochs = [train_epoch(made, spec, epoch, seed) for epoch in range(3) for seed in (1, 2)]
     kept = {path.name for path in (cache / "encoded").iterdir()} - before
     assert kept == {epochs[-1].path.name, epochs[-2].path.name}
     # What is mapped stays readable after its removal.
@@ -182,7 +182,7 @@ def test_the_cache_keeps_one_epoch_of_a_seed(tmp_path: Path) -> None:
 def test_without_sampling_every_epoch_is_the_same_split(tmp_path: Path) -> None:
     spec = recipe(tmp_path)
     made = prepare(spec, cache=tmp_path / "c")
-    assert train_epoch(made, spec, 5) is made.train
+    assert train_epoch(made, spec, 5, 1) is made.train
 
 
 def test_language_modelling_is_one_stream(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.data.corpus import Corpus
-from attnkit.data.questions import QuestionSet, reading
+from attnkit.data.questions import QuestionSet, training_row
 from attnkit.data.rows import Row
 from attnkit.errors import DataError
 from attnkit.recipe.schema import DataConfig
@@ -20,24 +20,27 @@ PAIR = Row("Which?", "b", ("b",), ("first a", "then b"), None)
 
 def test_passages_are_read_in_the_shares_that_the_data_section_asks_for() -> None:
     row, data = ROWS[3], DataConfig(gold=0.5, other=0.3)
-    read = [reading(row, data, "train", number).source for number in range(2000)]
+    read = [training_row(row, data, "train", number).source for number in range(2000)]
     kinds = ("3 is in town3. Where is 3?", "other 3 Where is 3?", "Where is 3?")
     shares = [read.count(kind) / len(read) for kind in kinds]
     assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.04)
     assert sum(shares) == 1
-    again = [reading(row, data, "train", number).source for number in range(2000)]
+    again = [training_row(row, data, "train", number).source for number in range(2000)]
     assert read == again
-    assert read != [reading(row, data, "valid", number).source for number in range(2000)]
+    assert read != [training_row(row, data, "valid", number).source for number in range(2000)]
 
 
 def test_a_passage_with_the_answer_is_no_other_passage() -> None:
     row = Row("q", "Oslo", (), ("in Oslo", "OSLO, too", "elsewhere"), 0)
-    read = {reading(row, DataConfig(gold=0, other=1), "train", n).source for n in range(50)}
+    read = {training_row(row, DataConfig(gold=0, other=1), "train", n).source for n in range(50)}
     assert read == {"elsewhere q"}
 
 
 def test_a_question_without_gold_is_read_with_all_it_has() -> None:
-    assert reading(PAIR, DataConfig(gold=1, other=0), "train", 0).source == "first a then b Which?"
+    assert (
+        training_row(PAIR, DataConfig(gold=1, other=0), "train", 0).source
+        == "first a then b Which?"
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12])
@@ -75,7 +78,7 @@ def test_contexts_that_are_needed_together_keep_their_order() -> None:
 
 
 def test_too_few_passages_are_refused_with_their_number() -> None:
-    with pytest.raises(DataError, match=r"row 1 has 12 passages without its answer, and 19 are"):
+    with pytest.raises(DataError, match="row 1 has 12 passages without its answer, and 19 "):
         QuestionSet(ROWS, 1).contexts(0, 20)
     with pytest.raises(DataError, match="no row has contexts"):
         QuestionSet([Row("q", "a")], 1)

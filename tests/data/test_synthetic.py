@@ -12,10 +12,10 @@ from typing import NamedTuple
 import pytest
 import sacrebleu
 
+from attnkit.data.draw import Draw, share
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import dialogue, lexicon, summarization, translation
 from attnkit.data.synthetic.clauses import Adverbial, Clause, Phrase
-from attnkit.data.synthetic.draw import Draw, share
 
 MODULES = (translation, summarization, dialogue)
 GOLDEN = {
@@ -49,15 +49,52 @@ GOLDEN = {
 Combination = tuple[str, ...]
 
 
+class RecordedReports(summarization.ReportWriter):
+    """Notes the combinations of the last report."""
+
+    used: list[Combination]
+
+    def _own(self, kind: str, holding: str = "") -> Combination:
+        parts = super()._own(kind, holding)
+        self.used.append((kind, *parts))
+        return parts
+
+
+class RecordedConversations(dialogue.ConversationWriter):
+    """Notes the combinations of the last conversation."""
+
+    used: list[Combination]
+
+    def _persona(self) -> dialogue.Persona:
+        persona = super()._persona()
+        one, two = persona.facts.items()
+        self.used = [("self", *one, *two)]
+        self.used += [combination for being in persona.beings for combination in being.combinations]
+        return persona
+
+    def _fact(self, persona: dialogue.Persona) -> tuple[str, str, str] | None:
+        fact = super()._fact(persona)
+        self.used += [("asked", *fact)] if fact else []
+        return fact
+
+
 def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequence[Combination]]]:
     """The rows of a split in its usual size, each with the combinations that it uses."""
-    size = module.SIZES[split]
+    draw = Draw(f"{module.VERSION}/{split}/1")
+    rows: list[tuple[Row, Sequence[Combination]]] = []
     if module is translation:
-        made = translation.sentences(split, size, 1)
-        return [(Row(one.english, one.german), one.combinations) for one in made]
-    if module is summarization:
-        return [(one.row, one.combinations) for one in summarization.reports(split, size, 1)]
-    return [(one.row, one.combinations) for one in dialogue.conversations(split, size, 1)]
+        sentences = translation.SentenceWriter(split, draw)
+        for _ in range(module.SIZES[split]):
+            english, german, used = sentences.sentence()
+            rows.append((Row(english, german), used))
+        return rows
+    kinds = {summarization: RecordedReports, dialogue: RecordedConversations}
+    writer = kinds[module](split, draw)
+    for _ in range(module.SIZES[split]):
+        writer.used = []
+        rows.append((writer.row(), tuple(writer.used)))
+    assert [row for row, _ in rows] == list(module.rows(split, module.SIZES[split], 1))
+    return rows
 
 
 class Made(NamedTuple):
@@ -73,7 +110,7 @@ class Made(NamedTuple):
 @pytest.fixture(scope="module", params=MODULES, ids=lambda module: module.__name__.split(".")[-1])
 def made(request: pytest.FixtureRequest) -> Made:
     module = request.param
-    return Made(module, {split: with_combinations(module, split) for split in module.SPLITS})
+    return Made(module, {split: with_combinations(module, split) for split in module.SIZES})
 
 
 # What holds for all three
@@ -98,7 +135,7 @@ def test_rows_do_not_depend_on_how_many_are_asked_for(made: Made) -> None:
 
 def test_seed_and_split_change_the_rows(made: Made) -> None:
     drawn = [
-        tuple(made.module.rows(split, 20, seed)) for split in made.module.SPLITS for seed in (1, 2)
+        tuple(made.module.rows(split, 20, seed)) for split in made.module.SIZES for seed in (1, 2)
     ]
     assert len(set(drawn)) == 6
 
@@ -193,7 +230,7 @@ def test_the_same_bag_of_words_has_several_translations() -> None:
     assert len(twins) >= 5
     noun = {one.english: one for one in lexicon.PERSONS}
     king, queen = Phrase(noun["king"], "the"), Phrase(noun["queen"], "the")
-    see = lexicon.OF_PERSON[0]
+    see = lexicon.VERBS["person"][0]
     clause, other = Clause(see, "present", king, queen), Clause(see, "present", queen, king)
     assert sorted(clause.english().split()) == sorted(other.english().split())
     assert clause.german("second") == "der König sieht die Königin"
@@ -301,10 +338,10 @@ def test_a_phrase_agrees_and_is_declined(phrase: Phrase, forms: tuple[str, ...])
 
 
 KING, BOY = Phrase(person("king"), "the"), Phrase(person("child"), "the", plural=True)
-PICK_UP = next(verb for verb in lexicon.OF_THING if verb.base == "pick up")
-HELP = next(verb for verb in lexicon.OF_PERSON if verb.base == "help")
-GIVE = next(verb for verb in lexicon.OF_BOTH if verb.base == "give")
-STAY = next(verb for verb in lexicon.ALONE if verb.base == "stay")
+PICK_UP = next(verb for verb in lexicon.VERBS["thing"] if verb.base == "pick up")
+HELP = next(verb for verb in lexicon.VERBS["person"] if verb.base == "help")
+GIVE = next(verb for verb in lexicon.VERBS["both"] if verb.base == "give")
+STAY = next(verb for verb in lexicon.VERBS["alone"] if verb.base == "stay")
 RING = Phrase(thing("ring"), "the")
 TODAY, GARDEN = Adverbial("today", "heute"), Adverbial("in the garden", "im Garten")
 

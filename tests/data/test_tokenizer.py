@@ -13,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import BOS, EOS, PAD, RESERVED, UNK, Tokenizer, Vocabulary, clean, thin
+from attnkit.data.tokenizer import (
+    BOS,
+    EOS,
+    PAD,
+    RESERVED,
+    UNK,
+    Tokenizer,
+    Vocabulary,
+    clean,
+    subsample,
+)
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import schema
 
@@ -294,11 +304,8 @@ def test_a_model_that_leaves_the_first_word_unmarked_refuses_to_sample(tmp_path:
         vocabulary.sample(["the cat"], alpha=0.5, seed=1)
 
 
-def test_thinning_keeps_evenly_spread_rows_within_the_budget() -> None:
+def test_a_subsample_is_evenly_spread_rows_within_the_budget() -> None:
     lines = [Row(f"{i:04}", f"{i:04}") for i in range(1000)]
-    everything = thin(lines, 8000)
-    assert (len(everything.rows), everything.seen, everything.stride) == (1000, 1000, 1)
-    thinned = thin(iter(lines), 1000)
-    assert (thinned.seen, thinned.stride) == (1000, 8)
-    assert [row.source for row in thinned.rows] == [f"{i:04}" for i in range(0, 1000, 8)]
-    assert len(thin([Row("x" * 99, "y")] * 3, 10).rows) == 1
+    assert subsample(lines, 8000) == (lines, 1000)
+    assert subsample(iter(lines), 1000) == (lines[::8], 1000)
+    assert len(subsample([Row("x" * 99, "y")] * 3, 10)[0]) == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import DataError, OutputError, OutputPathError, UnavailableError
+from attnkit.storage import download
 from attnkit.storage.download import extract, fetch
 from attnkit.storage.files import DISK
 
@@ -66,6 +67,11 @@ def server() -> Iterator[Server]:
     server.close()
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "WAIT", 0)
+
+
 def whole(handler: Handler) -> None:
     handler.head(Content_Length=str(len(BODY)))
     handler.wfile.write(BODY)
@@ -78,7 +84,7 @@ def cut(handler: Handler) -> None:
 
 def refuse(server: Server, path: Path, kind: type[Exception], **options: object) -> str:
     with pytest.raises(kind) as caught:
-        fetch(f"{server.url}/file", path, wait=0, **options)  # type: ignore[arg-type]
+        fetch(f"{server.url}/file", path, **options)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
     assert list(path.parent.iterdir()) == []
     return str(caught.value)
@@ -121,13 +127,13 @@ def test_chunks_arrive_and_missing_chunks_are_noticed(server: Server, tmp_path: 
             handler.wfile.write(b"0\r\n\r\n")
 
     server.answers["/file"] = answer
-    assert fetch(f"{server.url}/file", tmp_path / "file", SHA256, wait=0) == SHA256
+    assert fetch(f"{server.url}/file", tmp_path / "file", SHA256) == SHA256
     assert len(server.seen) == 2
 
 
 def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = lambda handler: (cut if len(handler.seen) < 3 else whole)(handler)
-    assert fetch(f"{server.url}/file", tmp_path / "file", wait=0) == SHA256
+    assert fetch(f"{server.url}/file", tmp_path / "file") == SHA256
     assert len(server.seen) == 3
 
 
@@ -145,7 +151,7 @@ def test_a_busy_server_is_tried_again(server: Server, tmp_path: Path) -> None:
         whole(handler) if len(handler.seen) > 1 else handler.head(503)
 
     server.answers["/file"] = answer
-    assert fetch(f"{server.url}/file", tmp_path / "file", wait=0) == SHA256
+    assert fetch(f"{server.url}/file", tmp_path / "file") == SHA256
 
 
 def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> None:
@@ -155,7 +161,10 @@ def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> No
     assert len(server.seen) == 1
 
 
-def test_a_silent_server_is_given_up(server: Server, tmp_path: Path) -> None:
+def test_a_silent_server_is_given_up(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "TIMEOUT", 0.05)
     done = threading.Event()
 
     def answer(handler: Handler) -> None:
@@ -166,7 +175,7 @@ def test_a_silent_server_is_given_up(server: Server, tmp_path: Path) -> None:
 
     server.answers["/file"] = answer
     try:
-        message = refuse(server, tmp_path / "file", UnavailableError, timeout=0.05)
+        message = refuse(server, tmp_path / "file", UnavailableError)
     finally:
         done.set()
     assert message.startswith("file: the transfer broke off: timed out (3 tries)")
@@ -193,14 +202,18 @@ def test_a_wrong_size_leaves_nothing(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_file_over_the_limit_is_refused(server: Server, tmp_path: Path, announced: bool) -> None:
+def test_a_file_over_the_limit_is_refused(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    monkeypatch.setattr(download, "LIMIT", 300_000)
+
     def answer(handler: Handler) -> None:
         handler.head(**({"Content_Length": str(len(BODY))} if announced else {}))
         handler.wfile.write(BODY)
 
     server.answers["/file"] = answer
-    message = refuse(server, tmp_path / "file", DataError, limit=300_000)
-    assert "larger than the 300,000 bytes" in message
+    message = refuse(server, tmp_path / "file", DataError)
+    assert "larger than the limit of 300,000 bytes" in message
 
 
 def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
@@ -324,10 +337,13 @@ def test_links_and_devices_are_not_extracted(tmp_path: Path, kind: bytes) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_archives_over_the_limit_are_refused(tmp_path: Path) -> None:
+def test_archives_over_the_limit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "EXTRACTED_LIMIT", 1000)
     archive = pack(tmp_path / "a.tar", [(member("one"), BODY), (member("two"), b"2")])
     with pytest.raises(DataError, match="holds more than 1,000 bytes"):
-        extract(archive, {"two": tmp_path / "2"}, limit=1000)
+        extract(archive, {"two": tmp_path / "2"})
 
 
 @pytest.mark.parametrize("fault", ["cut", "flipped", "checksum", "text", "empty"])

@@ -51,8 +51,7 @@ class Phrase(NamedTuple):
     def english(self) -> str:
         """The phrase in English."""
         noun = self.noun.plural if self.plural else self.noun.english
-        words = [str(self.counted) if self.counted else "", self.adjective, noun]
-        rest = " ".join(filter(None, words))
+        rest = join(str(self.counted or ""), self.adjective, noun)
         if self.owner:
             return f"the {self.owner.english}'s {rest}"
         if self.article == "a" and rest[0] in "aeiou":
@@ -77,8 +76,8 @@ class Phrase(NamedTuple):
 class Clause(NamedTuple):
     """Who does what, to whom, where and when.
 
-    A part may be missing because it is asked for; `gap` names the part (subject or direct) that a
-    relative pronoun stands for: it still decides agreement and case.
+    A part is missing where a question asks for it; `gap` names the part (subject or direct) that
+    a relative pronoun stands for: it still decides agreement and case.
     """
 
     verb: Verb
@@ -97,7 +96,7 @@ class Clause(NamedTuple):
 
     @property
     def plural(self) -> bool:
-        """True when the verb is plural."""
+        """Whether the verb is plural."""
         return self.subject is not None and self.subject.plural
 
     @property
@@ -110,17 +109,14 @@ class Clause(NamedTuple):
 
     def english_verb(self) -> str:
         """The verb of a statement in English."""
-        if self.tense == "future":
-            return f"will {self.verb.base}"
-        if self.tense == "past":
-            return self.verb.past
-        return self.verb.base if self.plural else self.verb.third
+        present = self.verb.base if self.plural else self.verb.third
+        past, future = self.verb.past, f"will {self.verb.base}"
+        return {"past": past, "present": present, "future": future}[self.tense]
 
     def english_auxiliary(self) -> str:
         """The verb that a question puts first in English."""
-        if self.tense == "present":
-            return "do" if self.plural else "does"
-        return {"past": "did", "future": "will"}[self.tense]
+        present = "do" if self.plural else "does"
+        return {"past": "did", "present": present, "future": "will"}[self.tense]
 
     def shown(self, part: str) -> Phrase | None:
         """The subject or the direct object, unless it is missing."""
@@ -136,8 +132,8 @@ class Clause(NamedTuple):
             self.time and self.time.english,
         )
 
-    def asked(self) -> str:
-        """The clause as an English question, without the word that asks."""
+    def english_question(self) -> str:
+        """The clause as an English question, without its question word."""
         subject = self.shown("subject")
         english = subject and subject.english()
         return join(self.english_auxiliary(), english, self.verb.base, self.english_rest())

@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
+from attnkit.data.draw import Draw, share
+from attnkit.data.jsonl import join_dialogue
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.draw import SPLITS, Draw, share
-
-__all__ = ["SIZES", "SPLITS", "VERSION", "Conversation", "conversations", "rows"]
 
 VERSION = 1
 SIZES = {"train": 12000, "valid": 300, "test": 500}
-
-PERSONA_END, TURN_END = " __eop__ ", " __eot__ "
 
 
 class Topic(NamedTuple):
@@ -71,35 +68,11 @@ RELATIVES = {
     "he": ("brother", "son", "nephew", "grandpa"),
 }
 NAMES = {
-    "she": (
-        "bella",
-        "daisy",
-        "emma",
-        "lily",
-        "lucy",
-        "maggie",
-        "molly",
-        "nora",
-        "poppy",
-        "rosie",
-        "ruby",
-        "stella",
-    ),
-    "he": (
-        "bruno",
-        "charlie",
-        "felix",
-        "henry",
-        "jack",
-        "leo",
-        "louis",
-        "max",
-        "oscar",
-        "sam",
-        "toby",
-        "walter",
-    ),
-}
+    "she": ("bella", "daisy", "emma", "lily", "lucy", "maggie", "molly", "nora", "poppy", "rosie",
+            "ruby", "stella"),
+    "he": ("bruno", "charlie", "felix", "henry", "jack", "leo", "louis", "max", "oscar", "sam",
+           "toby", "walter"),
+}  # fmt: skip
 """Names of animals and people alike."""
 POSSESSIVE = {"she": "her", "he": "his"}
 GREETINGS = (
@@ -107,8 +80,6 @@ GREETINGS = (
     ("hello ! nice to meet you .", ("nice to meet you too .", "hi ! nice to meet you .")),
     ("good morning !", ("good morning ! how are you ?", "hello !")),
 )
-
-
 CLOSINGS = (
     ("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4),
 )  # fmt: skip
@@ -117,12 +88,11 @@ TURNS = 5
 
 
 class Exchange(NamedTuple):
-    """What the partner says, every good reply, what both are about, a combination if it has one."""
+    """What the partner says, every good reply, and what both are about."""
 
-    asked: str
+    question: str
     replies: tuple[str, ...]
     about: str
-    combination: tuple[str, ...] = ()
 
 
 class Being(NamedTuple):
@@ -148,23 +118,6 @@ class Persona(NamedTuple):
     beings: tuple[Being, ...]
     """An animal, a relative, or both, or two relatives; often of one pronoun."""
 
-    @property
-    def relatives(self) -> tuple[Being, ...]:
-        """The beings that are relatives."""
-        return tuple(being for being in self.beings if being.job)
-
-    @property
-    def animals(self) -> tuple[Being, ...]:
-        """The beings that are animals."""
-        return tuple(being for being in self.beings if not being.job)
-
-
-class Conversation(NamedTuple):
-    """A row and the combinations that it uses."""
-
-    row: Row
-    combinations: tuple[tuple[str, ...], ...]
-
 
 class ConversationWriter:
     """Makes the conversations of one split, from combinations that this split owns."""
@@ -172,38 +125,29 @@ class ConversationWriter:
     def __init__(self, split: str, draw: Draw) -> None:
         self._split, self._draw = split, draw
         facts = [(name, value) for name, topic in TOPICS.items() for value in topic.values]
-        self._selves = [
+        self._facts = [
             (one, two)
             for one, two in combinations(facts, 2)
-            if one[0] != two[0] and self._free("self", *one, *two)
+            if one[0] != two[0] and self._owns("self", *one, *two)
         ]
-        animals = [
-            Being(kind, name, pronoun)
-            for pronoun, names in NAMES.items()
-            for kind in ANIMALS
-            for name in names
-        ]
-        relatives = [
+        beings = [
             Being(kind, name, pronoun, job)
             for pronoun, names in NAMES.items()
-            for kind in RELATIVES[pronoun]
+            for kind in (*ANIMALS, *RELATIVES[pronoun])
             for name in names
-            for job in TOPICS["job"].values
+            for job in (("",) if kind in ANIMALS else TOPICS["job"].values)
         ]
-        self._animals = [being for being in animals if self._owned(being)]
-        self._relatives = [being for being in relatives if self._owned(being)]
+        owned = [one for one in beings if all(self._owns(*parts) for parts in one.combinations)]
+        self._animals = [being for being in owned if not being.job]
+        self._relatives = [being for being in owned if being.job]
 
-    def _free(self, *combination: str) -> bool:
-        """True when the split owns the combination."""
+    def _owns(self, *combination: str) -> bool:
+        """Whether only this split uses the combination."""
         return share("dialogue", *combination) == self._split
-
-    def _owned(self, being: Being) -> bool:
-        """True when the split owns the combinations of an animal or relative."""
-        return all(self._free(*combination) for combination in being.combinations)
 
     def _persona(self) -> Persona:
         """Two facts about the speaker, and one or two beings."""
-        facts = self._draw.one(self._selves)
+        facts = self._draw.one(self._facts)
         one = self._draw.one(self._animals if self._draw.chance(0.4) else self._relatives)
         others = [
             other
@@ -213,91 +157,81 @@ class ConversationWriter:
         two = (self._draw.one(others),) if self._draw.chance(0.6) else ()
         return Persona(dict(facts), (one, *two))
 
-    def _told(self, persona: Persona) -> str:
+    def _sentences(self, persona: Persona) -> list[str]:
         """The persona in sentences, in random order."""
-        told = [
+        sentences = [
             self._draw.one(TOPICS[topic].wordings).format(value)
             for topic, value in persona.facts.items()
         ]
-        for being in persona.beings:
-            if being.job:
-                wordings = (
-                    f"my {being.kind} {being.name} is a {being.job} .",
-                    f"my {being.kind} is called {being.name} . {being.pronoun} is a {being.job} .",
-                )
+        for kind, name, pronoun, job in persona.beings:
+            named = f"my {kind} is called {name} ."
+            if job:
+                wordings = (f"my {kind} {name} is a {job} .", f"{named} {pronoun} is a {job} .")
             else:
-                wordings = (
-                    f"i have a {being.kind} called {being.name} .",
-                    f"my {being.kind} is called {being.name} .",
-                )
-            told.append(self._draw.one(wordings))
-        return " ".join(self._draw.several(told, len(told)))
+                wordings = (f"i have a {kind} called {name} .", named)
+            sentences.append(self._draw.one(wordings))
+        return self._draw.several(sentences)
+
+    def _fact(self, persona: Persona) -> tuple[str, str, str] | None:
+        """A topic, a way to ask for it, and the answer; None when the split owns none."""
+        owned = [
+            (name, way, value)
+            for name, value in persona.facts.items()
+            for way in (*TOPICS[name].questions, "and you", "check")
+            if self._owns("asked", name, way, value)
+        ]
+        return self._draw.one(owned) if owned else None
 
     def _topic(self, persona: Persona) -> Exchange | None:
-        """A question about the speaker, or a remark that returns the question.
-
-        Nothing when the split owns no way to ask for any of the facts.
-        """
-        owned = [
-            ("asked", name, key, value)
-            for name, value in persona.facts.items()
-            for key in (*TOPICS[name].questions, "and you", "check")
-            if self._free("asked", name, key, value)
-        ]
-        if not owned:
+        """A question about the speaker, or a remark that returns the question."""
+        fact = self._fact(persona)
+        if fact is None:
             return None
-        chosen = self._draw.one(owned)
-        _, name, key, value = chosen
+        name, way, value = fact
         topic = TOPICS[name]
         replies = tuple(wording.format(value) for wording in topic.wordings)
         other = self._draw.one([one for one in topic.values if one != value])
-        if key == "and you":
+        if way == "and you":
             remark = self._draw.one(topic.wordings).format(other)
             back = self._draw.one(("and you ?", "what about you ?"))
-            return Exchange(f"{remark} {back}", replies, name, chosen)
-        if key != "check":
-            return Exchange(key, replies, name, chosen)
+            return Exchange(f"{remark} {back}", replies, name)
+        if way != "check":
+            return Exchange(way, replies, name)
         guess, answer = self._draw.one(((value, "yes"), (other, "no")))
         answers = tuple(f"{answer} , {reply}" for reply in replies)
-        return Exchange(topic.check.format(guess), answers, name, chosen)
+        return Exchange(topic.check.format(guess), answers, name)
 
     def _animal(self, persona: Persona) -> Exchange:
         """The question whether there is an animal."""
         other = self._draw.one(ANIMALS)
-        asked = self._draw.one(("do you have a pet ?", f"do you have a {other} ?"))
-        if not persona.animals:
-            replies: tuple[str, ...] = ("no , i have no pet .", "no , i do not have a pet .")
-            return Exchange(asked, replies, "animal")
-        kind = persona.animals[0].kind
-        right = "pet" in asked or other == kind
-        return Exchange(asked, (f"{'yes ,' if right else 'no , but'} i have a {kind} .",), "animal")
+        question = self._draw.one(("do you have a pet ?", f"do you have a {other} ?"))
+        replies: tuple[str, ...] = ("no , i have no pet .", "no , i do not have a pet .")
+        for being in persona.beings:
+            if not being.job:
+                right = "pet" in question or other == being.kind
+                replies = (f"{'yes ,' if right else 'no , but'} i have a {being.kind} .",)
+        return Exchange(question, replies, "animal")
 
     def _family(self, persona: Persona) -> Exchange:
         """The question for relatives."""
-        asked = self._draw.one(("do you have a family ?", "tell me about your family ."))
-        kinds = [relative.kind for relative in persona.relatives]
+        question = self._draw.one(("do you have a family ?", "tell me about your family ."))
+        kinds = [being.kind for being in persona.beings if being.job]
         if not kinds:
-            return Exchange(asked, ("i have no family .", "i do not have a family ."), "family")
+            return Exchange(question, ("i have no family .", "i do not have a family ."), "family")
         orders = (kinds, kinds[::-1])[: len(kinds)]
         replies = tuple(f"i have a {' and a '.join(order)} ." for order in orders)
-        return Exchange(asked, replies, "family")
-
-    def _relative(self, being: Being) -> Exchange:
-        """The question for one relative."""
-        return Exchange(
-            f"do you have a {being.kind} ?", (f"yes , i have a {being.kind} .",), "family"
-        )
+        return Exchange(question, replies, "family")
 
     def _about(self, being: Being, who: str, whose: str) -> Exchange:
         """A question for the name or the job of a being, called `who` and `whose`."""
         he, his = being.pronoun, POSSESSIVE[being.pronoun]
         if being.job and self._draw.chance(0.5):
-            asked = self._draw.one((f"what does {who} do ?", f"and {whose} job ?"))
+            question = self._draw.one((f"what does {who} do ?", f"and {whose} job ?"))
             jobs = (f"{he} is a {being.job} .", f"{he} works as a {being.job} .")
-            return Exchange(asked, jobs, being.kind)
-        asked = self._draw.one((f"what is {whose} name ?", f"and {whose} name ?"))
+            return Exchange(question, jobs, being.kind)
+        question = self._draw.one((f"what is {whose} name ?", f"and {whose} name ?"))
         names = (f"{his} name is {being.name} .", f"{he} is called {being.name} .")
-        return Exchange(asked, names, being.kind)
+        return Exchange(question, names, being.kind)
 
     def _closing(self, persona: Persona) -> list[Exchange | None]:
         """The exchange that ends a conversation, after the one that it refers to."""
@@ -306,7 +240,8 @@ class ConversationWriter:
         if kind == "topic":
             return [self._topic(persona)]
         if kind == "pronoun":
-            mention = self._relative(being) if being.job else self._animal(persona)
+            relative = f"do you have a {being.kind} ?", (f"yes , i have a {being.kind} .",)
+            mention = Exchange(*relative, "family") if being.job else self._animal(persona)
             return [mention, self._about(being, being.pronoun, POSSESSIVE[being.pronoun])]
         if kind == "kind":
             return [self._about(being, f"your {being.kind}", f"your {being.kind} 's")]
@@ -315,45 +250,34 @@ class ConversationWriter:
             return [Exchange(f"who is {being.name} ?", (answer,), being.kind)]
         return [(self._animal if kind == "animal" else self._family)(persona)]
 
-    def _talk(self, persona: Persona) -> list[Exchange] | None:
-        """Exchanges in order, up to the one that the target answers; nothing if one is missing."""
-        talk = self._closing(persona)
+    def _exchanges(self, persona: Persona) -> list[Exchange] | None:
+        """Exchanges in order, the last with the target; None when the split owns none of a kind."""
+        exchanges = self._closing(persona)
         if self._draw.chance(0.4):
             aside = self._draw.one((self._topic, self._animal, self._family))(persona)
-            if aside and aside.about not in [exchange.about for exchange in talk if exchange]:
-                talk = [aside, *talk]
+            if aside and aside.about not in [one.about for one in exchanges if one]:
+                exchanges = [aside, *exchanges]
         elif self._draw.chance(0.2):
-            asked, replies = self._draw.one(GREETINGS)
-            talk = [Exchange(asked, replies, "greeting"), *talk]
-        made = [exchange for exchange in talk if exchange]
-        return made if len(made) == len(talk) else None
+            exchanges = [Exchange(*self._draw.one(GREETINGS), "greeting"), *exchanges]
+        present = [exchange for exchange in exchanges if exchange]
+        return present if len(present) == len(exchanges) else None
 
-    def conversation(self) -> Conversation:
+    def row(self) -> Row:
         """A persona, a conversation so far, and the reply."""
-        talk = None
-        while talk is None:
+        exchanges = None
+        while exchanges is None:
             persona = self._persona()
-            talk = self._talk(persona)
-        turns = [talk[0].asked]
-        for earlier, later in pairwise(talk):
-            turns += [self._draw.one(earlier.replies), later.asked]
-        source = self._told(persona) + PERSONA_END + TURN_END.join(turns[-TURNS:])
-        replies = talk[-1].replies
-        one, two = persona.facts.items()
-        used: list[tuple[str, ...]] = [("self", *one, *two)]
-        used += [exchange.combination for exchange in talk if exchange.combination]
-        used += [combination for being in persona.beings for combination in being.combinations]
-        return Conversation(Row(source, replies[0], replies), tuple(used))
-
-
-def conversations(split: str, size: int, seed: int) -> Iterator[Conversation]:
-    """`size` conversations of a split with the combinations that each uses."""
-    writer = ConversationWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
-    for _ in range(size):
-        yield writer.conversation()
+            exchanges = self._exchanges(persona)
+        turns = [exchanges[0].question]
+        for earlier, later in pairwise(exchanges):
+            turns += [self._draw.one(earlier.replies), later.question]
+        source = join_dialogue(self._sentences(persona), turns[-TURNS:])
+        replies = exchanges[-1].replies
+        return Row(source, replies[0], replies)
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
     """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
-    for conversation in conversations(split, size, seed):
-        yield conversation.row
+    writer = ConversationWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
+    for _ in range(size):
+        yield writer.row()

@@ -39,25 +39,24 @@ def _nouns(table: str) -> tuple[Noun, ...]:
     """Nouns of lines: english, plural, gender, nominative, oblique, genitive, plural, dative."""
     nouns = []
     for line in table.split("\n"):
-        english, plural, gender, nominative, oblique, genitive, many, dative = line.split()
-        forms = (nominative, oblique, oblique, genitive)
-        by_case = dict(zip(CASES, forms, strict=True)) | {"pl": many, "pl-dat": dative}
-        nouns.append(Noun(english, plural, gender, by_case))
+        english, plural, gender, nominative, oblique, *rest = line.split()
+        forms = (nominative, oblique, oblique, *rest)
+        nouns.append(
+            Noun(english, plural, gender, dict(zip((*CASES, "pl", "pl-dat"), forms, strict=True)))
+        )
     return tuple(nouns)
 
 
-def _verbs(kind: str, table: str) -> tuple[Verb, ...]:
-    """Verbs of lines: English forms / particle plural singular participle auxiliary case."""
-    verbs = []
+def _verbs(table: str) -> dict[str, list[Verb]]:
+    """Verbs by kind: kind, English forms / particle plural singular participle auxiliary case."""
+    verbs: dict[str, list[Verb]] = {}
     for line in table.split("\n"):
         english, german = line.split(" / ")
-        base, third, past = (form.replace("_", " ") for form in english.split())
-        particle, plural, singular, participle, auxiliary, case = german.split()
-        particle = particle.strip("-")
-        verbs.append(
-            Verb(kind, base, third, past, particle, plural, singular, participle, auxiliary, case)
-        )
-    return tuple(verbs)
+        kind, *forms = (form.replace("_", " ") for form in english.split())
+        particle, *rest = german.split()
+        verb = Verb._make([kind, *forms, particle.strip("-"), *rest])
+        verbs.setdefault(kind, []).append(verb)
+    return verbs
 
 
 PERSONS = _nouns("""\
@@ -110,42 +109,34 @@ ADJECTIVES = {
 OF_PERSONS = ("old", "small", "big", "beautiful", "young", "rich", "poor", "clever", "tired")
 OF_THINGS = ("old", "small", "big", "beautiful", "new", "red", "green", "white")
 
-OF_THING = _verbs(
-    "thing",
-    """\
-buy buys bought / - kaufen kauft gekauft haben acc
-sell sells sold / - verkaufen verkauft verkauft haben acc
-find finds found / - finden findet gefunden haben acc
-paint paints painted / - malen malt gemalt haben acc
-steal steals stole / - stehlen stiehlt gestohlen haben acc
-carry carries carried / - tragen trägt getragen haben acc
-pick_up picks_up picked_up / auf heben hebt aufgehoben haben acc
-bring_back brings_back brought_back / zurück bringen bringt zurückgebracht haben acc""",
-)
-OF_PERSON = _verbs("person", """\
-see sees saw / - sehen sieht gesehen haben acc
-visit visits visited / - besuchen besucht besucht haben acc
-love loves loved / - lieben liebt geliebt haben acc
-invite invites invited / ein laden lädt eingeladen haben acc
-help helps helped / - helfen hilft geholfen haben dat
-thank thanks thanked / - danken dankt gedankt haben dat""")  # fmt: skip
-OF_BOTH = _verbs("both", """\
-give gives gave / - geben gibt gegeben haben acc
-show shows showed / - zeigen zeigt gezeigt haben acc
-send sends sent / - schicken schickt geschickt haben acc""")  # fmt: skip
-ALONE = _verbs("alone", """\
-sleep sleeps slept / - schlafen schläft geschlafen haben acc
-laugh laughs laughed / - lachen lacht gelacht haben acc
-work works worked / - arbeiten arbeitet gearbeitet haben acc
-stay stays stayed / - bleiben bleibt geblieben sein acc
-come_back comes_back came_back / zurück kommen kommt zurückgekommen sein acc""")  # fmt: skip
-OF_CLAUSE = _verbs("clause", """\
-say says said / - sagen sagt gesagt haben acc
-believe believes believed / - glauben glaubt geglaubt haben acc
-know knows knew / - wissen weiß gewusst haben acc""")  # fmt: skip
-
-VERBS = {"thing": OF_THING, "person": OF_PERSON, "both": OF_BOTH, "alone": ALONE}
-"""Verbs by what they take: a thing, a person, a thing and a person who gets it, or nothing."""
+VERBS = _verbs("""\
+thing buy buys bought / - kaufen kauft gekauft haben acc
+thing sell sells sold / - verkaufen verkauft verkauft haben acc
+thing find finds found / - finden findet gefunden haben acc
+thing paint paints painted / - malen malt gemalt haben acc
+thing steal steals stole / - stehlen stiehlt gestohlen haben acc
+thing carry carries carried / - tragen trägt getragen haben acc
+thing pick_up picks_up picked_up / auf heben hebt aufgehoben haben acc
+thing bring_back brings_back brought_back / zurück bringen bringt zurückgebracht haben acc
+person see sees saw / - sehen sieht gesehen haben acc
+person visit visits visited / - besuchen besucht besucht haben acc
+person love loves loved / - lieben liebt geliebt haben acc
+person invite invites invited / ein laden lädt eingeladen haben acc
+person help helps helped / - helfen hilft geholfen haben dat
+person thank thanks thanked / - danken dankt gedankt haben dat
+both give gives gave / - geben gibt gegeben haben acc
+both show shows showed / - zeigen zeigt gezeigt haben acc
+both send sends sent / - schicken schickt geschickt haben acc
+alone sleep sleeps slept / - schlafen schläft geschlafen haben acc
+alone laugh laughs laughed / - lachen lacht gelacht haben acc
+alone work works worked / - arbeiten arbeitet gearbeitet haben acc
+alone stay stays stayed / - bleiben bleibt geblieben sein acc
+alone come_back comes_back came_back / zurück kommen kommt zurückgekommen sein acc
+clause say says said / - sagen sagt gesagt haben acc
+clause believe believes believed / - glauben glaubt geglaubt haben acc
+clause know knows knew / - wissen weiß gewusst haben acc""")
+"""Verbs by what they take: a thing, a person, a thing and a person who gets it (both), nothing
+(alone), or a clause."""
 
 ARTICLES = {
     "the": {"m": "der den dem des", "f": "die die der der", "n": "das das dem des",

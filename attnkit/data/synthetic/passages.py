@@ -1,6 +1,6 @@
 """toy-passages: questions on short registers of invented facts, one of which has the answer.
 
-A passage has four entries, three of them of the kind that is asked, of three people; so a reader
+A passage has four entries, three of them of the kind in question, of three people; so a reader
 must find the name, not just the kind of fact.  Answers follow from the passage alone: who has what
 is drawn anew for every row, common values more often than rare ones, so that without the passage
 only a guess is possible.  Half of the other passages have entries of the same kind, of others.  In
@@ -10,68 +10,56 @@ need in one passage.
 Names of valid and test (first with last) are never those of train; `draw.share` says which.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from typing import NamedTuple
 
+from attnkit.data.draw import Draw, share
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.draw import SPLITS as USUAL
-from attnkit.data.synthetic.draw import Draw, share
-
-__all__ = ["SIZES", "SPLITS", "VERSION", "rows"]
 
 VERSION = 1
-SPLITS = (*USUAL, "ordered", "coupled")
 SIZES = {"train": 40000, "valid": 300, "test": 400, "ordered": 400, "coupled": 400}
 JOINED = 0.15
 """Share of training questions of each further kind."""
 LIKE = 0.5
-"""Share of other passages that tell the asked kind of thing of other people."""
+"""Share of other passages that have the kind of fact in question on other people."""
 WEIGHTS = tuple(1000 // (rank + 3) for rank in range(20))
-"""How often a value is drawn, by its place in its list."""
+"""How often a value is drawn, by its rank in its list."""
 
-FIRST = ("Adela", "Alvar", "Berta", "Boris", "Celia", "Cyril", "Daria", "Dorin", "Edda", "Emil",
-         "Felix", "Flora", "Greta", "Gustav", "Hilda", "Hugo")  # fmt: skip
-LAST = ("Abend", "Birke", "Calder", "Dorn", "Eschen", "Falk", "Grimm", "Hafen", "Imhof", "Jansen",
-        "Kranich", "Linde", "Moor", "Nadel", "Ostrow", "Pilz")  # fmt: skip
-TOWNS = ("Altmar", "Brevik", "Corvo", "Dunholm", "Elsta", "Farnau", "Gollen", "Hestra", "Ivry",
-         "Jarnow", "Kalmen", "Lundby", "Mersa", "Norvik", "Ostrau", "Pellin", "Rusk", "Solna",
-         "Tarvo", "Ulmen")  # fmt: skip
-JOBS = ("baker", "carpenter", "dentist", "farmer", "florist", "gardener", "judge", "locksmith",
-        "mason", "miller", "nurse", "painter", "pilot", "potter", "sailor", "singer", "surgeon",
-        "tailor", "teacher", "weaver")  # fmt: skip
-ANIMALS = ("cat", "dog", "goat", "horse", "rabbit", "parrot", "pony", "sheep", "duck", "goose",
-           "snake", "turtle", "canary", "ferret", "hamster", "hedgehog", "lizard", "mouse", "owl",
-           "pigeon")  # fmt: skip
-VEHICLES = ("bicycle", "boat", "bus", "car", "cart", "sledge", "tractor", "truck", "van", "canoe",
-            "scooter", "wagon", "lorry", "moped", "raft", "yacht", "carriage", "kayak", "barge",
-            "glider")  # fmt: skip
-INSTRUMENTS = ("accordion", "banjo", "bassoon", "cello", "clarinet", "drum", "fiddle", "flute",
-               "guitar", "harp", "horn", "lute", "oboe", "organ", "piano", "trumpet", "tuba",
-               "viola", "violin", "zither")  # fmt: skip
-THINGS = ("brooch", "coin", "compass", "crown", "dagger", "diary", "goblet", "key", "lantern",
-          "letter", "map", "medal", "mirror", "necklace", "pearl", "ring", "statue", "sword",
-          "vase", "watch")  # fmt: skip
-ROOMS = ("attic", "barn", "cellar", "chapel", "garden", "kitchen", "library", "mill", "orchard",
-         "parlour", "pantry", "shed", "stable", "study", "tower", "well", "bakery", "gallery",
-         "hall", "porch")  # fmt: skip
+FIRST = ("Adela", "Alvar", "Berta", "Boris", "Celia", "Cyril", "Daria", "Dorin",
+         "Edda", "Emil", "Felix", "Flora", "Greta", "Gustav", "Hilda", "Hugo")  # fmt: skip
+LAST = ("Abend", "Birke", "Calder", "Dorn", "Eschen", "Falk", "Grimm", "Hafen",
+        "Imhof", "Jansen", "Kranich", "Linde", "Moor", "Nadel", "Ostrow", "Pilz")  # fmt: skip
 ORDER = ("First", "Second", "Third")
-
 RELATIONS = {
-    "Animal": ANIMALS,
-    "Instrument": INSTRUMENTS,
-    "Job": JOBS,
-    "Room": ROOMS,
-    "Town": TOWNS,
-    "Treasure": THINGS,
-    "Vehicle": VEHICLES,
-}
+    "Animal": ("cat", "dog", "goat", "horse", "rabbit", "parrot", "pony", "sheep", "duck",
+               "goose", "snake", "turtle", "canary", "ferret", "hamster", "hedgehog", "lizard",
+               "mouse", "owl", "pigeon"),
+    "Instrument": ("accordion", "banjo", "bassoon", "cello", "clarinet", "drum", "fiddle",
+                   "flute", "guitar", "harp", "horn", "lute", "oboe", "organ", "piano",
+                   "trumpet", "tuba", "viola", "violin", "zither"),
+    "Job": ("baker", "carpenter", "dentist", "farmer", "florist", "gardener", "judge",
+            "locksmith", "mason", "miller", "nurse", "painter", "pilot", "potter", "sailor",
+            "singer", "surgeon", "tailor", "teacher", "weaver"),
+    "Room": ("attic", "barn", "cellar", "chapel", "garden", "kitchen", "library", "mill",
+             "orchard", "parlour", "pantry", "shed", "stable", "study", "tower", "well",
+             "bakery", "gallery", "hall", "porch"),
+    "Town": ("Altmar", "Brevik", "Corvo", "Dunholm", "Elsta", "Farnau", "Gollen", "Hestra",
+             "Ivry", "Jarnow", "Kalmen", "Lundby", "Mersa", "Norvik", "Ostrau", "Pellin", "Rusk",
+             "Solna", "Tarvo", "Ulmen"),
+    "Treasure": ("brooch", "coin", "compass", "crown", "dagger", "diary", "goblet", "key",
+                 "lantern", "letter", "map", "medal", "mirror", "necklace", "pearl", "ring",
+                 "statue", "sword", "vase", "watch"),
+    "Vehicle": ("bicycle", "boat", "bus", "car", "cart", "sledge", "tractor", "truck", "van",
+                "canoe", "scooter", "wagon", "lorry", "moped", "raft", "yacht", "carriage",
+                "kayak", "barge", "glider"),
+}  # fmt: skip
 """Kinds of facts and their values, the likeliest first."""
 INSIDE = ("Animal", "Instrument", "Treasure", "Vehicle")
 """Kinds of things that rooms have."""
 RIVALS = 2
-"""Other people in the right passage of whom the same kind of thing is told."""
+"""Other people of whom the right passage has the same kind of fact."""
 
 
 class QuestionStory(NamedTuple):
@@ -85,8 +73,8 @@ class QuestionStory(NamedTuple):
 
 @cache
 def people(split: str) -> tuple[str, ...]:
-    """Who is spoken of in a split; `ordered` and `coupled` speak of those of test."""
-    owner = split if split in USUAL else "test"
+    """The people of a split; `ordered` and `coupled` have those of test."""
+    owner = "test" if split in ("ordered", "coupled") else split
     return tuple(
         f"{first} {last}"
         for first, last in product(FIRST, LAST)
@@ -100,69 +88,64 @@ class QuestionWriter:
     def __init__(self, split: str, key: str) -> None:
         self._draw, self._people = Draw(key), people(split)
 
-    def _values(self, relation: str, count: int) -> list[str]:
-        """Different values of a relation; those early in their list are likelier."""
-        left = list(zip(RELATIONS[relation], WEIGHTS, strict=True))
-        found: list[str] = []
+    def _values(self, kind: str, count: int) -> list[str]:
+        """Different values of a kind; those early in their list are likelier."""
+        left = list(zip(RELATIONS[kind], WEIGHTS, strict=True))
+        values: list[str] = []
         for _ in range(count):
-            found.append(self._draw.weighted(left))
-            left = [pair for pair in left if pair[0] != found[-1]]
-        return found
+            values.append(self._draw.weighted(left))
+            left = [pair for pair in left if pair[0] != values[-1]]
+        return values
 
-    def _passage(self, entries: Sequence[str]) -> str:
-        """Entries in random order."""
-        return " ".join(self._draw.several(entries, len(entries)))
+    def _passage(self, kind: str, owners: Sequence[str], values: Sequence[str], *more: str) -> str:
+        """Entries of one kind, and others, in random order."""
+        entries = [_entry(kind, *fact) for fact in zip(owners, values, strict=True)]
+        return " ".join(self._draw.several([*entries, *more]))
 
-    def _relation(self, *but: str) -> str:
-        return self._draw.one([name for name in RELATIONS if name not in but])
+    def _kind(self, *but: str) -> str:
+        return self._draw.one([kind for kind in RELATIONS if kind not in but])
 
-    def single(self, relation: str = "") -> QuestionStory:
-        """One passage answers: it tells the same of others, and something else of one of them."""
-        asked = relation or self._relation()
+    def single(self, kind: str = "") -> QuestionStory:
+        """One passage answers: it has the same kind of fact on others, and one other fact."""
+        kind = kind or self._kind()
         who = self._draw.several(self._people, 1 + RIVALS)
-        values = self._values(asked, len(who))
-        entries = [_entry(asked, *fact) for fact in zip(who, values, strict=True)]
-        other = self._relation(asked)
-        entries.append(_entry(other, self._draw.one(who), *self._values(other, 1)))
-        return QuestionStory(
-            tuple(who), f"{asked} of {who[0]}?", values[0], (self._passage(entries),)
-        )
+        values = self._values(kind, len(who))
+        other = self._kind(kind)
+        extra = _entry(other, self._draw.one(who), *self._values(other, 1))
+        passage = self._passage(kind, who, values, extra)
+        return QuestionStory(tuple(who), f"{kind} of {who[0]}?", values[0], (passage,))
 
     def ordered(self) -> QuestionStory:
         """Three chapters, and the town of one of them by its number."""
         who = self._draw.one(self._people)
         towns = self._values("Town", len(ORDER))
-        place = self._draw.below(len(ORDER))
+        chapter = self._draw.below(len(ORDER))
         parts = tuple(_entry("Town", who, town) for town in towns)
-        return QuestionStory((who,), f"{ORDER[place]} town of {who}?", towns[place], parts)
+        return QuestionStory((who,), f"{ORDER[chapter]} town of {who}?", towns[chapter], parts)
 
     def coupled(self) -> QuestionStory:
-        """One passage names the rooms of people, another tells what is in these rooms."""
-        asked = self._draw.one(INSIDE)
+        """One passage names the rooms of people, another what is in these rooms."""
+        kind = self._draw.one(INSIDE)
         who = self._draw.several(self._people, 2)
-        rooms, values = self._values("Room", 2), self._values(asked, 2)
-        parts = (
-            self._passage([_entry("Room", *fact) for fact in zip(who, rooms, strict=True)]),
-            self._passage([_entry(asked, *fact) for fact in zip(rooms, values, strict=True)]),
-        )
-        return QuestionStory((who[0],), f"{asked} of the room of {who[0]}?", values[0], parts)
+        rooms, values = self._values("Room", 2), self._values(kind, 2)
+        parts = (self._passage("Room", who, rooms), self._passage(kind, rooms, values))
+        return QuestionStory((who[0],), f"{kind} of the room of {who[0]}?", values[0], parts)
 
     def mixed(self) -> QuestionStory:
         """A question of any kind, with one passage that is enough."""
-        make: Callable[[], QuestionStory]
-        for make in (self.ordered, self.coupled):
+        for write in (self.ordered, self.coupled):
             if self._draw.chance(JOINED):
-                story = make()
+                story = write()
                 return story._replace(parts=(" ".join(story.parts),))
         return self.single()
 
     def among(self, story: QuestionStory, contexts: int) -> Row:
-        """The question with its passage at a random place among those of other people."""
+        """The question with its passage at a random index among those of other people."""
         others: list[str] = []
-        named = story.question.split()[0]
-        asked = named if named in RELATIONS else ""
+        kind = story.question.split()[0]
         while len(others) < contexts - 1:
-            other = self.single(asked if self._draw.chance(LIKE) else "")
+            like = self._draw.chance(LIKE) and kind in RELATIONS
+            other = self.single(kind if like else "")
             if story.who[0] not in other.who and story.answer not in other.parts[0]:
                 others.append(other.parts[0])
         gold = self._draw.below(contexts)
@@ -176,17 +159,16 @@ def rows(split: str, size: int, seed: int, contexts: int = 2) -> Iterator[Row]:
     Questions that one passage answers have `contexts` of them, the others those that are needed,
     in order, and no gold.  With more contexts come the same questions.
     """
-    writer = QuestionWriter(split, f"{VERSION}/passages/{split}/{seed}")
-    make = {"train": writer.mixed, "ordered": writer.ordered, "coupled": writer.coupled}
-    tell = make.get(split, writer.single)
+    key = f"{VERSION}/passages/{split}/{seed}"
+    writer = QuestionWriter(split, key)
+    writers = {"train": writer.mixed, "ordered": writer.ordered, "coupled": writer.coupled}
     for number in range(size):
-        story = tell()
+        story = writers.get(split, writer.single)()
         if split in ("ordered", "coupled"):
             yield Row(story.question, story.answer, (story.answer,), story.parts)
         else:
-            others = QuestionWriter(split, f"{VERSION}/passages/{split}/{seed}/{number}")
-            yield others.among(story, contexts)
+            yield QuestionWriter(split, f"{key}/{number}").among(story, contexts)
 
 
-def _entry(relation: str, who: str, value: str) -> str:
-    return f"{relation} of {who}: {value}."
+def _entry(kind: str, owner: str, value: str) -> str:
+    return f"{kind} of {owner}: {value}."

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
+from attnkit.data.draw import Draw, share
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.draw import SPLITS, Draw, share
-
-__all__ = ["SIZES", "SPLITS", "VERSION", "Report", "reports", "rows"]
 
 VERSION = 1
 SIZES = {"train": 10000, "valid": 200, "test": 400}
@@ -50,28 +48,13 @@ ASIDES = (
     "The trains were late as usual.",
 )
 
-Combination = tuple[str, ...]
-
-
-class Report(NamedTuple):
-    """A row and the combinations that it uses."""
-
-    row: Row
-    combinations: tuple[Combination, ...]
-
 
 class Person(NamedTuple):
-    """Somebody with a job."""
+    """Somebody with a job; the pronoun is She or He."""
 
-    first: str
-    last: str
+    name: str
     pronoun: str
     job: str
-
-    @property
-    def name(self) -> str:
-        """First and last name."""
-        return f"{self.first} {self.last}"
 
 
 class EventStory(NamedTuple):
@@ -91,10 +74,9 @@ class ReportWriter:
 
     def __init__(self, split: str, draw: Draw) -> None:
         self._draw = draw
-        self._used: list[Combination] = []
         events = (self._auction, self._election, self._fire, self._match, self._storm, self._theft)
         self._events = {event.__name__.strip("_"): event for event in events}
-        pairs = {
+        combinations_of = {
             "event": product(self._events, CITIES, DAYS),
             "amounts": [(two, one) for one, two in combinations(AMOUNTS[1:], 2)],
             "auction": product(JOBS, THINGS),
@@ -106,19 +88,17 @@ class ReportWriter:
             "theft": product(THINGS, CITIES),
         }
         self._owned = {
-            kind: [parts for parts in all_parts if share("summarization", kind, *parts) == split]
-            for kind, all_parts in pairs.items()
+            kind: [parts for parts in every if share("summarization", kind, *parts) == split]
+            for kind, every in combinations_of.items()
         }
-        # an event can be where the split owns a combination of that city
-        places = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
-        places["auction"] = set(CITIES)
-        self._owned["event"] = [one for one in self._owned["event"] if one[1] in places[one[0]]]
+        # An event can be where the split owns a combination of that city.
+        cities = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
+        cities["auction"] = set(CITIES)
+        self._owned["event"] = [one for one in self._owned["event"] if one[1] in cities[one[0]]]
 
     def _own(self, kind: str, holding: str = "") -> tuple[str, ...]:
         """A combination that the split owns, one of those holding a part."""
-        parts = self._draw.one([one for one in self._owned[kind] if holding in ("", *one)])
-        self._used.append((kind, *parts))
-        return parts
+        return self._draw.one([one for one in self._owned[kind] if holding in ("", *one)])
 
     def _others(self, items: Sequence[str], count: int, *taken: str) -> list[str]:
         """Different items, none of those taken."""
@@ -129,9 +109,10 @@ class ReportWriter:
         first, last = self._own("name")
         firsts = [first, *self._others(sum(FIRST_NAMES.values(), ()), count - 1, first)]
         lasts = [last, *self._others(LAST_NAMES, count - 1, last)]
+        jobs = self._draw.several(JOBS, count)
         return [
-            Person(one, other, "she" if one in FIRST_NAMES["she"] else "he", job)
-            for one, other, job in zip(firsts, lasts, self._draw.several(JOBS, count), strict=True)
+            Person(f"{one} {other}", "She" if one in FIRST_NAMES["she"] else "He", job)
+            for one, other, job in zip(firsts, lasts, jobs, strict=True)
         ]
 
     def _amounts(self) -> tuple[str, str, str, str]:
@@ -177,7 +158,7 @@ class ReportWriter:
             self._draw.one((
                 f"{one.name}, a {one.job}, received {amount} votes.",
                 f"There were {amount} votes for {one.name}, a {one.job}.",
-                f"{one.name} got {amount} votes. {one.pronoun.capitalize()} is a {one.job}.",
+                f"{one.name} got {amount} votes. {one.pronoun} is a {one.job}.",
             ))
             for one, amount in zip(people, amounts, strict=True)
         )  # fmt: skip
@@ -211,7 +192,7 @@ class ReportWriter:
                 f"A fire destroyed a {building} in {city} on {day}.",
             )),
             (numbers, f"{caller.name}, a {caller.job}, called for help. "
-                      f"{caller.pronoun.capitalize()} had seen the smoke."),
+                      f"{caller.pronoun} had seen the smoke."),
             f"Last year a fire in {other} had left {old} people hurt.",
         )  # fmt: skip
 
@@ -237,7 +218,7 @@ class ReportWriter:
                     f"The final score was {goals} to {conceded} for the {side}.",
                 )),
                 f"{scorer.name}, who works as a {scorer.job}, scored the first goal. "
-                f"{scorer.pronoun.capitalize()} was very happy.",
+                f"{scorer.pronoun} was very happy.",
             ),
             f"A year ago the {self._draw.one((side, other))} had won {many} to {few}.",
         )  # fmt: skip
@@ -290,28 +271,20 @@ class ReportWriter:
             )),
         )  # fmt: skip
 
-    def report(self) -> Report:
+    def row(self) -> Row:
         """A paragraph and its headline."""
-        self._used = []
         event, city, day = self._own("event")
         story = self._events[event](city, day)
         asides = self._draw.several(ASIDES, 1 + self._draw.below(2))
         middle = [*story.blocks, *asides]
         if self._draw.chance(0.7):
             middle.append(story.aside)
-        parts = [story.opening, *self._draw.several(middle, len(middle)), story.closing]
-        row = Row(" ".join(filter(None, parts)), story.headline)
-        return Report(row, tuple(self._used))
-
-
-def reports(split: str, size: int, seed: int) -> Iterator[Report]:
-    """`size` reports of a split with the combinations that each headline needs."""
-    writer = ReportWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
-    for _ in range(size):
-        yield writer.report()
+        parts = [story.opening, *self._draw.several(middle), story.closing]
+        return Row(" ".join(filter(None, parts)), story.headline)
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
     """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
-    for report in reports(split, size, seed):
-        yield report.row
+    writer = ReportWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
+    for _ in range(size):
+        yield writer.row()

@@ -10,13 +10,11 @@ digits, day and month) that train never shows; `draw.share` says which.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from attnkit.data.draw import Draw, share
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import lexicon
 from attnkit.data.synthetic.clauses import Adverbial, Clause, Combination, Phrase, digits
-from attnkit.data.synthetic.draw import SPLITS, Draw, share
 from attnkit.data.synthetic.lexicon import Noun, Verb
-
-__all__ = ["SIZES", "SPLITS", "VERSION", "Sentence", "rows", "sentences"]
 
 VERSION = 1
 SIZES = {"train": 16000, "valid": 400, "test": 600}
@@ -49,8 +47,8 @@ class SentenceWriter:
     def __init__(self, split: str, draw: Draw) -> None:
         self._split, self._draw = split, draw
 
-    def _free(self, *combination: str) -> bool:
-        """True when the split owns the combination."""
+    def _owns(self, *combination: str) -> bool:
+        """Whether only this split uses the combination."""
         return share("translation", *combination) == self._split
 
     def _adjective(self, noun: Noun, probability: float) -> str:
@@ -58,20 +56,20 @@ class SentenceWriter:
         if not self._draw.chance(probability):
             return ""
         words = lexicon.OF_PERSONS if noun in lexicon.PERSONS else lexicon.OF_THINGS
-        allowed = [word for word in words if self._free("adjective", word, noun.english)]
+        allowed = [word for word in words if self._owns("adjective", word, noun.english)]
         return self._draw.one(allowed) if allowed else ""
 
     def _verb(self, kind: str, noun: Noun) -> Verb | None:
         """A verb of a kind that may go with the noun, or nothing."""
         allowed = [
-            verb for verb in lexicon.VERBS[kind] if self._free("verb", verb.base, noun.english)
+            verb for verb in lexicon.VERBS[kind] if self._owns("verb", verb.base, noun.english)
         ]
         return self._draw.one(allowed) if allowed else None
 
     def _number(self, low: int, high: int) -> int:
         """A number whose last two digits the split owns, or are below 21; none ends in 01."""
         value = self._draw.between(low, high)
-        while not all(self._free(*combination) for combination in digits(value)):
+        while not all(self._owns(*combination) for combination in digits(value)):
             value += self._draw.between(21, 99) - value % 100
         return value + 1 if value % 100 == 1 else value
 
@@ -113,7 +111,7 @@ class SentenceWriter:
         allowed = [
             month
             for month, (_, days) in lexicon.MONTHS.items()
-            if day <= days and self._free("date", str(day), month)
+            if day <= days and self._owns("date", str(day), month)
         ]
         if not allowed:
             return words
@@ -168,7 +166,7 @@ class SentenceWriter:
         """A question to be answered with yes or no."""
         clause = self._clause(self._draw.weighted(TENSES))
         german = clause.german("first")
-        return Sentence(f"{clause.asked()}?", f"{german}?", clause.combinations)
+        return Sentence(f"{clause.english_question()}?", f"{german}?", clause.combinations)
 
     def _open_question(self) -> Sentence:
         """A question for one part of the clause."""
@@ -177,18 +175,21 @@ class SentenceWriter:
             rest = clause._replace(subject=None)
             english, german = f"who {rest.english()}?", f"wer {rest.german('first')}?"
             return Sentence(english, german, rest.combinations)
-        asked = [("why", "warum", clause)]
+        questions = [("why", "warum", clause)]
         if not clause.place:
-            asked.append(("where", "wo", clause))
+            questions.append(("where", "wo", clause))
         if not clause.time:
-            asked.append(("when", "wann", clause))
+            questions.append(("when", "wann", clause))
         if clause.verb.kind == "person":
             who = {"acc": "wen", "dat": "wem"}[clause.verb.case]
-            asked.append(("who", who, clause._replace(direct=None)))
+            questions.append(("who", who, clause._replace(direct=None)))
         elif clause.direct:
-            asked.append(("what", "was", clause._replace(direct=None)))
-        question, frage, rest = self._draw.one(asked)
-        english, german = f"{question} {rest.asked()}?", f"{frage} {rest.german('first')}?"
+            questions.append(("what", "was", clause._replace(direct=None)))
+        question, frage, rest = self._draw.one(questions)
+        english, german = (
+            f"{question} {rest.english_question()}?",
+            f"{frage} {rest.german('first')}?",
+        )
         return Sentence(english, german, rest.combinations)
 
     def _subordinate(self) -> Sentence:
@@ -217,7 +218,7 @@ class SentenceWriter:
         """A clause with `that`."""
         tense = self._draw.one(("past", "present"))
         subject = self._person(self._draw.one(lexicon.PERSONS))
-        main = Clause(self._draw.one(lexicon.OF_CLAUSE), tense, subject)
+        main = Clause(self._draw.one(lexicon.VERBS["clause"]), tense, subject)
         later = "past" if tense == "past" else self._draw.weighted(TENSES)
         inner = self._clause(later, beside=main)
         english = f"{main.english()} that {inner.english()}."
@@ -261,29 +262,20 @@ class SentenceWriter:
 
     def sentence(self) -> Sentence:
         """A sentence pair; outside train it has at least one combination."""
-        forms = (
-            (self._statement, 40),
-            (self._question, 12),
-            (self._open_question, 14),
-            (self._subordinate, 14),
-            (self._reported, 8),
-            (self._relative, 12),
-        )
+        kinds = (
+            (self._statement, 40), (self._question, 12), (self._open_question, 14),
+            (self._subordinate, 14), (self._reported, 8), (self._relative, 12),
+        )  # fmt: skip
         while True:
-            made = self._draw.weighted(forms)()
-            if made and (made.combinations or self._split == "train"):
-                english, german = (side[0].upper() + side[1:] for side in made[:2])
-                return Sentence(english, german, made.combinations)
-
-
-def sentences(split: str, size: int, seed: int) -> Iterator[Sentence]:
-    """`size` sentence pairs of a split with the combinations that each uses."""
-    writer = SentenceWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
-    for _ in range(size):
-        yield writer.sentence()
+            pair = self._draw.weighted(kinds)()
+            if pair and (pair.combinations or self._split == "train"):
+                english, german = (side[0].upper() + side[1:] for side in pair[:2])
+                return Sentence(english, german, pair.combinations)
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
     """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
-    for sentence in sentences(split, size, seed):
-        yield Row(sentence.english, sentence.german)
+    writer = SentenceWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
+    for _ in range(size):
+        english, german, _combinations = writer.sentence()
+        yield Row(english, german)

@@ -1,4 +1,4 @@
-"""Draws that give the same bytes everywhere, and the hash that keeps combinations apart.
+"""Random draws that are the same everywhere, and the hash that assigns combinations to splits.
 
 Python promises that `random.Random(text).random()` stays the same in every version and on every
 platform, and promises nothing of the kind for `choice`, `shuffle` or `sample`; so those are built
@@ -13,14 +13,12 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-SPLITS = ("train", "valid", "test")
-"""The parts of each embedded corpus."""
 VALID_SHARE, TEST_SHARE = 10, 20
 """Percent of all combinations that only the validation or only the test rows may use."""
 
 
 class Draw:
-    """A private source of chance, seeded by a text."""
+    """A private source of random choices, seeded by a text."""
 
     def __init__(self, key: str) -> None:
         self._random = random.Random(key)
@@ -50,12 +48,13 @@ class Draw:
             rest -= weight
         raise ValueError("weights must be positive integers")
 
-    def several(self, items: Sequence[Item], count: int) -> list[Item]:
-        """`count` different items in random order (Fisher and Yates)."""
+    def several(self, items: Sequence[Item], count: int | None = None) -> list[Item]:
+        """`count` different items, or all of them, in random order (Fisher and Yates)."""
         left = list(items)
-        for place in range(count):
-            other = self.between(place, len(left) - 1)
-            left[place], left[other] = left[other], left[place]
+        count = len(left) if count is None else count
+        for i in range(count):
+            j = self.between(i, len(left) - 1)
+            left[i], left[j] = left[j], left[i]
         return left[:count]
 
 

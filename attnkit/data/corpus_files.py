@@ -1,0 +1,208 @@
+"""Files of corpora: where those of a card are, and remembered facts about the content of any.
+
+A card's file is in the data folder, in the cache, or at an address to download it from.  If its
+card has a hash, the file must match it.  Otherwise the hash of the first download is recorded
+beside the file, and a later change is an error.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from attnkit.data.formats import count_lines
+from attnkit.errors import AttnkitError, DataError, MissingInputError
+from attnkit.recipe.corpus_cards import Archive, Card, File
+from attnkit.storage.files import atomic_write, check_file, make_folder, sha256_file
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with a stage, how much is done, and the total where it is known.
+
+A stage is "tokenizer" or a split (in rows), or the name of a file that is downloaded (in bytes).
+"""
+
+SETTLED = 100_000_000
+"""Nanoseconds after which a further write surely shows in the time of the last change."""
+
+
+class FileFacts(NamedTuple):
+    """SHA-256 in hexadecimal, and the number of lines where it was counted."""
+
+    sha256: str
+    lines: int | None
+
+
+def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
+    """The content's facts, from `cache` if the file's path, size and times have not changed.
+
+    Raises:
+        MissingInputError, DataError: the file is absent, not a file, or damaged gzip data.
+    """
+    status = check_file(path)
+    full = os.path.abspath(path)
+    state = [full, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    note = cache / "facts" / f"{hashlib.sha256(os.fsencode(full)).hexdigest()[:32]}.json"
+    known = None
+    with suppress(OSError, ValueError, TypeError):
+        saved, *values = json.loads(note.read_bytes())
+        if saved == state:
+            known = FileFacts(*values)
+    if known is not None and (known.lines is not None or not lines):
+        return known
+    facts = FileFacts(
+        known.sha256 if known else sha256_file(path), count_lines(path) if lines else None
+    )
+    # A file written a moment ago may change again within one tick of the clock.
+    if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
+        with suppress(AttnkitError):  # a cache that cannot be written costs time, nothing else
+            make_folder(note.parent)
+            atomic_write(note, json.dumps([state, *facts]))
+    return facts
+
+
+class CardFiles:
+    """Finds the files of one card, downloads what is missing, and verifies what is used."""
+
+    def __init__(
+        self,
+        card: Card,
+        data_dir: Path | None,
+        cache: Path,
+        *,
+        offline: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.notes: list[str] = []
+        """One line for each download that the user should know of."""
+        self._card, self._cache = card, cache
+        self._downloads = cache / "corpora" / card.name
+        self._given = data_dir / card.name if data_dir else None
+        self._offline, self._progress = offline, progress
+
+    def at_hand(self, file: File) -> bool:
+        """Whether the file is there without a download."""
+        return self._find(file.path) is not None
+
+    def path(self, file: File) -> Path:
+        """The verified file, downloaded if need be.
+
+        Raises:
+            MissingInputError: it is not there and the card has no address.
+            UnavailableError: it cannot be downloaded.
+            DataError: its size or hash is not the expected one.
+        """
+        if path := self._find(file.path):
+            self._verify(path, file)
+            return path
+        path = self._downloads / file.path
+        if file.url:
+            self._fetch(file.url, path, file.size, file.sha256)
+        elif file.archive:
+            self._unpack(self._card.archives[file.archive], file.archive)
+        else:
+            raise self._missing(file)
+        return path
+
+    def _find(self, name: str) -> Path | None:
+        for root in (self._given, self._downloads):
+            if root is not None and os.path.lexists(root / name):
+                return root / name
+        return None
+
+    def _verify(self, path: Path, file: File | Archive) -> None:
+        """Compare a file with its card, or with what was recorded when it was downloaded."""
+        advice = (
+            "get the file again, or name your own files by data.train, data.valid and data.test"
+        )
+        size = check_file(path).st_size
+        if file.size is not None and size != file.size:
+            raise DataError(
+                f"{path}: has {size:,} bytes, the card of {self._card.name} says {file.size:,}; "
+                f"{advice}"
+            )
+        expected = file.sha256 or _recorded(path)
+        if expected is None and not path.is_relative_to(self._downloads):
+            return
+        sha256 = file_facts(path, self._cache).sha256
+        if expected is None:
+            self._record(path, sha256)
+        elif sha256 != expected:
+            card = f"the card of {self._card.name}"
+            origin = card if file.sha256 else f"{path.name}.sha256 beside it"
+            raise DataError(f"{path}: SHA-256 is {sha256}, {origin} says {expected}; {advice}")
+
+    def _fetch(self, url: str, path: Path, size: int | None, sha256: str | None) -> None:
+        from attnkit.storage.download import fetch
+
+        report = self._progress
+        watch = (lambda done, total: report(path.name, done, total)) if report else None
+        digest = fetch(url, path, sha256, watch, size=size, offline=self._offline)
+        if sha256 is None:
+            self._record(path, digest)
+
+    def _unpack(self, archive: Archive, name: str) -> None:
+        """Fetch an archive, write the members that the card wants, and remove it."""
+        from attnkit.storage.download import extract
+
+        packed = self._downloads / PurePosixPath(urlsplit(archive.url).path).name
+        given = os.path.lexists(packed)
+        if given:
+            self._verify(packed, archive)
+        else:
+            self._fetch(archive.url, packed, archive.size, archive.sha256)
+        members = {
+            file.member: self._downloads / file.path
+            for file in self._card.files()
+            if file.archive == name and file.member
+        }
+        for member, digest in extract(packed, members).items():
+            self._record(members[member], digest, note=False)
+        if not given:
+            packed.unlink(missing_ok=True)
+            _record_path(packed).unlink(missing_ok=True)
+
+    def _record(self, path: Path, digest: str, note: bool = True) -> None:
+        """Write the hash beside the file, in the form of `sha256sum`."""
+        atomic_write(_record_path(path), f"{digest}  {path.name}\n")
+        if note:
+            self.notes.append(
+                f"{self._card.name}: no published hash of {path.name}; recorded its SHA-256 "
+                f"{digest}"
+            )
+
+    def _missing(self, file: File) -> MissingInputError:
+        name = self._card.name
+        where = f"neither in {self._given} nor in {self._downloads}"
+        if self._given is None:
+            unset = "no data folder (ATTNKIT_DATA and --data-dir are not set)"
+            where = f"not in {self._downloads}, and there is {unset}"
+        return MissingInputError(
+            f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
+            f"folder with {name}/{file.path}. How to obtain it ({self._card.homepage}): "
+            f"{self._card.obtain}"
+        )
+
+
+def _record_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _recorded(path: Path) -> str | None:
+    """The hash recorded beside a file, if there is one.
+
+    Raises:
+        DataError: the record holds something else.
+    """
+    record = _record_path(path)
+    if not record.is_file():
+        return None
+    with record.open("rb") as file:
+        words = file.read(1024).decode("utf-8", "replace").split()
+    if not words or len(words[0]) != 64:
+        raise DataError(f"{record}: not a SHA-256; delete it to have the file recorded anew")
+    return words[0].lower()
