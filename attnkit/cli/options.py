@@ -20,7 +20,17 @@ def suggestion(word: str, known: Sequence[str]) -> str:
     return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
 
 
-def choice(name: str, words: Sequence[str], *, help: str, metavar: str) -> Any:
+def value(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value, for `Annotated`; named as its parameter unless `names` say else."""
+    return Option(*names, metavar=metavar, help=help, **more)
+
+
+def flag(name: str, help: str, *short: str) -> Any:
+    """An option without a value, and without a --no- form."""
+    return Option(name, *short, help=help)
+
+
+def choice(name: str, metavar: str, words: Sequence[str], help: str) -> Any:
     """An option that takes one of some words; TAB completes them.
 
     Its parameter is annotated with `str` or a `Literal`.  Any other word is a UsageError that
@@ -66,43 +76,32 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
-Out = Annotated[Path, Option(metavar="DIR", help="Root folder of runs.")]
-Device = Annotated[str, Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
-DataDir = Annotated[
-    Path | None, Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]")
-]
-Offline = Annotated[bool, Option("--offline", help="Never download.")]
-Chat = Annotated[bool, Option("--chat", help="Apply the chat template of a Hugging Face model.")]
+Out = Annotated[Path, value("DIR", "Root folder of runs.")]
+Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
+DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
+Offline = Annotated[bool, flag("--offline", "Never download.")]
+Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]
 Template = Annotated[
     str,
-    Option(
-        metavar="TEXT",
-        help="Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}]",
-    ),
+    value("TEXT", "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}]"),
 ]
 ModelType = Annotated[
     str,
-    Option(
-        metavar="TYPE",
-        help="float32, bfloat16, float16 or auto, for the weights of a Hugging Face model.",
-    ),
+    value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
 ]
 Format = Annotated[
-    FormatWord,
-    choice("--format", FORMATS, metavar="FORMAT", help="table, markdown, latex, csv or json."),
+    FormatWord, choice("--format", "FORMAT", FORMATS, "table, markdown, latex, csv or json.")
 ]
-Beam = Annotated[int | None, Option(metavar="K", help="Beam search with K beams; 1 is greedy.")]
-Sample = Annotated[bool, Option("--sample", help="Sample instead of searching.")]
+Beam = Annotated[int | None, value("K", "Beam search with K beams; 1 is greedy.")]
+Sample = Annotated[bool, flag("--sample", "Sample instead of searching.")]
 TopP = Annotated[
-    float | None,
-    Option(metavar="P", help="Sample from the smallest set of tokens with total probability P."),
+    float | None, value("P", "Sample from the smallest set of tokens with total probability P.")
 ]
 Temperature = Annotated[
-    float | None,
-    Option(metavar="T", help="Sampling temperature: below 1 sharpens, above 1 flattens."),
+    float | None, value("T", "Sampling temperature: below 1 sharpens, above 1 flattens.")
 ]
-Seed = Annotated[int | None, Option(metavar="N", help="Seed for sampling.")]
-MaxLength = Annotated[int | None, Option(metavar="N", help="Maximum output length in tokens.")]
+Seed = Annotated[int | None, value("N", "Seed for sampling.")]
+MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
 SAMPLING = ("top_p", "top_k", "temperature", "seed")
 """Options that need --sample."""
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnkit.cli import completion
-from attnkit.cli.options import suggestion
+from attnkit.cli.options import suggestion, value
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -31,9 +31,7 @@ Overrides = Annotated[
 ]
 Variants = Annotated[
     list[str] | None,
-    Option(
-        metavar="NAME", help="Only this variant. Repeatable.", autocompletion=completion.variants
-    ),
+    value("NAME", "Only this variant. Repeatable.", autocompletion=completion.variants),
 ]
 
 

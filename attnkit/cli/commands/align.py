@@ -6,12 +6,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
-from attnkit.cli import console
+from attnkit.cli import console, options
 from attnkit.cli import output as results
 from attnkit.cli.input import destination, open_lines
-from attnkit.cli.options import Device, Format, Plugins, RunFolder, choice
+from attnkit.cli.options import choice, value
 from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ Pair = tuple[str, str]
 
 
 def align(
-    run: RunFolder,
+    run: options.RunFolder,
     source: Annotated[
         str | None,
         Argument(
@@ -44,60 +44,45 @@ def align(
     *,
     layer: Annotated[
         int | None,
-        Option(
-            metavar="L",
-            help="Decoder layer, from 0. [default: the last but one, averaged over heads]",
-        ),
+        value("L", "Decoder layer, from 0. [default: the last but one, averaged over heads]"),
     ] = None,
     head: Annotated[
-        int | None, Option(metavar="H", help="Head, from 0. [default: average over all heads]")
+        int | None, value("H", "Head, from 0. [default: average over all heads]")
     ] = None,
     step: Annotated[
         Literal["writing", "reading"] | None,
         choice(
             "--step",
+            "STEP",
             ("writing", "reading"),
-            metavar="STEP",
-            help="Use the weights of the step that predicts a target word (writing) or of the next "
+            "Use the weights of the step that predicts a target word (writing) or of the next "
             "step, which reads it (reading). [default: writing; --gold and --dev try both]",
         ),
     ] = None,
     dev: Annotated[
         tuple[str, str, str] | None,
-        Option(
-            metavar="SOURCE TARGET GOLD",
-            help="Use the layer and head that align these sentences best.",
-        ),
+        value("SOURCE TARGET GOLD", "Use the layer and head that align these sentences best."),
     ] = None,
     gold: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one.",
+        value(
+            "FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."
         ),
     ] = None,
     method: Annotated[
         Literal["argmax", "mutual", "threshold"],
         choice(
-            "--method",
-            ("argmax", "mutual", "threshold"),
-            metavar="METHOD",
-            help="argmax, mutual or threshold.",
+            "--method", "METHOD", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."
         ),
     ] = "argmax",
     threshold: Annotated[
         float | None,
-        Option(
-            metavar="P",
-            help=f"Minimum weight of a link. [default: 0; {THRESHOLD} with --method threshold]",
-        ),
+        value("P", f"Minimum weight of a link. [default: 0; {THRESHOLD} with --method threshold]"),
     ] = None,
-    output: Annotated[
-        Path | None, Option(metavar="FILE", help="Write the alignments to this file.")
-    ] = None,
-    format: Format = "table",
-    device: Device = "auto",
-    plugins: Plugins = None,
+    output: Annotated[Path | None, value("FILE", "Write the alignments to this file.")] = None,
+    format: options.Format = "table",
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
     """Align the words of sentence pairs by cross attention, in Pharaoh format.
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from attnkit.cli import completion, console, output
-from attnkit.cli.options import Device, Format, Plugins
+from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import flag, value
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -38,37 +38,33 @@ def attention(
     *,
     lengths: Annotated[
         str | None,
-        Option(
-            metavar="N,N,...",
-            help="Sequence lengths; A..B doubles from A to B. [default: 128..16384, "
+        value(
+            "N,N,...",
+            "Sequence lengths; A..B doubles from A to B. [default: 128..16384, "
             "and 65536 for linear-time mechanisms]",
         ),
     ] = None,
     causal: Annotated[
-        bool, Option("--causal", help="Causal attention. [default: every key is visible]")
+        bool, flag("--causal", "Causal attention. [default: every key is visible]")
     ] = False,
     layer: Annotated[
-        bool, Option("--layer", help="Include the projections, not only the mechanism.")
+        bool, flag("--layer", "Include the projections, not only the mechanism.")
     ] = False,
-    batch: Annotated[int, Option(metavar="N", help="Batch size.")] = 1,
-    heads: Annotated[int, Option(metavar="N", help="Attention heads.")] = 8,
-    head_width: Annotated[int, Option(metavar="N", help="Width of each head.")] = 64,
-    dtype: Annotated[
-        str, Option(metavar="TYPE", help="float32, float64, bfloat16 or float16.")
-    ] = "float32",
-    device: Device = "cpu",
-    threads: Annotated[
-        int | None, Option(metavar="N", help="CPU threads. [default: torch's]")
-    ] = None,
-    repeats: Annotated[int, Option(metavar="N", help="Rounds; the median is reported.")] = 5,
+    batch: Annotated[int, value("N", "Batch size.")] = 1,
+    heads: Annotated[int, value("N", "Attention heads.")] = 8,
+    head_width: Annotated[int, value("N", "Width of each head.")] = 64,
+    dtype: Annotated[str, value("TYPE", "float32, float64, bfloat16 or float16.")] = "float32",
+    device: options.Device = "cpu",
+    threads: Annotated[int | None, value("N", "CPU threads. [default: torch's]")] = None,
+    repeats: Annotated[int, value("N", "Rounds; the median is reported.")] = 5,
     budget: Annotated[
-        float, Option(metavar="S", help="Seconds per pass and length; slower ones are skipped.")
+        float, value("S", "Seconds per pass and length; slower ones are skipped.")
     ] = 10.0,
-    format: Format = "table",
+    format: options.Format = "table",
     plot: Annotated[
-        Path | None, Option(metavar="FILE", help="Plot to a .png, .svg or .pdf file as well.")
+        Path | None, value("FILE", "Plot to a .png, .svg or .pdf file as well.")
     ] = None,
-    plugins: Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """Measure time and peak memory of attention mechanisms over sequence length.
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from attnkit.cli import completion, console, output
-from attnkit.cli.options import Format, Plugins
+from attnkit.cli import completion, console, options, output
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role
@@ -28,8 +27,8 @@ def check(
         list[str] | None, Argument(metavar="KEY=VALUE", help="Options of the mechanism.")
     ] = None,
     *,
-    format: Format = "table",
-    plugins: Plugins = None,
+    format: options.Format = "table",
+    plugins: options.Plugins = None,
 ) -> int:
     """Run the contract tests on an attention mechanism, in each role.
 

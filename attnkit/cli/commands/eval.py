@@ -6,21 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from attnkit.cli import completion, console, output
-from attnkit.cli.options import (
-    Chat,
-    DataDir,
-    Device,
-    Format,
-    ModelType,
-    Offline,
-    Out,
-    Plugins,
-    Template,
-    suggestion,
-)
+from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import flag, suggestion, value
 from attnkit.cli.progress_bar import ProgressBar
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import quoted
@@ -71,59 +60,55 @@ def eval(
     *,
     hyp: Annotated[
         list[str] | None,
-        Option(
+        value(
+            "FILE",
+            "Output of any system, one segment per line; - is standard input. Repeatable.",
             "--hyp",
-            metavar="FILE",
-            help="Output of any system, one segment per line; - is standard input. Repeatable.",
         ),
     ] = None,
     ref: Annotated[
-        list[str] | None,
-        Option("--ref", metavar="FILE", help="Reference for --hyp. Repeat for more references."),
+        list[str] | None, value("FILE", "Reference for --hyp. Repeat for more references.", "--ref")
     ] = None,
     split: Annotated[
-        list[str] | None, Option(metavar="S", help="Split to score. [default: the recipe's]")
+        list[str] | None, value("S", "Split to score. [default: the recipe's]")
     ] = None,
     metrics: Annotated[
         str | None,
-        Option(
-            metavar="M,...",
-            help="bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity; for "
+        value(
+            "M,...",
+            "bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity; for "
             "question answering also answer-match, answer-f1, context-found. [default: the "
             "recipe's, or bleu]",
         ),
     ] = None,
     tokenize: Annotated[
-        str | None, Option(metavar="T", help="sacrebleu tokenizer for BLEU. [default: 13a]")
+        str | None, value("T", "sacrebleu tokeniser for BLEU. [default: 13a]")
     ] = None,
-    lowercase: Annotated[bool, Option("--lowercase", help="Ignore case in BLEU and chrF.")] = False,
+    lowercase: Annotated[bool, flag("--lowercase", "Ignore case in BLEU and chrF.")] = False,
     baseline: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="Variant to compare the others with; for question answering also a method.",
-        ),
+        value("NAME", "Variant to compare the others with; for question answering also a method."),
     ] = None,
     model: Annotated[
         list[str] | None,
-        Option(
-            metavar="NAME",
-            help="Evaluate this model on the recipe's questions instead of its runs: a run, or a "
+        value(
+            "NAME",
+            "Evaluate this model on the recipe's questions instead of its runs: a run, or a "
             "Hugging Face model (name or folder). Repeatable.",
         ),
     ] = None,
-    chat: Chat = False,
-    template: Template = "",
-    dtype: ModelType = "float32",
-    format: Format = "table",
-    out: Out = Path("runs"),
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
+    chat: options.Chat = False,
+    template: options.Template = "",
+    dtype: options.ModelType = "float32",
+    format: options.Format = "table",
+    out: options.Out = Path("runs"),
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
     fresh: Annotated[
-        bool, Option("--fresh", help="Decode and score again, ignoring stored results.")
+        bool, flag("--fresh", "Decode and score again, ignoring stored results.")
     ] = False,
-    plugins: Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 

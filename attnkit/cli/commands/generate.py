@@ -1,4 +1,4 @@
-"""`attnkit generate`: translate, summarize or answer line by line with a trained run."""
+"""`attnkit generate`: translate, summarise or answer line by line with a trained run."""
 
 import json
 import math
@@ -6,23 +6,11 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-from typer import Argument, Option
+from typer import Argument
 
-from attnkit.cli import console, streams
+from attnkit.cli import console, options, streams
 from attnkit.cli.input import destination, open_lines
-from attnkit.cli.options import (
-    Beam,
-    Device,
-    MaxLength,
-    Plugins,
-    RunFolder,
-    Sample,
-    Seed,
-    Temperature,
-    TopP,
-    choice,
-    search_settings,
-)
+from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 
 BLOCK = 2048
@@ -30,66 +18,55 @@ BLOCK = 2048
 
 
 def generate(
-    run: RunFolder,
+    run: options.RunFolder,
     input: Annotated[
-        str,
-        Argument(metavar="INPUT", help="Text, one sentence per line; - is standard input."),
+        str, Argument(metavar="INPUT", help="Text, one sentence per line; - is standard input.")
     ] = "-",
     *,
-    output: Annotated[
-        Path | None, Option(metavar="FILE", help="Write the output to this file.")
-    ] = None,
-    beam: Beam = None,
-    sample: Sample = False,
-    top_p: TopP = None,
-    top_k: Annotated[
-        int | None, Option(metavar="K", help="Sample from the K most probable tokens.")
-    ] = None,
-    temperature: Temperature = None,
-    seed: Seed = None,
-    n_best: Annotated[
-        int | None, Option(metavar="N", help="Print the N best outputs of each line.")
-    ] = None,
+    output: Annotated[Path | None, value("FILE", "Write the output to this file.")] = None,
+    beam: options.Beam = None,
+    sample: options.Sample = False,
+    top_p: options.TopP = None,
+    top_k: Annotated[int | None, value("K", "Sample from the K most probable tokens.")] = None,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    n_best: Annotated[int | None, value("N", "Print the N best outputs of each line.")] = None,
     scores: Annotated[
-        bool, Option("--scores", help="Print line number, score and text, separated by tabs.")
+        bool, flag("--scores", "Print line number, score and text, separated by tabs.")
     ] = False,
     as_json: Annotated[
-        bool, Option("--json", help='Print {"line", "rank", "score", "text"} objects.')
+        bool, flag("--json", 'Print {"line", "rank", "score", "text"} objects.')
     ] = False,
     batch_tokens: Annotated[
-        int | None, Option(metavar="N", help="Batch size: lines x beams x longest input.")
+        int | None, value("N", "Batch size: lines x beams x longest input.")
     ] = None,
-    max_length: MaxLength = None,
-    min_length: Annotated[
-        int | None, Option(metavar="N", help="Minimum output length in tokens.")
-    ] = None,
+    max_length: options.MaxLength = None,
+    min_length: Annotated[int | None, value("N", "Minimum output length in tokens.")] = None,
     length_penalty: Annotated[
-        float | None, Option(metavar="A", help="Rank by log-probability / length ** A.")
+        float | None, value("A", "Rank by log-probability / length ** A.")
     ] = None,
     no_repeat_ngram: Annotated[
-        int | None, Option(metavar="N", help="Never repeat an n-gram of N tokens.")
+        int | None, value("N", "Never repeat an n-gram of N tokens.")
     ] = None,
     block: Annotated[
         int | None,
-        Option(
-            metavar="N",
-            min=1,
-            help=f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]",
+        value(
+            "N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1
         ),
     ] = None,
     errors: Annotated[
         Literal["strict", "replace"],
         choice(
             "--errors",
+            "POLICY",
             ("strict", "replace"),
-            metavar="POLICY",
-            help="Malformed UTF-8: strict stops, replace continues with U+FFFD.",
+            "Malformed UTF-8: strict stops, replace continues with U+FFFD.",
         ),
     ] = "strict",
-    device: Device = "auto",
-    plugins: Plugins = None,
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
-    """Translate, summarize or answer line by line with a trained run.
+    """Translate, summarise or answer line by line with a trained run.
 
     N lines in give N lines out, in order (K times N with --n-best K); an empty line gives an empty
     line. Defaults come from the search section of the run's recipe.

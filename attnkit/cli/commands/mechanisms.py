@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from attnkit.cli import completion, console, output
-from attnkit.cli.options import Format, Plugins
+from attnkit.cli import completion, console, options, output
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,14 +29,12 @@ def mechanisms(
     word: Annotated[
         str | None,
         Argument(
-            metavar="WORD",
-            help="Explain this mechanism.",
-            autocompletion=completion.mechanisms,
+            metavar="WORD", help="Explain this mechanism.", autocompletion=completion.mechanisms
         ),
     ] = None,
     *,
-    format: Format = "table",
-    plugins: Plugins = None,
+    format: options.Format = "table",
+    plugins: options.Plugins = None,
 ) -> None:
     """List the attention mechanisms with formula, cost, roles and source, or explain one.
 

@@ -5,23 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Option
-
-from attnkit.cli import console, nbce_output, output
+from attnkit.cli import console, nbce_output, options, output
 from attnkit.cli.input import open_lines
-from attnkit.cli.options import (
-    Chat,
-    Device,
-    ModelName,
-    ModelType,
-    Offline,
-    Plugins,
-    Sample,
-    Seed,
-    Template,
-    choice,
-    search_settings,
-)
+from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -36,155 +22,134 @@ FILES = (".html", ".htm", ".json")
 
 
 def nbce(
-    model: ModelName,
+    model: options.ModelName,
     *,
     context: Annotated[
-        list[str] | None,
-        Option(metavar="FILE", help="A context; - is standard input. Repeatable."),
+        list[str] | None, value("FILE", "A context; - is standard input. Repeatable.")
     ] = None,
     contexts: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help='Contexts, one {"text": "..."} or JSON string per line; - is standard input.',
+        value(
+            "FILE", 'Contexts, one {"text": "..."} or JSON string per line; - is standard input.'
         ),
     ] = None,
-    prompt: Annotated[
-        list[str] | None, Option(metavar="TEXT", help="Prompt to answer. Repeatable.")
-    ] = None,
+    prompt: Annotated[list[str] | None, value("TEXT", "Prompt to answer. Repeatable.")] = None,
     prompts: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Prompts, one per line; each answer is a line."),
+        str | None, value("FILE", "Prompts, one per line; each is answered on one line.")
     ] = None,
     pool: Annotated[
         Literal["entropy", "mean", "max", "weighted"],
         choice(
             "--pool",
+            "POOL",
             POOLS,
-            metavar="POOL",
-            help="How the contexts' next-token distributions are merged: entropy selects the one "
+            "How the contexts' next-token distributions are merged: entropy selects the one "
             "with the lowest entropy; mean, max and weighted combine all.",
         ),
     ] = "entropy",
     beta: Annotated[
-        float,
-        Option(metavar="B", help="Strength of contrast with the distribution without context."),
+        float, value("B", "Strength of contrast with the distribution without context.")
     ] = 0.25,
     eta: Annotated[
-        float,
-        Option(metavar="E", help="Entropy bonus, in nats, for the previously selected context."),
+        float, value("E", "Entropy bonus, in nats, for the previously selected context.")
     ] = 0.1,
     top_p: Annotated[
         float,
-        Option(
-            metavar="P",
-            help="For each context keep the smallest set of tokens with total probability P.",
-        ),
+        value("P", "For each context keep the smallest set of tokens with total probability P."),
     ] = 0.95,
-    top_k: Annotated[
-        int, Option(metavar="K", help="For each context keep at most K tokens; 0: no limit.")
-    ] = 0,
+    top_k: Annotated[int, value("K", "For each context keep at most K tokens; 0: no limit.")] = 0,
     weights: Annotated[
         str | None,
-        Option(
-            metavar="W,W,...",
-            help="Context weights for --pool weighted. [default: softmax of negative entropies]",
+        value(
+            "W,W,...",
+            "Context weights for --pool weighted. [default: softmax of negative entropies]",
         ),
     ] = None,
     window: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="Split each context into windows of N units (--unit)."),
+        int | None, value("N", "Split each context into windows of N units (--unit).", min=1)
     ] = None,
     overlap: Annotated[
-        int, Option(metavar="N", min=0, help="Overlap of consecutive windows, in units (--unit).")
+        int, value("N", "Overlap of consecutive windows, in units (--unit).", min=0)
     ] = 0,
     pack: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="Join neighbouring contexts, up to N tokens each."),
+        int | None, value("N", "Join neighbouring contexts, up to N tokens each.", min=1)
     ] = None,
     unit: Annotated[
         Literal["tokens", "sentences"],
         choice(
             "--unit",
+            "UNIT",
             ("tokens", "sentences"),
-            metavar="UNIT",
-            help="Unit of --window and --overlap: tokens or sentences.",
+            "Unit of --window and --overlap: tokens or sentences.",
         ),
     ] = "tokens",
     baseline: Annotated[
         list[str] | None,
         choice(
             "--baseline",
+            "METHOD",
             BASELINES,
-            metavar="METHOD",
-            help="Also answer by this method, side by side. Repeatable. concat: all contexts in "
+            "Also answer by this method, side by side. Repeatable. concat: all contexts in "
             "one row, truncated to fit; window: parallel context windows; cad: context-aware "
             "decoding; best: the most probable of the single-context answers; retrieval: the "
             "context under which the prompt has the lowest perplexity; none: no context.",
         ),
     ] = None,
     alpha: Annotated[
-        float | None, Option(metavar="A", help="Strength of contrast of cad. [default: 0.5]")
+        float | None, value("A", "Strength of contrast of cad. [default: 0.5]")
     ] = None,
     limit: Annotated[
         int | None,
-        Option(
-            metavar="N",
-            min=1,
-            help="Maximum tokens of the row of concat and cad, answer included. [default: the "
+        value(
+            "N",
+            "Maximum tokens of the row of concat and cad, answer included. [default: the "
             "model's limit]",
+            min=1,
         ),
     ] = None,
     cut: Annotated[
         Literal["end", "start"] | None,
         choice(
             "--cut",
+            "SIDE",
             ("end", "start"),
-            metavar="SIDE",
-            help="Side on which that row is truncated: end or start. [default: end]",
+            "Side on which that row is truncated: end or start. [default: end]",
         ),
     ] = None,
-    trace: Annotated[
-        bool, Option("--trace", help="Show which context each token came from.")
+    trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
+    plain: Annotated[
+        bool,
+        flag("--plain", "Print the trace with one line per token, for screen readers and grep."),
     ] = False,
-    plain: Annotated[bool, Option("--plain", help="Print the trace as a line per token.")] = False,
     save: Annotated[
-        list[Path] | None,
-        Option(metavar="FILE", help="Write the trace to a .html or .json file. Repeatable."),
+        list[Path] | None, value("FILE", "Write the trace to a .html or .json file. Repeatable.")
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print a JSON object per prompt and method.")
-    ] = False,
-    beam: Annotated[
-        int | None, Option(metavar="K", help="Beam search with K beams. [default: greedy]")
-    ] = None,
-    sample: Sample = False,
+    as_json: Annotated[bool, flag("--json", "Print a JSON object per prompt and method.")] = False,
+    beam: Annotated[int | None, value("K", "Beam search with K beams. [default: greedy]")] = None,
+    sample: options.Sample = False,
     temperature: Annotated[
-        float | None,
-        Option(metavar="T", help="Sample at temperature T; 0 is greedy search."),
+        float | None, value("T", "Sample at temperature T; 0 is greedy search.")
     ] = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     max_length: Annotated[
         int | None,
-        Option(
-            metavar="N", help=f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"
-        ),
+        value("N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"),
     ] = None,
-    chat: Chat = False,
-    template: Template = "",
-    dtype: ModelType = "float32",
+    chat: options.Chat = False,
+    template: options.Template = "",
+    dtype: options.ModelType = "float32",
     quantize: Annotated[
         Literal["8bit", "4bit"] | None,
         choice(
             "--quantize",
+            "BITS",
             ("8bit", "4bit"),
-            metavar="BITS",
-            help="Quantize the weights of a Hugging Face model: 8bit or 4bit.",
+            "Quantise the weights of a Hugging Face model: 8bit or 4bit.",
         ),
     ] = None,
-    offline: Offline = False,
-    device: Device = "auto",
-    plugins: Plugins = None,
+    offline: options.Offline = False,
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
     """Answer a prompt from many contexts, each read separately and merged at every token.
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Option
 
-from attnkit.cli import console, output
-from attnkit.cli.options import DataDir, Device, Format, Offline, Plugins, RunFolder, choice
+from attnkit.cli import console, options, output
+from attnkit.cli.options import choice, value
 from attnkit.cli.progress_bar import ProgressBar
 
 if TYPE_CHECKING:
@@ -29,49 +28,42 @@ def _group() -> None:
 
 @app.command("heads")
 def heads(
-    run: RunFolder,
+    run: options.RunFolder,
     *,
-    split: Annotated[str, Option(metavar="S", help="Split to score.")] = "valid",
+    split: Annotated[str, value("S", "Split to score.")] = "valid",
     rows: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="Score only the first N rows. [default: all]"),
+        int | None, value("N", "Score only the first N rows. [default: all]", min=1)
     ] = None,
     metrics: Annotated[
         str,
-        Option(
-            metavar="M,...",
-            help="perplexity and accuracy are fast; bleu, rouge and others decode once per head.",
+        value(
+            "M,...",
+            "perplexity and accuracy are fast; bleu, rouge and others decode once per head.",
         ),
     ] = "perplexity",
     kind: Annotated[
         list[str] | None,
-        choice(
-            "--kind",
-            KINDS,
-            metavar="KIND",
-            help="encoder, decoder or cross. Repeatable. [default: all]",
-        ),
+        choice("--kind", "KIND", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
     ] = None,
     layer: Annotated[
-        list[int] | None, Option(metavar="L", help="Layer, from 0. Repeatable. [default: all]")
+        list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")
     ] = None,
     head: Annotated[
-        list[int] | None, Option(metavar="H", help="Head, from 0. Repeatable. [default: all]")
+        list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")
     ] = None,
-    format: Format = "table",
+    format: options.Format = "table",
     save: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="Plot the first metric to a .png, .svg or .pdf file."),
+        Path | None, value("FILE", "Plot the first metric to a .png, .svg or .pdf file.")
     ] = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
-    plugins: Plugins = None,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Ablate attention heads one by one and measure the loss.
 
     The output of each head is set to zero in turn (Michel et al. 2019), whatever its mechanism, and
-    the ablated model is scored against the whole one with a paired bootstrap test. The run itself
+    the ablated model is scored against the full one with a paired bootstrap test. The run itself
     is not changed.
 
       attnkit probe heads RUN
@@ -142,7 +134,7 @@ def table(title: str, found: "Importance") -> "Table":
         notes.append(f"{TITLES.get(name, name)}{lower}: {found.whole[name].signature}")
     notes += [
         f"rows: {found.rows:,}",
-        f"loss: how much worse than the whole model; p: paired bootstrap, {found.resamples:,} "
+        f"loss: how much worse than the full model; p: paired bootstrap, {found.resamples:,} "
         "resamples; * and **: p below 0.05 and 0.01, two-sided, Holm-corrected over "
         f"{len(found.effects)} heads",
         "a head without loss is not necessarily idle: other heads may compensate for it",

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
-from attnkit.cli import console, output
-from attnkit.cli.options import DataDir, Offline, Plugins
+from attnkit.cli import console, options, output
+from attnkit.cli.options import flag, value
 from attnkit.cli.recipes import Overrides, RecipeName, Variants, check_options, chosen
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import quoted, safe_text
@@ -23,7 +23,7 @@ app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=
 @app.command("list")
 def list_recipes(
     *,
-    corpora: Annotated[bool, Option("--corpora", help="List the known corpora instead.")] = False,
+    corpora: Annotated[bool, flag("--corpora", "List the known corpora instead.")] = False,
 ) -> None:
     """List the shipped recipes, or the corpora that recipes can name.
 
@@ -47,7 +47,7 @@ def show(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    plugins: Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """Print a recipe: the file as it is, or variants with every value filled in.
 
@@ -70,11 +70,11 @@ def explain(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    quick: Annotated[bool, Option("--quick", help="Read no data and measure no time.")] = False,
-    device: Annotated[str, Option(metavar="DEVICE", help="Device to measure time on.")] = "cpu",
-    data_dir: DataDir = None,
-    offline: Offline = False,
-    plugins: Plugins = None,
+    quick: Annotated[bool, flag("--quick", "Read no data and measure no time.")] = False,
+    device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
@@ -108,7 +108,7 @@ def copy(
         Path | None, Argument(metavar="TO", help="File or folder. [default: the current folder]")
     ] = None,
     *,
-    plugins: Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """Copy a recipe for editing; existing files are never overwritten.
 
@@ -133,7 +133,7 @@ def copy(
 
 
 @app.command("schema")
-def schema(*, plugins: Plugins = None) -> None:
+def schema(*, plugins: options.Plugins = None) -> None:
     """Print the JSON Schema of recipes, for completion and checks in editors.
 
     attnkit recipe schema > recipe.schema.json

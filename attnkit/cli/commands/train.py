@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from typer import Option
-
-from attnkit.cli import console, output
-from attnkit.cli.options import DataDir, Device, Offline, Out, Plugins
+from attnkit.cli import console, options, output
+from attnkit.cli.options import flag, value
 from attnkit.cli.recipes import Overrides, RecipeName, Variants, check_options, chosen
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
 from attnkit.text import quoted
@@ -33,25 +31,20 @@ def train(
     *,
     variant: Variants = None,
     seed: Annotated[
-        list[int] | None,
-        Option(metavar="N", help="Use this seed instead of the recipe's. Repeatable."),
+        list[int] | None, value("N", "Use this seed instead of the recipe's. Repeatable.")
     ] = None,
-    out: Out = Path("runs"),
-    fresh: Annotated[bool, Option("--fresh", help="Start over, replacing existing runs.")] = False,
+    out: options.Out = Path("runs"),
+    fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
     allow_change: Annotated[
-        bool, Option("--allow-change", help="Resume a run although its recipe has changed.")
+        bool, flag("--allow-change", "Resume a run although its recipe has changed.")
     ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Print what would be trained, and stop.")
-    ] = False,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
-    as_json: Annotated[
-        bool, Option("--json", help="Print events as JSON, one object per line.")
-    ] = False,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the final table.")] = False,
-    plugins: Plugins = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Print what would be trained, and stop.")] = False,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    as_json: Annotated[bool, flag("--json", "Print events as JSON, one object per line.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "Print only the final table.", "-q")] = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Train every variant of a recipe with every seed, score them, and print the table.
 

@@ -5,24 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from typer import Argument, Option
+from typer import Argument
 
-from attnkit.cli import console, output
+from attnkit.cli import console, options, output
 from attnkit.cli.input import open_lines
-from attnkit.cli.options import (
-    Beam,
-    Device,
-    MaxLength,
-    ModelName,
-    Offline,
-    Plugins,
-    Sample,
-    Seed,
-    Temperature,
-    TopP,
-    choice,
-    search_settings,
-)
+from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 from attnkit.text import safe_text
 
@@ -60,97 +47,82 @@ class Look(NamedTuple):
 
 
 def visualize_attn(
-    model: ModelName,
+    model: options.ModelName,
     text: Annotated[
         str, Argument(metavar="TEXT", help="Input of the model; - reads a line of standard input.")
     ],
     *,
     target: Annotated[
-        str | None,
-        Option(metavar="TEXT", help="Use this output instead of the one the model generates."),
+        str | None, value("TEXT", "Use this output instead of the one the model generates.")
     ] = None,
     kind: Annotated[
         KindWord | None,
         choice(
             "--kind",
+            "KIND",
             PREFERRED,
-            metavar="KIND",
-            help="cross, decoder or encoder. [default: the first of these the model has]",
+            "cross, decoder or encoder. [default: the first of these the model has]",
         ),
     ] = None,
     layer: Annotated[
-        list[int] | None, Option(metavar="L", help="Layer, from 0. Repeatable. [default: all]")
+        list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")
     ] = None,
     head: Annotated[
-        list[int] | None, Option(metavar="H", help="Head, from 0. Repeatable. [default: all]")
+        list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")
     ] = None,
     other: Annotated[
-        list[str] | None,
-        Option("--with", metavar="MODEL", help="Compare with this model. Repeatable."),
+        list[str] | None, value("MODEL", "Compare with this model. Repeatable.", "--with")
     ] = None,
     reference: Annotated[
-        bool,
-        Option("--reference", help="Compare with exact softmax on the same queries and keys."),
+        bool, flag("--reference", "Compare with exact softmax on the same queries and keys.")
     ] = False,
     save: Annotated[
         list[Path] | None,
-        Option(
-            metavar="FILE",
-            help="Write a .png, .svg, .pdf, .html, .npz, .safetensors or .csv file instead of "
+        value(
+            "FILE",
+            "Write a .png, .svg, .pdf, .html, .npz, .safetensors or .csv file instead of "
             "drawing on the terminal. Repeatable.",
         ),
     ] = None,
     view: Annotated[
         list[str] | None,
         choice(
-            "--view",
-            VIEWS,
-            metavar="VIEW",
-            help="full, grid or numbers. Repeatable. [default: full and grid]",
+            "--view", "VIEW", VIEWS, "full, grid or numbers. Repeatable. [default: full and grid]"
         ),
     ] = None,
     scale: Annotated[
         ScaleWord,
         choice(
             "--scale",
+            "SCALE",
             ("linear", "log", "row"),
-            metavar="SCALE",
-            help="Colour scale: linear, log, or row (each row relative to its maximum).",
+            "Colour scale: linear, log, or row (each row relative to its maximum).",
         ),
     ] = "linear",
     colours: Annotated[
         Palette,
-        choice(
-            "--colours",
-            ("cividis", "viridis"),
-            metavar="NAME",
-            help="Colour map: cividis or viridis.",
-        ),
+        choice("--colours", "NAME", ("cividis", "viridis"), "Colour map: cividis or viridis."),
     ] = "cividis",
     words: Annotated[
         bool,
-        Option(
-            "--words", help="Merge subwords: sum the weights over keys, average them over queries."
-        ),
+        flag("--words", "Merge subwords: sum the weights over keys, average them over queries."),
     ] = False,
-    hide_special: Annotated[
-        bool, Option("--hide-special", help="Hide begin and end tokens.")
-    ] = False,
+    hide_special: Annotated[bool, flag("--hide-special", "Hide begin and end tokens.")] = False,
     mean: Annotated[
-        bool, Option("--mean", help="In pictures, average over the heads of each layer.")
+        bool, flag("--mean", "In pictures, average over the heads of each layer.")
     ] = False,
     plain: Annotated[
-        bool, Option("--plain", help="Digits instead of colours, for screen readers and grep.")
+        bool, flag("--plain", "Digits instead of colours, for screen readers and grep.")
     ] = False,
-    beam: Beam = None,
-    sample: Sample = False,
-    top_p: TopP = None,
-    temperature: Temperature = None,
-    seed: Seed = None,
-    max_length: MaxLength = None,
-    offline: Offline = False,
-    device: Device = "auto",
-    plugins: Plugins = None,
+    beam: options.Beam = None,
+    sample: options.Sample = False,
+    top_p: options.TopP = None,
+    temperature: options.Temperature = None,
+    seed: options.Seed = None,
+    max_length: options.MaxLength = None,
+    offline: options.Offline = False,
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
     """Show attention maps: on the terminal, as a picture, as a web page, or as numbers.
 
