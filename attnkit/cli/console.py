@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import typer
 
@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     """One warning line to standard error."""
-    _complain(f"{PROGRAM}: {_paint('warning:', '33')} {safe_text(text)}")
+    _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
 
 
 def again(*, without: Sequence[str] = ()) -> str:
@@ -177,7 +177,7 @@ def _report(error: BaseException) -> int:
     for line in result.lines:
         text = safe_text(line).replace("\n", "\\n")
         if text.startswith("error: "):
-            text = _paint("error:", "1;31") + text.removeprefix("error:")
+            text = paint("error:", "1;31", sys.stderr) + text.removeprefix("error:")
         _complain(f"{PROGRAM}: {text}")
     return result.code
 
@@ -198,9 +198,9 @@ def _system_exit(error: SystemExit) -> Outcome:
     return Outcome(error.code or 0, ("interrupted",) if error.code == 130 else ())
 
 
-def _paint(text: str, style: str) -> str:
-    """Text in an ANSI style where standard error is coloured."""
-    return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(sys.stderr) else text
+def paint(text: str, style: str, stream: TextIO) -> str:
+    """Text in an ANSI style where the stream shows colours."""
+    return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(stream) else text
 
 
 def _complain(line: str) -> None:

@@ -1,7 +1,7 @@
 """`attnkit eval`: score trained runs, or the output of any system, side by side."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -41,10 +41,23 @@ class ScoredEntries(NamedTuple):
     """Scores to be compared."""
 
     entries: "Sequence[Entry]"
-    baselines: Mapping[str | None, str]
+    baselines: Baselines
     method: str | None
     """Baseline among the methods that answer questions; None: the first."""
     resamples: int
+
+
+class EvalOptions(NamedTuple):
+    """What the command line says of the evaluation of models."""
+
+    changes: dict[str, Any]
+    """Of the recipes' eval sections."""
+    splits: Sequence[str]
+    baseline: str | None
+    out: Path
+    corpus: dict[str, Any]
+    """Where corpora come from: data_dir, offline."""
+    fresh: bool
 
 
 def eval(
@@ -124,22 +137,20 @@ def eval(
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
-    where = {"data_dir": data_dir, "offline": offline}
+    given = EvalOptions(
+        changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh
+    )
     if hyp or ref:
         _check_files(context, targets, hyp, ref)
         scored = _files(hyp or [], ref or [], changes)
     elif model:
-        opening = {
+        how = {
             "device": device, "dtype": dtype, "offline": offline, "chat": chat,
             "template": template.replace("\\n", "\n"),
         }  # fmt: skip
-        scored = _models(
-            targets or [], model, changes, opening, out, splits, baseline, where, fresh
-        )
+        scored = _models(targets or [], model, how, given)
     else:
-        scored = _runs(
-            targets or [], out, changes, splits, baseline, {"device": device} | where, fresh
-        )
+        scored = _runs(targets or [], device, given)
     _print(scored, format)
 
 
@@ -214,46 +225,39 @@ def _baseline(
 
 
 def _models(
-    targets: Sequence[str],
-    models: Sequence[str],
-    changes: dict[str, Any],
-    opening: dict[str, Any],
-    out: Path,
-    splits: Sequence[str],
-    baseline: str | None,
-    where: dict[str, Any],
-    fresh: bool,
+    targets: Sequence[str], models: Sequence[str], how: dict[str, Any], given: EvalOptions
 ) -> ScoredEntries:
-    """Ask models, one after the other, the questions of a recipe."""
+    """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = _questions(targets, models)
-    settings = recipe.eval.model_copy(update=changes)
-    baselines, method = _baseline(baseline, {name: models[0]}, models, recipe.contexts.methods)
+    settings = recipe.eval.model_copy(update=given.changes)
+    methods = recipe.contexts.methods
+    baselines, method = _baseline(given.baseline, {name: models[0]}, models, methods)
 
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
     from attnkit.nbce.questioned_models import of_reader
     from attnkit.runs import Run, is_run
 
-    corpus = Corpus.open(recipe.data, QUESTIONS, **where)
+    corpus = Corpus.open(recipe.data, QUESTIONS, **given.corpus)
     entries: list[Entry] = []
     mixed = not all(map(is_run, models))
     with ProgressBar("sentences decoded") as progress:
         for model in models:
-            limit, how = None, opening
+            limit, opening = None, how
             if is_run(model):
                 limit = Run.open(model).recipe.data.max_length
                 if mixed:  # these options are for the Hugging Face models beside it
-                    how = opening | {"dtype": "float32", "chat": False, "template": ""}
-            reading = {key: how[key] for key in ("chat", "template")}
-            reader = open_model(model, **how)
+                    opening = how | {"dtype": "float32", "chat": False, "template": ""}
+            reading = {key: opening[key] for key in ("chat", "template")}
+            reader = open_model(model, **opening)
             entries += question_sets.examine(
-                of_reader(reader, model, name, out, limit=limit, settings=reading),
+                of_reader(reader, model, name, given.out, limit=limit, settings=reading),
                 corpus,
-                splits or settings.splits,
+                given.splits or settings.splits,
                 settings,
                 recipe.contexts,
                 recipe.search,
-                force=fresh,
+                force=given.fresh,
                 progress=progress,
             )
     return ScoredEntries(entries, baselines, method, settings.bootstrap)
@@ -287,31 +291,23 @@ def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Rec
     return file.name, recipe
 
 
-def _runs(
-    targets: Sequence[str],
-    out: Path,
-    changes: dict[str, Any],
-    splits: Sequence[str],
-    baseline: str | None,
-    where: dict[str, Any],
-    fresh: bool,
-) -> ScoredEntries:
+def _runs(targets: Sequence[str], device: str, given: EvalOptions) -> ScoredEntries:
     """Decode and score the finished runs that the command line names, each once."""
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     tasks: dict[Path, RunToScore] = {}
     usual: Baselines = {}
     for target in targets:
-        found, known = _folder(target) if Path(target).is_dir() else _recipe(target, out)
+        found, known = _folder(target) if Path(target).is_dir() else _recipe(target, given.out)
         for run, recipe in found:
-            settings = recipe.eval.model_copy(update=changes)
+            settings = recipe.eval.model_copy(update=given.changes)
             task = RunToScore(run, recipe.model_copy(update={"eval": settings}))
             tasks.setdefault(run.path.resolve(), task)
         usual = known | usual
     asked = [task.recipe for task in tasks.values() if task.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(method for recipe in asked for method in recipe.contexts.methods)
     variants = dict.fromkeys(task.run.variant for task in tasks.values())
-    baselines, method = _baseline(baseline, usual, [*variants], [*methods])
+    baselines, method = _baseline(given.baseline, usual, [*variants], [*methods])
 
     from attnkit.nbce import question_sets
     from attnkit.scoring import evaluation
@@ -322,12 +318,13 @@ def _runs(
             questions = run.recipe.task == QUESTIONS
             entries += (question_sets if questions else evaluation).evaluate(
                 run,
-                splits or recipe.eval.splits,
+                given.splits or recipe.eval.splits,
                 recipe.eval,
                 search=recipe.search,
-                force=fresh,
+                force=given.fresh,
                 progress=progress,
-                **where,
+                device=device,
+                **given.corpus,
                 **({"spec": recipe.contexts} if questions else {}),
             )
     resamples = next(iter(tasks.values())).recipe.eval.bootstrap

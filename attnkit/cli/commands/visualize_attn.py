@@ -187,9 +187,35 @@ class Request(NamedTuple):
 
     def captures(self, name: str) -> list["Capture"]:
         """The maps of one model, and with --reference those of exact softmax."""
-        from attnkit.runs import is_run
+        from attnkit.runs import Run, is_run
 
-        one = self._run(name) if is_run(name) else self._pretrained(name)
+        how: dict[str, Any] = {"target": self.target, "layers": self.layers, "heads": self.heads}
+        if is_run(name):
+            from attnkit.analysis.capture import capture
+
+            run = Run.open(name)
+            how |= {
+                "search": search_settings(run.recipe.search, self.search, self.sample),
+                "kinds": self._kinds(run.recipe.model.shape),
+                "reference": self.reference,
+                "device": self.device,
+            }
+            return self._with_reference(capture(run, self.text, **how))
+        if self.reference:
+            raise UsageError(f"--reference: {name} already attends by softmax")
+        from attnkit.analysis.huggingface_capture import capture as capture_pretrained
+        from attnkit.huggingface import open_model
+        from attnkit.recipe.schema import SearchConfig
+
+        model = open_model(name, device=self.device, offline=self.offline)
+        how["kinds"] = self._kinds(model.shape)
+        if self.searches:
+            greedy = SearchConfig(method="greedy")
+            how["search"] = search_settings(greedy, self.search, self.sample)
+        return [capture_pretrained(model, self.text, **how)]
+
+    def _with_reference(self, one: "Capture") -> list["Capture"]:
+        """A capture, and that of exact softmax in it where it is wanted."""
         if not self.reference:
             return [one]
         if one.reference is None or not one.reference.maps:
@@ -198,42 +224,6 @@ class Request(NamedTuple):
                 "leave it out, or choose another --kind or --layer"
             )
         return [replace(one, reference=None), one.reference]
-
-    def _run(self, name: str) -> "Capture":
-        from attnkit.analysis.capture import capture
-        from attnkit.runs import Run
-
-        run = Run.open(name)
-        return capture(
-            run,
-            self.text,
-            target=self.target,
-            search=search_settings(run.recipe.search, self.search, self.sample),
-            kinds=self._kinds(run.recipe.model.shape),
-            layers=self.layers,
-            heads=self.heads,
-            reference=self.reference,
-            device=self.device,
-        )
-
-    def _pretrained(self, name: str) -> "Capture":
-        from attnkit.analysis.huggingface_capture import capture
-        from attnkit.huggingface import open_model
-        from attnkit.recipe.schema import SearchConfig
-
-        if self.reference:
-            raise UsageError(f"--reference: {name} already attends by softmax")
-        model = open_model(name, device=self.device, offline=self.offline)
-        greedy = SearchConfig(method="greedy")
-        return capture(
-            model,
-            self.text,
-            target=self.target,
-            search=search_settings(greedy, self.search, self.sample) if self.searches else None,
-            kinds=self._kinds(model.shape),
-            layers=self.layers,
-            heads=self.heads,
-        )
 
     def _kinds(self, shape: str) -> "Sequence[Kind]":
         if self.kind is not None:
