@@ -51,9 +51,13 @@ def write_json(value: Any, indent: int | None = 2) -> None:
     console.write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
-def write_tables(tables: Sequence["Table"], format: str) -> None:
-    """Tables to standard output, with a blank line between two on a screen."""
+def write_tables(tables: Sequence["Table"], format: str, *, fold: bool = False) -> None:
+    """Tables to standard output, an empty line between two of them.
+
+    `fold`: on the screen fold long cells instead of turning rows into blocks where it is narrow.
+    """
     from attnkit.show import table_formats
+    from attnkit.show.recipe_tables import sheet
     from attnkit.show.table_screen import Screen
 
     render = {
@@ -65,7 +69,11 @@ def write_tables(tables: Sequence["Table"], format: str) -> None:
     for place, table in enumerate(tables):
         if place and format != "csv":
             console.write("\n")
-        if format == "table":
-            console.stdout().print(Screen(table))
-        else:
+        if format != "table":
             console.write(render[format](table))
+        elif fold:
+            heads = [column.title for column in table.columns]
+            rows = ([cell.text for cell in row] for row in table.rows)
+            console.stdout().print(sheet(table.title, heads, rows, "\n".join(table.notes)))
+        else:
+            console.stdout().print(Screen(table))

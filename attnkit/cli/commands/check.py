@@ -48,15 +48,8 @@ def check(
 
     layers = range(len(in_turn(word, given)))
     found = {role: _worst([_results(word, role, given, at) for at in layers]) for role in ROLES}
-    made = table(" ".join([word, *(options or ())]), found)
-    if format == "table":
-        from attnkit.show.recipe_tables import sheet
-
-        rows = [[cell.text for cell in row] for row in made.rows]
-        heads = [column.title for column in made.columns]
-        console.stdout().print(sheet(made.title, heads, rows, NOTE))
-    else:
-        output.write_tables([made], format)
+    title = " ".join([word, *(options or ())])
+    output.write_tables([table(title, found)], format, fold=True)
     broken = [
         f"broken, {role}: {result.contract.name}: {result.text}"
         for role, results in found.items()

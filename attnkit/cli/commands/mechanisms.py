@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from attnkit.mechanisms import Facts
     from attnkit.show.table import Table
 
-HEADS = ("mechanism", "formula", "time", "decoder", "cross", "decoding", "map", "source")
-NOTES = (
+NOTE = (
     "time per head: T queries, S keys, D and E widths of keys and values, M features or landmarks, "
     "w window, r rate; every mechanism serves as encoder attention; decoding: state that grows with"
     " the text or stays constant in size; map: exact = the attention matrix itself, effective = the"
-    " matrix that the computation amounts to",
-    "`attnkit mechanisms WORD` explains one",
+    " matrix that the computation amounts to"
 )
+HINT = "`attnkit mechanisms WORD` explains one"
 
 
 def mechanisms(
@@ -49,7 +48,9 @@ def mechanisms(
     for text in known.faults().values():
         console.warn(text)
     if word is None:
-        _list([known.facts(name) for name in known.names()], format)
+        notes = (NOTE, HINT) if format == "table" else (NOTE,)
+        listed = table([known.facts(name) for name in known.names()], notes)
+        output.write_tables([listed], format, fold=True)
     elif format == "json":
         output.write_json(record(known.facts(word)))
     elif format == "table":
@@ -85,33 +86,25 @@ def record(facts: "Facts") -> dict[str, Any]:
     }
 
 
-def row(facts: "Facts") -> tuple[str, ...]:
-    """The cells below HEADS."""
-    state = facts.state if facts.causal else "-"
-    source = facts.source.partition(', "')[0].partition(";")[0]
-    roles = ("yes" if facts.causal else "no", "yes" if facts.cross else "no")
-    return (facts.word, facts.formula, facts.cost, *roles, state, facts.map, source)
-
-
-def table(known: Sequence["Facts"]) -> "Table":
-    """The list for Markdown, LaTeX, CSV and JSON."""
+def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
+    """A row per mechanism."""
     from attnkit.show.table import Cell, Column, Table
 
     rows = []
     for facts in known:
-        cells = [Cell(text, {head: text}) for head, text in zip(HEADS, row(facts), strict=True)]
-        whole = {"source": facts.source, "from": facts.origin}
-        rows.append((*cells[:-1], Cell(cells[-1].text, whole)))
-    return Table("", tuple(Column(head, "left") for head in HEADS), tuple(rows), NOTES[:1])
-
-
-def _list(known: Sequence["Facts"], format: str) -> None:
-    if format == "table":
-        from attnkit.show.recipe_tables import sheet
-
-        console.stdout().print(sheet("", HEADS, map(row, known), "\n".join(NOTES)))
-    else:
-        output.write_tables([table(known)], format)
+        short = facts.source.partition(', "')[0].partition(";")[0]
+        texts = {
+            "mechanism": facts.word,
+            "formula": facts.formula,
+            "time": facts.cost,
+            "decoder": "yes" if facts.causal else "no",
+            "cross": "yes" if facts.cross else "no",
+            "decoding": facts.state if facts.causal else "-",
+            "map": facts.map,
+        }
+        cells = [Cell(text, {head: text}) for head, text in texts.items()]
+        rows.append((*cells, Cell(short, {"source": facts.source, "from": facts.origin})))
+    return Table("", tuple(Column(head, "left") for head in (*texts, "source")), tuple(rows), notes)
 
 
 def explained(facts: "Facts") -> "RenderableType":
