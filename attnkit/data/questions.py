@@ -6,7 +6,7 @@ from attnkit.data.rows import Row
 from attnkit.data.synthetic.draw import Draw
 from attnkit.errors import DataError
 from attnkit.recipe.schema import DataConfig
-from attnkit.text import holds
+from attnkit.text import contains_answer
 
 Passages = tuple[str, ...]
 
@@ -37,7 +37,8 @@ def distractors(row: Row) -> list[str]:
     if row.gold is None:
         return []
     right = row.contexts[row.gold]
-    return [text for text in row.contexts if text != right and not holds(text, accepted(row))]
+    answers = accepted(row)
+    return [text for text in row.contexts if text != right and not contains_answer(text, answers)]
 
 
 class QuestionSet:
@@ -86,7 +87,7 @@ class QuestionSet:
             taken = {*known, *row.contexts}
             draw = Draw(f"others/{self._seed}/{number}")
             for text in draw.several(self._pool, len(self._pool)):
-                if text not in taken and not holds(text, accepted(row)):
+                if text not in taken and not contains_answer(text, accepted(row)):
                     known.append(text)
         if len(known) < count:
             raise DataError(

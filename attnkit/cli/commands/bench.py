@@ -79,11 +79,11 @@ def attention(
     from attnkit.bench import plan
     from attnkit.bench.schedule import measure
 
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "causal": causal, "layer": layer, "dtype": dtype, "batch": batch, "heads": heads,
         "head_width": head_width, "repeats": repeats, "budget": budget, "threads": threads,
     }  # fmt: skip
-    setting = plan.Workload(**given, plugins=tuple(plugins or ()))
+    setting = plan.Workload(**settings, plugins=tuple(plugins or ()))
     setting.check()
     lanes = plan.lanes([plan.subject(word) for word in _words(words, causal)], _lengths(lengths))
     if plot is not None:

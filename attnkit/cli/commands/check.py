@@ -42,18 +42,18 @@ def check(
     from attnkit.mechanisms import facts
     from attnkit.recipe.mechanism_options import from_words
 
-    given = from_words(facts(word), options or ())
+    values = from_words(facts(word), options or ())
     from attnkit.contract import ROLES
     from attnkit.mechanisms import in_turn
 
-    layers = range(len(in_turn(word, given)))
-    found = {role: _worst([_results(word, role, given, at) for at in layers]) for role in ROLES}
+    layers = range(len(in_turn(word, values)))
+    results = {role: _worst([_results(word, role, values, at) for at in layers]) for role in ROLES}
     title = " ".join([word, *(options or ())])
-    output.write_tables([table(title, found)], format, fold=True)
+    output.write_tables([table(title, results)], format, fold=True)
     broken = [
         f"broken, {role}: {result.contract.name}: {result.text}"
-        for role, results in found.items()
-        for result in results
+        for role, of_role in results.items()
+        for result in of_role
         if result.state == "broken"
     ]
     for text in broken:
@@ -61,12 +61,12 @@ def check(
     return 1 if broken else 0
 
 
-def _results(word: str, role: "Role", given: Mapping[str, Any], depth: int) -> "list[Result]":
+def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> "list[Result]":
     """The result of each contract for one layer; impossible options are an error of the user."""
     from attnkit.contract import CONTRACTS, Subject, run
     from attnkit.contract.limits import possible
 
-    subject = Subject.of(word, role, given, depth=depth)
+    subject = Subject.of(word, role, values, depth=depth)
     if possible(subject):
         subject.try_options()
     return [run(contract, subject) for contract in CONTRACTS]
@@ -91,18 +91,20 @@ def _badness(result: "Result") -> tuple[bool, bool, float]:
     return result.state == "broken", result.state == "kept", error
 
 
-def table(title: str, found: "dict[Role, list[Result]]") -> "Table":
+def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
     """A row per contract, a column per role."""
     from attnkit.show.table import Cell, Column, Table
 
     rows = []
-    for results in zip(*found.values(), strict=True):
-        contract = results[0].contract
+    for contract_results in zip(*results.values(), strict=True):
+        contract = contract_results[0].contract
         cells = [Cell(contract.name, {"contract": contract.name})]
         cells.append(Cell(contract.statement, {"promise": contract.statement}))
-        cells += [_cell(role, result) for role, result in zip(found, results, strict=True)]
+        cells += [
+            _cell(role, result) for role, result in zip(results, contract_results, strict=True)
+        ]
         rows.append(tuple(cells))
-    heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, found))
+    heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, results))
     return Table(title, heads, tuple(rows), (NOTE,))
 
 

@@ -10,7 +10,7 @@ from typer import Argument
 
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import flag, suggestion, value
-from attnkit.cli.progress_bar import ProgressBar
+from attnkit.cli.progress_bar import progress_bar
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import quoted
 
@@ -47,7 +47,7 @@ class ScoredEntries(NamedTuple):
     resamples: int
 
 
-class EvalOptions(NamedTuple):
+class EvalRequest(NamedTuple):
     """What the command line says of the evaluation of models."""
 
     changes: dict[str, Any]
@@ -137,7 +137,7 @@ def eval(
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
-    given = EvalOptions(
+    request = EvalRequest(
         changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh
     )
     if hyp or ref:
@@ -148,9 +148,9 @@ def eval(
             "device": device, "dtype": dtype, "offline": offline, "chat": chat,
             "template": template.replace("\\n", "\n"),
         }  # fmt: skip
-        scored = _models(targets or [], model, how, given)
+        scored = _models(targets or [], model, how, request)
     else:
-        scored = _runs(targets or [], device, given)
+        scored = _runs(targets or [], device, request)
     _print(scored, format)
 
 
@@ -225,23 +225,23 @@ def _baseline(
 
 
 def _models(
-    targets: Sequence[str], models: Sequence[str], how: dict[str, Any], given: EvalOptions
+    targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
 ) -> ScoredEntries:
     """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = _questions(targets, models)
-    settings = recipe.eval.model_copy(update=given.changes)
+    settings = recipe.eval.model_copy(update=request.changes)
     methods = recipe.contexts.methods
-    baselines, method = _baseline(given.baseline, {name: models[0]}, models, methods)
+    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
 
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
     from attnkit.nbce.questioned_models import of_reader
     from attnkit.runs import Run, is_run
 
-    corpus = Corpus.open(recipe.data, QUESTIONS, **given.corpus)
+    corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
     entries: list[Entry] = []
     mixed = not all(map(is_run, models))
-    with ProgressBar("sentences decoded") as progress:
+    with progress_bar("sentences decoded") as progress:
         for model in models:
             limit, opening = None, how
             if is_run(model):
@@ -251,13 +251,13 @@ def _models(
             reading = {key: opening[key] for key in ("chat", "template")}
             reader = open_model(model, **opening)
             entries += question_sets.examine(
-                of_reader(reader, model, name, given.out, limit=limit, settings=reading),
+                of_reader(reader, model, name, request.out, limit=limit, settings=reading),
                 corpus,
-                given.splits or settings.splits,
+                request.splits or settings.splits,
                 settings,
                 recipe.contexts,
                 recipe.search,
-                force=given.fresh,
+                force=request.fresh,
                 progress=progress,
             )
     return ScoredEntries(entries, baselines, method, settings.bootstrap)
@@ -291,40 +291,42 @@ def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Rec
     return file.name, recipe
 
 
-def _runs(targets: Sequence[str], device: str, given: EvalOptions) -> ScoredEntries:
+def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEntries:
     """Decode and score the finished runs that the command line names, each once."""
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     tasks: dict[Path, RunToScore] = {}
     usual: Baselines = {}
     for target in targets:
-        found, known = _folder(target) if Path(target).is_dir() else _recipe(target, given.out)
-        for run, recipe in found:
-            settings = recipe.eval.model_copy(update=given.changes)
+        runs, defaults = _folder(target) if Path(target).is_dir() else _recipe(target, request.out)
+        for run, recipe in runs:
+            settings = recipe.eval.model_copy(update=request.changes)
             task = RunToScore(run, recipe.model_copy(update={"eval": settings}))
             tasks.setdefault(run.path.resolve(), task)
-        usual = known | usual
-    asked = [task.recipe for task in tasks.values() if task.run.recipe.task == QUESTIONS]
-    methods = dict.fromkeys(method for recipe in asked for method in recipe.contexts.methods)
+        usual = defaults | usual
+    question_recipes = [task.recipe for task in tasks.values() if task.run.recipe.task == QUESTIONS]
+    methods = dict.fromkeys(
+        method for recipe in question_recipes for method in recipe.contexts.methods
+    )
     variants = dict.fromkeys(task.run.variant for task in tasks.values())
-    baselines, method = _baseline(given.baseline, usual, [*variants], [*methods])
+    baselines, method = _baseline(request.baseline, usual, [*variants], [*methods])
 
     from attnkit.nbce import question_sets
     from attnkit.scoring import evaluation
 
     entries: list[Entry] = []
-    with ProgressBar("sentences decoded") as progress:
+    with progress_bar("sentences decoded") as progress:
         for run, recipe in tasks.values():
             questions = run.recipe.task == QUESTIONS
             entries += (question_sets if questions else evaluation).evaluate(
                 run,
-                given.splits or recipe.eval.splits,
+                request.splits or recipe.eval.splits,
                 recipe.eval,
                 search=recipe.search,
-                force=given.fresh,
+                force=request.fresh,
                 progress=progress,
                 device=device,
-                **given.corpus,
+                **request.corpus,
                 **({"spec": recipe.contexts} if questions else {}),
             )
     resamples = next(iter(tasks.values())).recipe.eval.bootstrap

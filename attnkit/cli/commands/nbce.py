@@ -186,28 +186,28 @@ def nbce(
     splitting: dict[str, Any] = {"window": window, "overlap": overlap, "unit": unit, "pack": pack}
     files = [from_text(path) for path in context or ()]
     files += [] if contexts is None else from_jsonl(contexts)
-    found = prepare(files, lambda text: len(reader.encode(text)), **splitting)
-    for note in found.notes:
+    read = prepare(files, lambda text: len(reader.encode(text)), **splitting)
+    for note in read.notes:
         console.say(note)
-    rule.check(len(found.all))
-    row, fixed = row_limits.LongestRow.of(reader, found.texts, questions), max_length is not None
+    rule.check(len(read.all))
+    row, fixed = row_limits.LongestRow.of(reader, read.texts, questions), max_length is not None
     length = row_limits.answer_length(row, spec, fixed, splitting)
     if length < spec.max_length:
         console.say(f"answers have at most {length} tokens: the contexts leave no more room")
     spec = spec.model_copy(update={"max_length": length})
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     if warning := row_limits.beyond_training(
-        row, found.texts, spec, fixed, splitting, methods, one_row
+        row, read.texts, spec, fixed, splitting, methods, one_row
     ):
         console.warn(warning)
     request = nbce_output.NbceRequest(
-        reader, found.all, questions, methods, rule, spec, one_row, trace, plain, as_json,
+        reader, read.all, questions, methods, rule, spec, one_row, trace, plain, as_json,
         save or (),
     )  # fmt: skip
     nbce_output.answer(request)
 
 
-def _prompts(given: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
+def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
     """The prompts.
 
     Raises:
@@ -215,7 +215,7 @@ def _prompts(given: Sequence[str], file: str | None, others: Sequence[str | None
     """
     if [*others, file].count("-") > 1:
         raise UsageError("only one of --context, --contexts and --prompts can be standard input")
-    prompts = list(given)
+    prompts = list(texts)
     if file is not None:
         with open_lines(file, "strict") as lines:
             prompts += lines
@@ -234,7 +234,7 @@ def _search(
     seed: int | None,
     max_length: int | None,
 ) -> "SearchConfig":
-    """How answers are searched: greedily unless told otherwise."""
+    """How answers are searched: greedily by default."""
     from attnkit.recipe.schema import SearchConfig
 
     if temperature == 0 and sample:

@@ -8,7 +8,7 @@ import typer
 
 from attnkit.cli import console, options, output
 from attnkit.cli.options import choice, value
-from attnkit.cli.progress_bar import ProgressBar
+from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from attnkit.analysis.head_ablation import HeadPlace, Importance
@@ -79,8 +79,8 @@ def heads(
     names = expand([name.strip() for name in metrics.split(",")])
     trained = Run.open(run)
     title = f"{trained.name}/{trained.variant}/seed-{trained.seed}"
-    with ProgressBar("heads") as progress:
-        found = probe_heads(
+    with progress_bar("heads") as progress:
+        importance = probe_heads(
             trained,
             list(islice(corpus_of(trained, data_dir, offline).rows(split), rows)),
             metrics=names,
@@ -90,65 +90,65 @@ def heads(
             device=device,
             progress=lambda done, total: progress("", done, total),
         )
-    output.write_tables([table(f"{title}: {split}", found)], format)
+    output.write_tables([table(f"{title}: {split}", importance)], format)
     if format == "table":
         from attnkit.show.head_importance import HeadGrids
 
-        for metric in found.whole:
+        for metric in importance.whole:
             console.stdout().print()
-            console.stdout().print(HeadGrids(grids(found, metric), _loss(metric)))
+            console.stdout().print(HeadGrids(grids(importance, metric), _loss(metric)))
     if save is not None:
         from attnkit.show.head_importance import importance_picture
 
-        metric = next(iter(found.whole))
+        metric = next(iter(importance.whole))
         suffix = save.suffix[1:].lower()
-        picture = importance_picture(grids(found, metric), title, _loss(metric), suffix)
+        picture = importance_picture(grids(importance, metric), title, _loss(metric), suffix)
         for warning in picture.warnings:
             console.warn(warning)
         output.save(save, picture.data, f" ({_loss(metric)})")
 
 
-def table(title: str, found: "Importance") -> "Table":
+def table(title: str, importance: "Importance") -> "Table":
     """The whole model, then a row per head."""
     from attnkit.recipe.schema import LOWER_IS_BETTER
     from attnkit.show.table import TITLES, Cell, Column, Table
 
-    names = list(found.whole)
+    names = list(importance.whole)
     columns = [Column("without", "left"), Column("layer"), Column("head")]
     first = [Cell("nothing", {"kind": None}), Cell("", {"layer": None}), Cell("", {"head": None})]
     for name in names:
         columns += [Column(TITLES.get(name, name)), Column("loss", under=True)]
-        fields = {name: found.whole[name].value, f"{name}_loss": 0.0}
-        first += [Cell(f"{found.whole[name].value:.2f}", fields), Cell("")]
+        fields = {name: importance.whole[name].value, f"{name}_loss": 0.0}
+        first += [Cell(f"{importance.whole[name].value:.2f}", fields), Cell("")]
     rows = [tuple(first)]
-    for place in found.effects:
+    for place in importance.effects:
         cells = [
             Cell(place.kind, {"kind": place.kind}),
             Cell(str(place.layer), {"layer": place.layer}),
             Cell(str(place.head), {"head": place.head}),
         ]
-        rows.append((*cells, *(cell for name in names for cell in _cells(found, place, name))))
+        rows.append((*cells, *(cell for name in names for cell in _cells(importance, place, name))))
     notes = []
     for name in names:
         lower = " (lower is better)" if name in LOWER_IS_BETTER else ""
-        notes.append(f"{TITLES.get(name, name)}{lower}: {found.whole[name].signature}")
+        notes.append(f"{TITLES.get(name, name)}{lower}: {importance.whole[name].signature}")
     notes += [
-        f"rows: {found.rows:,}",
-        f"loss: how much worse than the full model; p: paired bootstrap, {found.resamples:,} "
+        f"rows: {importance.rows:,}",
+        f"loss: how much worse than the full model; p: paired bootstrap, {importance.resamples:,} "
         "resamples; * and **: p below 0.05 and 0.01, two-sided, Holm-corrected over "
-        f"{len(found.effects)} heads",
+        f"{len(importance.effects)} heads",
         "a head without loss is not necessarily idle: other heads may compensate for it",
     ]
     return Table(f"{title}, one head ablated", tuple(columns), tuple(rows), tuple(notes))
 
 
-def _cells(found: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
+def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     """Score and loss of one head on one metric."""
     from attnkit.show.head_importance import number
     from attnkit.show.table import Cell, p_text, stars
 
-    effect = found.effects[place][name]
-    most = max(effects[name].loss for effects in found.effects.values())
+    effect = importance.effects[place][name]
+    most = max(effects[name].loss for effects in importance.effects.values())
     fields = {
         f"{name}_loss": effect.loss,
         f"{name}_p": effect.p,
@@ -161,18 +161,18 @@ def _cells(found: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     ]
 
 
-def grids(found: "Importance", metric: str) -> "list[HeadGrid]":
+def grids(importance: "Importance", metric: str) -> "list[HeadGrid]":
     """The losses of each kind of attention as a matrix."""
     import numpy as np
 
     from attnkit.show.head_importance import HeadGrid
 
     out = []
-    for kind in dict.fromkeys(place.kind for place in found.effects):
-        places = [place for place in found.effects if place.kind == kind]
+    for kind in dict.fromkeys(place.kind for place in importance.effects):
+        places = [place for place in importance.effects if place.kind == kind]
         layers = tuple(dict.fromkeys(place.layer for place in places))
         numbers = tuple(dict.fromkeys(place.head for place in places))
-        losses = np.array([found.effects[place][metric].loss for place in places])
+        losses = np.array([importance.effects[place][metric].loss for place in places])
         out.append(HeadGrid(kind, layers, numbers, losses.reshape(len(layers), len(numbers))))
     return out
 

@@ -153,14 +153,14 @@ def visualize_attn(
     if target is not None and request.searches:
         raise UsageError("--target fixes the output: leave out the search options")
     look = Look(scale, colours, words, not hide_special, mean, plain, view or ("full", "grid"))
-    found = [one for name in (model, *(other or ())) for one in request.captures(name)]
-    for one in found:
+    captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
+    for one in captures:
         if note := one.facts.get("note"):
             console.warn(f"{one.model}: {note}")
     for path in files:
-        _write(path, found, kind, look)
+        _write(path, captures, kind, look)
     if not files:
-        for part in _views(_adapted(found, look), kind or _first_kind(found), look):
+        for part in _views(_adapted(captures, look), kind or _first_kind(captures), look):
             console.stdout().print(part)
 
 
@@ -231,18 +231,18 @@ class Request(NamedTuple):
         return KINDS_OF[shape] if self.all_kinds else KINDS_OF[shape][:1]
 
 
-def _first_kind(found: "Sequence[Capture]") -> KindWord:
+def _first_kind(captures: "Sequence[Capture]") -> KindWord:
     """The preferred kind among those that all models have, else among those of the first."""
     for kind in PREFERRED:
-        if all(kind in one.maps for one in found):
+        if all(kind in one.maps for one in captures):
             return kind
-    return next(kind for kind in PREFERRED if kind in found[0].maps)
+    return next(kind for kind in PREFERRED if kind in captures[0].maps)
 
 
-def _adapted(found: "Sequence[Capture]", look: Look) -> "list[Capture]":
+def _adapted(captures: "Sequence[Capture]", look: Look) -> "list[Capture]":
     """The maps with --words and --hide-special applied."""
     adapted = []
-    for one in found:
+    for one in captures:
         maps = dict(one.maps)
         for kind, some in maps.items():
             some = some.by_word() if look.words else some
@@ -251,7 +251,7 @@ def _adapted(found: "Sequence[Capture]", look: Look) -> "list[Capture]":
     return adapted
 
 
-def _views(found: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[RenderableType]":
+def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[RenderableType]":
     """What the terminal shows, from top to bottom."""
     from rich.text import Text
 
@@ -263,10 +263,10 @@ def _views(found: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[Re
         "scale": look.scale, "palette": look.colours, "plain": look.plain
     }  # fmt: skip
     if "full" in look.views:
-        yield MapComparison(found, kind, **drawn)
-    for one in found:
+        yield MapComparison(captures, kind, **drawn)
+    for one in captures:
         maps = one.maps[kind]
-        if len(found) > 1 and {*look.views} != {"full"}:
+        if len(captures) > 1 and {*look.views} != {"full"}:
             yield Text(f"\n{safe_text(one.model)}", "bold")
         if "grid" in look.views and maps.weights.shape[:2] != (1, 1):
             yield Text()
@@ -276,13 +276,13 @@ def _views(found: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[Re
             yield StatisticsTable(maps)
 
 
-def _write(path: Path, found: "Sequence[Capture]", kind: KindWord | None, look: Look) -> None:
+def _write(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look) -> None:
     """One file, of the type that its suffix names."""
     from attnkit.analysis import map_files
 
     suffix = path.suffix.lower()
     if suffix in NUMBERS:
-        one, *references = _adapted(found, look)
+        one, *references = _adapted(captures, look)
         map_files.save(path, replace(one, reference=references[0]) if references else one)
         console.say(f"wrote {path}")
     elif suffix in PAGES:
@@ -290,7 +290,7 @@ def _write(path: Path, found: "Sequence[Capture]", kind: KindWord | None, look: 
 
         command = console.again(without=("--save", str(path)))
         content = page(
-            found, command=command, kind=kind, scale=look.scale, words=look.words,
+            captures, command=command, kind=kind, scale=look.scale, words=look.words,
             special=look.special, colours=look.colours,
         )  # fmt: skip
         output.save(path, content)
@@ -298,7 +298,7 @@ def _write(path: Path, found: "Sequence[Capture]", kind: KindWord | None, look: 
         from attnkit.show.map_picture import picture
 
         drawn = picture(
-            _adapted(found, look), kind or _first_kind(found), suffix[1:], mean=look.mean,
+            _adapted(captures, look), kind or _first_kind(captures), suffix[1:], mean=look.mean,
             scale=look.scale, palette=look.colours,
         )  # fmt: skip
         for line in drawn.warnings:
