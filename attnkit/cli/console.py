@@ -185,7 +185,8 @@ def _report(error: BaseException) -> int:
 def _usage(error: Any) -> Outcome:
     """An error of the parser in one line, with the command whose help answers it."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
-    text = text.replace(": Value error, ", ": ")  # what pydantic puts before typer's own words
+    for words in ("Value error, ", "Input "):  # pydantic's, before what is to be said
+        text = text.replace(f": {words}", ": ")
     path = error.ctx.command_path if error.ctx else PROGRAM
     see = " See" if text.endswith("?") else "; see"
     return Outcome(2, (f"error: {text[:1].lower()}{text[1:]}{see} `{path} --help`",))

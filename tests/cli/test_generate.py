@@ -215,7 +215,7 @@ REFUSED = {
     ("--beam", "1", "--n-best", "2"): "--n-best 2: the search keeps 1; add --beam 2",
     ("--min-length", "8"): "--min-length 8: must be below --max-length 8",
     ("--json", "--scores"): "leave --scores out",
-    ("--block", "0"): "'--block': ",
+    ("--block", "0"): "'--block': should be greater than or equal to 1",
     ("--errors", "ignore"): "--errors 'ignore': choose from strict, replace",
 }
 
