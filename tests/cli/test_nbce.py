@@ -280,7 +280,7 @@ BAD = [
     ((*ASK, "--baseline", "concat", "--alpha", "1"), 2, "--alpha is for cad: add --baseline cad"),
     ((*ASK, "--baseline", "cad", "--alpha", "-1"), 2, "--alpha -1: must be at least 0"),
     ((*ASK, "--baseline", "best", "--limit", "9"), 2, "--limit is for concat and cad: add"),
-    ((*ASK, "--baseline", "concat", "--limit", "0"), 2, "'--limit': should be greater than or equal"),
+    ((*ASK, "--baseline", "concat", "--limit", "0"), 2, "'--limit': should be greater than"),
     ((*ASK, "--cut", "start"), 2, "--cut is for concat and cad: add --baseline concat"),
     ((*ASK, "--baseline", "cad", "--cut", "middle"), 2, "--cut 'middle': choose from end, start"),
     ((*ASK, "--overlap", "2"), 2, "--overlap 2: add --window N"),
