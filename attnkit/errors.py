@@ -30,7 +30,7 @@ class DataError(AttnkitError):
 
 
 class NotFiniteError(DataError):
-    """A model answers NaN or infinity; while it is trained that means that it diverged."""
+    """A model returns NaN or infinity; during training this means divergence."""
 
 
 class MissingInputError(AttnkitError):
@@ -55,8 +55,8 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether the machine or the device had no memory left; torch reports that in several ways."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    told = ("can't allocate memory", "out of memory", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in told)
+    messages = ("can't allocate memory", "out of memory", "bad_alloc")
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in messages)
 
 
 class OutputPathError(AttnkitError):

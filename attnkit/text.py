@@ -76,7 +76,7 @@ def answer_words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_MARKS)).split()
 
 
-def holds(context: str, references: Sequence[str]) -> bool:
+def contains_answer(context: str, references: Sequence[str]) -> bool:
     """Whether a passage contains one of the answers, word by word, as SQuAD compares them."""
     text = f" {' '.join(answer_words(context))} "
     answers = [" ".join(answer_words(reference)) for reference in references]

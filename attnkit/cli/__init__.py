@@ -13,17 +13,17 @@ from attnkit.cli import console
 from attnkit.cli.help import Command, Group, Rows
 
 COMMANDS = {
-    "train": "Train every variant of a recipe and print the table that compares them.",
+    "train": "Train every variant of a recipe and print a table that compares them.",
     "eval": "Score trained runs, or the output of any system, side by side.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
-    "visualize-attn": "Show what a model attends to, on the terminal, as a picture, as a page.",
-    "probe": "Measure what the parts of a trained model are worth.",
-    "align": "Word alignments of sentence pairs from cross attention.",
-    "nbce": "Answer from more context than a model was trained for, and show the source.",
+    "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
+    "probe": "Measure what parts of a trained model contribute.",
+    "align": "Align the words of sentence pairs by cross attention.",
+    "nbce": "Answer from more context than a model was trained for.",
     "recipe": "List, show, explain and copy recipes.",
-    "check": "Measure whether an attention mechanism keeps what all of them promise.",
+    "check": "Run the contract tests on an attention mechanism.",
     "mechanisms": "List the attention mechanisms, or explain one.",
-    "bench": "Measure time and memory of attention mechanisms over lengths.",
+    "bench": "Benchmark attention mechanisms on this machine.",
 }
 """Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same
 name, or `app`, a typer.Typer with subcommands; "-" in a command is "_" in its module."""
@@ -72,26 +72,26 @@ def root_app() -> typer.Typer:
         cls=Lazy,
         context_settings=HELP,
         rich_markup_mode=None,
-        epilog="Exit codes: 0 done, 1 bug, 2 usage, 3 diverged, 65 bad data, 66 missing input, "
-        "69 unavailable, 71 out of memory, 73 and 74 output, 75 stopped and resumable, "
-        "78 bad recipe, 130 interrupted.",
+        epilog="Exit codes: 0 success, 1 bug, 2 usage error, 3 training diverged, 65 bad data, "
+        "66 missing input, 69 unavailable, 71 out of memory, 73 output cannot be created, 74 write "
+        "error, 75 stopped and resumable, 78 bad recipe, 130 interrupted.",
     )
 
     @app.callback(invoke_without_command=True)
     def attnkit(
         version: Annotated[
-            bool, typer.Option("--version", help="Print the version and stop.")
+            bool, typer.Option("--version", help="Print the version and exit.")
         ] = False,
         no_color: Annotated[
-            bool, typer.Option("--no-color", help="No colour; works after a command as well.")
+            bool, typer.Option("--no-color", help="Disable colour; also accepted after a command.")
         ] = False,
     ) -> None:
-        """Train, score and compare sequence-to-sequence models whose attention mechanism is a part
-        that can be swapped.
+        """Train, score and compare sequence-to-sequence models with interchangeable attention
+        mechanisms.
 
-          attnkit train quickstart                          train and print the table
-          attnkit eval runs/quickstart --format markdown    score what was trained
-          attnkit generate RUN < input.txt > output.txt     use it in a pipe
+          attnkit train quickstart                          train and print a table
+          attnkit eval runs/quickstart --format markdown    score the trained models
+          attnkit generate RUN < input.txt > output.txt     use one in a pipe
         """
         if version:
             console.write(f"attnkit {__version__}\n")

@@ -40,13 +40,13 @@ def keys(incomplete: str) -> list[str]:
     from attnkit.recipe.schema import Recipe
 
     def walk(section: type[BaseModel], prefix: str) -> list[str]:
-        found = []
+        dotted = []
         for name, field in section.model_fields.items():
             kind = field.annotation
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                found += walk(kind, f"{prefix}{name}.")
+                dotted += walk(kind, f"{prefix}{name}.")
             else:
-                found.append(f"{prefix}{name}=")
-        return found
+                dotted.append(f"{prefix}{name}=")
+        return dotted
 
     return [key for key in walk(Recipe, "") if key.startswith(incomplete)]

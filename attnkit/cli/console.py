@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import typer
 
@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 def warn(text: str) -> None:
     """One warning line to standard error."""
-    _complain(f"{PROGRAM}: {_paint('warning:', '33')} {safe_text(text)}")
+    _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
 
 
 def again(*, without: Sequence[str] = ()) -> str:
@@ -177,7 +177,7 @@ def _report(error: BaseException) -> int:
     for line in result.lines:
         text = safe_text(line).replace("\n", "\\n")
         if text.startswith("error: "):
-            text = _paint("error:", "1;31") + text.removeprefix("error:")
+            text = paint("error:", "1;31", sys.stderr) + text.removeprefix("error:")
         _complain(f"{PROGRAM}: {text}")
     return result.code
 
@@ -185,7 +185,8 @@ def _report(error: BaseException) -> int:
 def _usage(error: Any) -> Outcome:
     """An error of the parser in one line, with the command whose help answers it."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
-    text = text.replace(": Value error, ", ": ")  # what pydantic puts before typer's own words
+    for words in ("Value error, ", "Input "):  # pydantic's, before what is to be said
+        text = text.replace(f": {words}", ": ")
     path = error.ctx.command_path if error.ctx else PROGRAM
     see = " See" if text.endswith("?") else "; see"
     return Outcome(2, (f"error: {text[:1].lower()}{text[1:]}{see} `{path} --help`",))
@@ -198,9 +199,9 @@ def _system_exit(error: SystemExit) -> Outcome:
     return Outcome(error.code or 0, ("interrupted",) if error.code == 130 else ())
 
 
-def _paint(text: str, style: str) -> str:
-    """Text in an ANSI style where standard error is coloured."""
-    return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(sys.stderr) else text
+def paint(text: str, style: str, stream: TextIO) -> str:
+    """Text in an ANSI style where the stream shows colours."""
+    return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(stream) else text
 
 
 def _complain(line: str) -> None:

@@ -1,15 +1,18 @@
-"""How `--help` looks: plain columns that fit any width, headings in bold where there is colour."""
+"""How `--help` looks: columns that fit any width, headings in bold where there is colour.
+
+Typer's own pages wrap examples, need 50 columns or more, and with rich take twice the time.
+"""
 
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnkit.cli import console, streams
+from attnkit.cli import console
 
 Rows = list[tuple[str, str]]
 
@@ -74,18 +77,16 @@ def option_row(option: Any) -> tuple[str, str]:
 def draw(parts: Iterable[tuple[str, str | Rows]], width: int | None = None) -> str:
     """A page as text; width is the terminal's unless given."""
     width = min(width or shutil.get_terminal_size().columns, WIDEST)
-    paint = _paint if streams.coloured(sys.stdout) else _plain
     blocks = []
     for heading, body in parts:
         if not body:
             continue
+        title = console.paint(f"{heading}:", "1", sys.stdout)
         if isinstance(body, str):
-            prefix = f"{heading}: " if heading else ""
-            lines = [_paragraphs(prefix + body, width)]
-            lines[0] = lines[0].replace(prefix, paint(prefix, "1"), 1) if prefix else lines[0]
+            text = _paragraphs(f"{heading}: {body}" if heading else body, width)
+            blocks.append(text.replace(f"{heading}:", title, 1) if heading else text)
         else:
-            lines = [paint(f"{heading}:", "1"), *_columns(body, width, paint)]
-        blocks.append("\n".join(lines))
+            blocks.append("\n".join([title, *_columns(body, width)]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -109,12 +110,12 @@ def _example(line: str, width: int) -> str:
     return "  " + _fill(line, width, "      ", cut=True).lstrip()
 
 
-def _columns(rows: Rows, width: int, paint: Callable[[str, str], str]) -> Iterator[str]:
+def _columns(rows: Rows, width: int) -> Iterator[str]:
     """Two columns, or one under the other where there is no room for two."""
     left = max(len(name) for name, _ in rows) + 4
     stacked = width < NARROW or left > width // 2
     for name, text in rows:
-        first = "  " + paint(name, "36")
+        first = "  " + console.paint(name, "36", sys.stdout)
         if stacked:
             yield first
             yield from _fill(text, width, "      ").splitlines()
@@ -134,11 +135,3 @@ def _fill(text: str, width: int, indent: str, *, cut: bool = False) -> str:
         break_long_words=cut,
         break_on_hyphens=False,
     )
-
-
-def _paint(text: str, style: str) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m"
-
-
-def _plain(text: str, style: str) -> str:
-    return text

@@ -1,4 +1,4 @@
-"""What `attnkit nbce` does once all is read: ask, stream, print, save."""
+"""Answers of `attnkit nbce`: asked for, streamed, printed and saved."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnkit.cli import console, streams
+from attnkit.cli import console, output, streams
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from attnkit.nbce.contexts import Context
     from attnkit.nbce.merge import Rule
     from attnkit.nbce.reader import ContextReader
-    from attnkit.nbce.trace import Decode, TextStream, Trace
+    from attnkit.nbce.trace import TextStream, Trace
     from attnkit.recipe.schema import SearchConfig
-    from attnkit.show.answers import MethodAnswer
 
 
 class NbceRequest(NamedTuple):
-    """What is asked, and how answers are to be made."""
+    """What is asked, and how answers are made and printed."""
 
     reader: "ContextReader"
     contexts: "Sequence[Context]"
@@ -29,24 +28,33 @@ class NbceRequest(NamedTuple):
     methods: Sequence[str]
     rule: "Rule"
     spec: "SearchConfig"
-    traced: bool
-    against: Mapping[str, Any]
-    """Of the baselines of one row: alpha, limit, cut."""
-
-
-class Form(NamedTuple):
-    """How answers are printed."""
-
-    as_json: bool
-    table: bool
+    one_row: Mapping[str, Any]
+    """Options of the baselines of one row: alpha, limit, cut."""
     trace: bool
     plain: bool
+    as_json: bool
+    files: Sequence[Path]
+
+    @property
+    def table(self) -> bool:
+        """Whether several methods answer side by side."""
+        return len(self.methods) > 1
+
+    @property
+    def traced(self) -> bool:
+        """Whether the answers or their files name the context of each token."""
+        return self.trace or self.as_json or self.table or bool(self.files)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, without space around it."""
+        return self.reader.decode(ids).strip()
 
 
-class Line(NamedTuple):
+class PromptAnswer(NamedTuple):
     """The answer of one method to one prompt."""
 
     number: int
+    """Of the prompt, from 1."""
     prompt: str
     method: str
     reply: "Reply"
@@ -55,115 +63,120 @@ class Line(NamedTuple):
     """Name of the context that answered, where one did."""
 
 
-def stream(asked: NbceRequest, form: Form) -> "TextStream | None":
-    """Where the one answer is written as it comes: on a terminal."""
+def answer(request: NbceRequest) -> None:
+    """Ask everything, print the answers, write the files and warn about what was cut."""
     from attnkit.nbce.trace import TextStream
 
-    single = len(asked.prompts) == len(asked.methods) == 1 and asked.spec.method != "beam"
-    watched = streams.terminal(sys.stdout) and not form.as_json
-    return TextStream(_decoder(asked.reader)) if single and watched else None
+    single = len(request.prompts) == len(request.methods) == 1 and request.spec.method != "beam"
+    watched = streams.terminal(sys.stdout) and not request.as_json
+    stream = TextStream(request.decode) if single and watched else None
+    groups = _ask(request, stream)
+    for answers in groups:
+        if request.as_json:
+            for one in answers:
+                console.write(json.dumps(_record(one, request), ensure_ascii=False) + "\n")
+        else:
+            _show(answers, request, stream)
+    answers = [one for group in groups for one in group]
+    _save(request.files, [one.trace for one in answers if one.trace is not None])
+    if not (request.table or request.as_json):
+        for one in answers:
+            for note in one.reply.notes:
+                console.warn(note)
+    ends = [one.reply.hypotheses[0].complete for one in answers if one.reply.hypotheses]
+    if cut := ends.count(False):
+        console.warn(f"answers cut at {request.spec.max_length} tokens: {cut:,} (--max-length)")
 
 
-def _decoder(reader: "ContextReader") -> "Decode":
-    """Texts without space around them."""
-    return lambda ids: reader.decode(ids).strip()
-
-
-def answers(asked: NbceRequest, stream: "TextStream | None") -> list[list[Line]]:
-    """Of each prompt the answers of all methods."""
+def _ask(request: NbceRequest, stream: "TextStream | None") -> list[list[PromptAnswer]]:
+    """The answers of all methods to each prompt."""
     from attnkit.nbce.answer import ask
 
     def emit(token: int) -> None:
         if stream is not None:
             console.write(safe_text(stream.add(token)))
 
-    every = [[one.text for one in asked.contexts]] * len(asked.prompts)
-    found = [
-        ask(
-            asked.reader, method, every, asked.prompts, asked.spec, asked.rule,
-            traced=asked.traced and method == asked.rule.pool,
+    contexts = [[one.text for one in request.contexts]] * len(request.prompts)
+    replies = {
+        method: ask(
+            request.reader, method, contexts, request.prompts, request.spec, request.rule,
+            traced=request.traced and method == request.rule.pool,
             emit=None if stream is None else emit,
-            **asked.against,
+            **request.one_row,
         )
-        for method in asked.methods
-    ]  # fmt: skip
+        for method in request.methods
+    }  # fmt: skip
     return [
-        [
-            _line(asked, number, method, replies[number - 1])
-            for method, replies in zip(asked.methods, found, strict=True)
-        ]
-        for number in range(1, len(asked.prompts) + 1)
+        [_answer(request, place, method, some[place]) for method, some in replies.items()]
+        for place in range(len(request.prompts))
     ]
 
 
-def _line(asked: NbceRequest, number: int, method: str, reply: "Reply") -> Line:
-    """An answer, and where its words come from if contexts were merged and that was asked."""
+def _answer(request: NbceRequest, place: int, method: str, reply: "Reply") -> PromptAnswer:
+    """An answer, with the trace of its tokens if contexts were merged and a trace is wanted."""
     from attnkit.nbce.trace import trace
 
-    reader, prompt, told = asked.reader, asked.prompts[number - 1], None
-    if asked.traced and method == asked.rule.pool:
+    prompt, traced = request.prompts[place], None
+    if request.traced and method == request.rule.pool:
         ids = reply.hypotheses[0].ids if reply.hypotheses else []
-        told = trace(
-            reader.name, prompt, asked.contexts, asked.rule, ids, reply.steps, _decoder(reader)
-        )
-    source = None if reply.context is None else asked.contexts[reply.context].name
-    return Line(number, prompt, method, reply, told, source)
+        traced = trace(
+            request.reader.name, prompt, request.contexts, request.rule, ids, reply.steps,
+            request.decode,
+        )  # fmt: skip
+    source = None if reply.context is None else request.contexts[reply.context].name
+    return PromptAnswer(place + 1, prompt, method, reply, traced, source)
 
 
-def show(groups: Sequence[Sequence[Line]], form: Form, stream: "TextStream | None") -> None:
-    """The answers; of several prompts an answer a line."""
-    from attnkit.show.answers import AnswerList
+def _show(
+    answers: Sequence[PromptAnswer], request: NbceRequest, stream: "TextStream | None"
+) -> None:
+    """The answers to one prompt; of several prompts each answer is a line."""
+    from attnkit.show.answers import AnswerList, MethodAnswer
     from attnkit.show.trace_screen import TraceScreen
 
-    many, watched = len(groups) > 1, sys.stdout.isatty()
-    for lines in groups:
-        if form.as_json:
-            for line in lines:
-                console.write(json.dumps(_record(line, form), ensure_ascii=False) + "\n")
-            continue
-        text = lines[0].reply.text.strip()
-        if form.table:
-            if many:
-                console.stdout().print(f"{lines[0].number}: {safe_text(lines[0].prompt)}")
-            console.stdout().print(AnswerList([_said(line) for line in lines]))
-        elif stream is not None:
-            console.write(safe_text(stream.close(text)) + "\n")
-        else:
-            text = " ".join(text.split()) if many else text
-            console.write((safe_text(text) if watched else text) + "\n")
-        for line in lines:
-            if form.trace and line.trace is not None:
-                console.stdout().print()
-                console.stdout().print(TraceScreen(line.trace, form.plain))
+    first, many, screen = answers[0], len(request.prompts) > 1, console.stdout()
+    text = first.reply.text.strip()
+    if request.table:
+        if many:
+            screen.print(f"{first.number}: {safe_text(first.prompt)}")
+        rows = []
+        for one in answers:
+            chosen = (
+                () if one.source is None else (f"from context {one.reply.context}: {one.source}",)
+            )
+            rows.append(
+                MethodAnswer(one.method, one.reply.text.strip(), (*chosen, *one.reply.notes))
+            )
+        screen.print(AnswerList(rows))
+    elif stream is not None:
+        console.write(safe_text(stream.close(text)) + "\n")
+    else:
+        text = " ".join(text.split()) if many else text
+        console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
+    for one in answers:
+        if request.trace and one.trace is not None:
+            screen.print()
+            screen.print(TraceScreen(one.trace, request.plain))
 
 
-def _said(line: Line) -> "MethodAnswer":
-    """A method's answer as a row of the table."""
-    from attnkit.show.answers import MethodAnswer
-
-    reply = line.reply
-    chosen = () if line.source is None else (f"from context {reply.context}: {line.source}",)
-    return MethodAnswer(line.method, reply.text.strip(), (*chosen, *reply.notes))
-
-
-def _record(line: Line, form: Form) -> dict[str, Any]:
+def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
     """One answer as JSON; prompts are counted from 1, contexts from 0."""
-    reply = line.reply
+    reply = answer.reply
     best = reply.hypotheses[0] if reply.hypotheses else None
     fields: dict[str, Any] = {
-        "prompt": line.number,
-        "method": line.method,
+        "prompt": answer.number,
+        "method": answer.method,
         "text": reply.text.strip(),
         "score": None if best is None else _finite(best.score),
         "tokens": 0 if best is None else len(best.ids),
         "complete": best is not None and best.complete,
         "context": reply.context,
-        "source": line.source,
+        "source": answer.source,
         "scores": [_finite(score) for score in reply.scores],
         "notes": list(reply.notes),
     }
-    if form.trace and line.trace is not None:
-        fields["trace"] = line.trace.json()
+    if request.trace and answer.trace is not None:
+        fields["trace"] = answer.trace.json()
     return fields
 
 
@@ -172,26 +185,12 @@ def _finite(score: float) -> float | None:
     return round(score, 6) if math.isfinite(score) else None
 
 
-def save(files: Sequence[Path], traces: "Sequence[Trace]") -> None:
+def _save(files: Sequence[Path], traces: "Sequence[Trace]") -> None:
     """Write all traces to each file."""
     from attnkit.show.trace_page import page
-    from attnkit.storage.files import atomic_write
 
     for path in files:
         if path.suffix.lower() == ".json":
-            content: str | bytes = json.dumps({"traces": [one.json() for one in traces]}) + "\n"
+            output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
         else:
-            content = page(traces)
-        atomic_write(path, content)
-        console.say(f"wrote {path}")
-
-
-def warn(lines: Sequence[Line], form: Form, spec: "SearchConfig") -> None:
-    """What was cut."""
-    if not (form.table or form.as_json):
-        for line in lines:
-            for note in line.reply.notes:
-                console.warn(note)
-    ends = [line.reply.hypotheses[0].complete for line in lines if line.reply.hypotheses]
-    if cut := ends.count(False):
-        console.warn(f"answers cut at {spec.max_length} tokens: {cut:,} (--max-length)")
+            output.save(path, page(traces))

@@ -1,55 +1,149 @@
-"""Arguments and options that several commands have, with one wording each."""
+"""Arguments and options that several commands share, with one wording and one check each."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
-from attnkit.cli import completion
+from attnkit.errors import UsageError
+from attnkit.text import nearest, quoted
 
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Folder of a finished run (its seed-N folder).")
+if TYPE_CHECKING:
+    from attnkit.recipe.schema import SearchConfig
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """What to type instead of an unknown word: the nearest known one, then all of them."""
+    near = nearest(word, known)
+    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
+
+
+def value(metavar: str, help: str, *names: str, **more: Any) -> Any:
+    """An option with a value, for `Annotated`; named as its parameter unless `names` say else."""
+    return Option(*names, metavar=metavar, help=help, **more)
+
+
+def flag(name: str, help: str, *short: str) -> Any:
+    """An option without a value, and without a --no- form."""
+    return Option(name, *short, help=help)
+
+
+def choice(name: str, metavar: str, words: Sequence[str], help: str) -> Any:
+    """An option that takes one of some words; TAB completes them.
+
+    Its parameter is annotated with `str` or a `Literal`.  Any other word is a UsageError that
+    names the nearest one.
+    """
+
+    def parse(word: str) -> str:
+        if word not in words:
+            raise UsageError(f"{name} {quoted(word)}: {suggestion(word, words)}")
+        return word
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return Option(name, parser=parse, autocompletion=complete, help=help, metavar=metavar)
+
+
+FORMATS = ("table", "markdown", "latex", "csv", "json")
+FormatWord = Literal["table", "markdown", "latex", "csv", "json"]
+
+
+def _load_plugins(context: typer.Context, files: list[Path] | None) -> list[Path] | None:
+    """Register the mechanisms before any other option or argument is processed."""
+    from attnkit import mechanisms
+
+    if not context.resilient_parsing:
+        for file in files or ():
+            mechanisms.plug_in(file)
+    return files
+
+
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run (seed-N).")]
+ModelName = Annotated[
+    str, Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder).")
 ]
-Variants = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Only this variant; may be repeated.",
-        autocompletion=completion.variants,
+Plugins = Annotated[
+    list[Path] | None,
+    Option(
+        "--plugin",
+        metavar="FILE",
+        help="Python file that defines an attention mechanism. Repeatable.",
+        callback=_load_plugins,
+        is_eager=True,
     ),
 ]
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Root of the run folders.")]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, mps.")]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]"),
-]
-Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
-OfflineModel = Annotated[
-    bool, typer.Option("--offline", help="Never download a Hugging Face model.")
-]
-Chat = Annotated[
-    bool, typer.Option("--chat", help="Use the chat template of a Hugging Face model.")
-]
+Out = Annotated[Path, value("DIR", "Root folder of runs.")]
+Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
+DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
+Offline = Annotated[bool, flag("--offline", "Never download.")]
+Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]
 Template = Annotated[
     str,
-    typer.Option(
-        metavar="TEXT",
-        help="How a Hugging Face model reads them. [default: {context}\\n\\n{prompt}]",
-    ),
+    value("TEXT", "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}]"),
 ]
 ModelType = Annotated[
-    str, typer.Option(metavar="TYPE", help="float32, bfloat16, float16 or auto (Hugging Face).")
+    str,
+    value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
 ]
-Format = Annotated[str, typer.Option(metavar="FORMAT", help="table, markdown, latex, csv or json.")]
-
-Beam = Annotated[
-    int | None, typer.Option(metavar="K", help="Beam search with K hypotheses; 1 is greedy.")
+Format = Annotated[
+    FormatWord, choice("--format", "FORMAT", FORMATS, "table, markdown, latex, csv or json.")
 ]
+Beam = Annotated[int | None, value("K", "Beam search with K beams; 1 is greedy.")]
+Sample = Annotated[bool, flag("--sample", "Sample instead of searching.")]
 TopP = Annotated[
-    float | None, typer.Option(metavar="P", help="Sample from the likeliest tokens of mass P.")
+    float | None, value("P", "Sample from the smallest set of tokens with total probability P.")
 ]
 Temperature = Annotated[
-    float | None, typer.Option(metavar="T", help="Sample bolder above 1, safer below.")
+    float | None, value("T", "Sampling temperature: below 1 sharpens, above 1 flattens.")
 ]
-MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Longest output in tokens.")]
+Seed = Annotated[int | None, value("N", "Seed for sampling.")]
+MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
+SAMPLING = ("top_p", "top_k", "temperature", "seed")
+"""Options that need --sample."""
+
+
+def search_settings(
+    recipe: "SearchConfig", options: Mapping[str, Any], sample: bool
+) -> "SearchConfig":
+    """The search section of a recipe, overridden by options of the command line (None: not given).
+
+    Raises:
+        UsageError: options exclude each other, do nothing together, or are out of range.
+    """
+    from pydantic import ValidationError
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if sample and "beam" in given:
+        raise UsageError("--beam and --sample exclude each other: use one of them")
+    method = "sample" if sample else "beam" if "beam" in given else recipe.method
+    for name in SAMPLING:
+        if name in given and method != "sample":
+            raise UsageError(f"{_flag(name)} is for sampling: add --sample")
+    try:
+        spec = type(recipe)(**recipe.model_dump() | given | {"method": method})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name = str(fault["loc"][0])
+        reason = fault["msg"].removeprefix("Input ")
+        raise UsageError(f"{_flag(name)} {given.get(name)}: {reason}") from error
+    if spec.min_length >= spec.max_length:
+        raise UsageError(
+            f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"
+        )
+    most = {"sample": spec.n_best, "beam": spec.beam, "greedy": 1}[method]
+    if spec.n_best > most:
+        raise UsageError(
+            f"--n-best {spec.n_best}: the search keeps {most}; add --beam {spec.n_best} or --sample"
+        )
+    # a beam of one is greedy search, which needs no reordering
+    single = method == "beam" and spec.beam == 1
+    return spec.model_copy(update={"method": "greedy"}) if single else spec
+
+
+def _flag(name: str) -> str:
+    """How a setting is spelled on the command line."""
+    return "--" + name.replace("_", "-")

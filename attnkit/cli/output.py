@@ -1,67 +1,58 @@
-"""Forms of a result: the words of --format, tables as text for other programs, files to save."""
+"""Results on standard output in any of the forms of --format, and files to save."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import console
 from attnkit.errors import OutputPathError, UsageError
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.show.table import Table
 
-FORMATS = ("table", "markdown", "latex", "csv", "json")
+PICTURES = (".png", ".svg", ".pdf")
+"""Suffixes of files that matplotlib draws."""
 
 
-def check(format: str) -> None:
-    """Refuse a form that is not known.
-
-    Raises:
-        UsageError: it is none of FORMATS.
-    """
-    if format not in FORMATS:
-        raise UsageError(f"--format {quoted(format)}: {choices(format, FORMATS)}")
-
-
-def choices(word: str, known: Sequence[str]) -> str:
-    """How to go on after an unknown word."""
-    near = nearest(word, known)
-    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
-
-
-def check_saves(path: Path, suffixes: Sequence[str]) -> None:
+def check_save(path: Path, suffixes: Sequence[str]) -> None:
     """Refuse a file that --save could not write, before any work is done.
 
     Raises:
         UsageError: its suffix is none of these.
-        OutputPathError: it is a folder, or in none.
+        OutputPathError: it is a folder, or its folder does not exist.
+        UnavailableError: it is a picture, and matplotlib is not installed.
     """
-    if path.suffix.lower() not in suffixes:
+    suffix = path.suffix.lower()
+    if suffix not in suffixes:
         raise UsageError(
-            f"--save {path}: suffix {quoted(path.suffix)} is not known; choose from "
-            + " ".join(suffixes)
+            f"--save {path}: unknown suffix {quoted(path.suffix)}; choose from {' '.join(suffixes)}"
         )
-    check_place(path)
-
-
-def check_place(path: Path) -> None:
-    """The second half of `check_saves`, for a command with a rule of its own for the suffix."""
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise OutputPathError(f"--save {path}: cannot be created: {why}")
+    if suffix in PICTURES:
+        from attnkit.show.figure import require
+
+        require(suffix[1:])
 
 
-def show(tables: Sequence["Table"]) -> None:
-    """Tables to standard output as fits the screen, a blank line between two."""
-    for place, table in enumerate(tables):
-        if place:
-            console.stdout().print()
-        console.stdout().print(table)
+def save(path: Path, content: str | bytes, what: str = "") -> None:
+    """Write a file, whole or not at all, and report it."""
+    from attnkit.storage.files import atomic_write
+
+    atomic_write(path, content)
+    console.say(f"wrote {path}{what}")
 
 
-def write(table: "Table", format: str) -> None:
-    """A table to standard output in any form but `table`, which each command draws itself."""
+def write_json(value: Any, indent: int | None = 2) -> None:
+    """A JSON document, or without indent an object on a line, to standard output."""
+    console.write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def write_tables(tables: Sequence["Table"], format: str) -> None:
+    """Tables to standard output, an empty line between two of them."""
     from attnkit.show import table_formats
 
     render = {
@@ -70,4 +61,10 @@ def write(table: "Table", format: str) -> None:
         "csv": table_formats.csv_text,
         "json": table_formats.json_text,
     }
-    console.write(render[format](table))
+    for place, table in enumerate(tables):
+        if place and format != "csv":
+            console.write("\n")
+        if format != "table":
+            console.write(render[format](table))
+        else:
+            console.stdout().print(table)

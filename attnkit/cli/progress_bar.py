@@ -2,48 +2,46 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from attnkit.cli import console, streams
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import TaskID
+
+Progress = Callable[[str, int, int], None]
+"""Called with a task (may be empty), the units done of it, and their total."""
+SECONDS = 30
+"""Between two lines."""
 
 
-class ProgressBar:
-    """A context that is called with what is being done, how much of it, and of how much."""
+@contextmanager
+def progress_bar(unit: str) -> Iterator[Progress]:
+    """A function to call as the work goes on, in units such as "heads"."""
+    if not streams.terminal(sys.stderr):
+        last = time.monotonic()
 
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._bar: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-        self._last = time.monotonic()
+        def print_line(task: str, done: int, total: int) -> None:
+            nonlocal last
+            if done == total or time.monotonic() - last > SECONDS:
+                last = time.monotonic()
+                console.say(f"{task}: {done:,} of {total:,} {unit}".removeprefix(": "))
 
-    def __enter__(self) -> Self:
-        if streams.terminal(sys.stderr):
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        yield print_line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
 
-            name = TextColumn("{task.description}", markup=False)
-            columns = (name, BarColumn(), MofNCompleteColumn(), TextColumn(self._unit))
-            self._bar = Progress(*columns, console=console.stderr(), transient=True)
-            self._bar.start()
-        return self
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
+    with Bar(*columns, TextColumn(unit), console=console.stderr(), transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        if self._bar is not None:
-            self._bar.stop()
+        def draw(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = bar.add_task(safe_text(task), total=total)
+            bar.update(tasks[task], completed=done)
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """`done` of `total` units of `what` (may be empty); from the work itself, as it goes."""
-        if self._bar is not None:
-            if what not in self._tasks:
-                self._tasks = {what: self._bar.add_task(safe_text(what), total=total)}
-            self._bar.update(self._tasks[what], completed=done)
-        elif done == total or time.monotonic() - self._last > 30:
-            self._last = time.monotonic()
-            console.say(f"{what}: {done:,} of {total:,} {self._unit}".removeprefix(": "))
+        yield draw

@@ -6,7 +6,7 @@ from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
 from attnkit.errors import DataError
 from attnkit.recipe.schema import DataConfig
-from attnkit.text import holds
+from attnkit.text import contains_answer
 
 Passages = tuple[str, ...]
 
@@ -42,7 +42,9 @@ def distractors(row: Row) -> list[str]:
     if row.gold is None:
         return []
     gold = row.contexts[row.gold]
-    return [text for text in row.contexts if text != gold and not holds(text, accepted(row))]
+    return [
+        text for text in row.contexts if text != gold and not contains_answer(text, accepted(row))
+    ]
 
 
 class QuestionSet:
@@ -90,7 +92,7 @@ class QuestionSet:
             taken = {*known, *row.contexts}
             draw = Draw(f"others/{self._seed}/{number}")
             for text in draw.several(self._pool):
-                if text not in taken and not holds(text, accepted(row)):
+                if text not in taken and not contains_answer(text, accepted(row)):
                     known.append(text)
         if len(known) < count:
             raise DataError(

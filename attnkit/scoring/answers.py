@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from attnkit import __version__
-from attnkit.text import answer_words, holds
+from attnkit.text import answer_words, contains_answer
 
 Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -45,4 +45,4 @@ def best_of(name: str, answers: Sequence[str], references: Sequence[Sequence[str
 def found(contexts: Sequence[str], references: Sequence[Sequence[str]]) -> Statistics:
     """[lines, 2]: whether the chosen context contains an answer, word by word, and 1."""
     pairs = zip(contexts, references, strict=True)
-    return np.array([[float(holds(text, line)), 1.0] for text, line in pairs])
+    return np.array([[float(contains_answer(text, line)), 1.0] for text, line in pairs])

@@ -56,7 +56,7 @@ def test_a_picture_is_drawn_where_matplotlib_is(
     path = tmp_path / f"speed.{suffix}"
     code, _, err = run(capsys, "linear", *QUICK, "--plot", str(path))
     assert code == 0
-    assert f"drawn: {path}" in err
+    assert f"wrote {path}" in err
     assert path.stat().st_size > 4000
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 

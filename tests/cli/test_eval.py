@@ -125,7 +125,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("", 2, "name a recipe, a run, or files by --hyp and --ref"),
+        ("", 2, "name a recipe, a run, or files with --hyp and --ref"),
         ("--hyp hyp.txt", 2, "--hyp needs --ref FILE as well"),
         ("--ref ref.txt", 2, "--ref needs --hyp FILE as well"),
         ("--hyp hyp.txt --ref ref.txt other.txt", 2, "put --hyp or --ref before each of them"),
@@ -204,7 +204,7 @@ def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
     write_recipe(tmp_path)
     done = attnkit("toy.yaml", "--device", "cpu", "--format", "csv")
     assert done.code == 0
-    assert "runs/toy/vanilla: no finished run of variant vanilla; left out" in done.err
+    assert "runs/toy/vanilla: variant vanilla skipped" in done.err
 
 
 def test_a_recipe_without_runs_names_the_command_that_makes_them(
@@ -214,7 +214,7 @@ def test_a_recipe_without_runs_names_the_command_that_makes_them(
     write_recipe(tmp_path)
     done = attnkit("toy.yaml")
     assert done.code == 66
-    assert "no finished run in runs/toy; `attnkit train toy.yaml` makes one" in done.err
+    assert "no finished run in runs/toy; train one: attnkit train toy.yaml" in done.err
 
 
 def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_path: Path) -> None:

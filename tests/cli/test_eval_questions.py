@@ -216,10 +216,14 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("--model x", 2, "--model is asked the questions of one recipe: name it"),
-        ("toy.yaml toy.yaml --model x", 2, "--model is asked the questions of one recipe"),
-        ("runs/toy --model x", 2, "'runs/toy' is a folder of runs, which answer themselves"),
-        ("quickstart --model x", 2, "quickstart: --model is asked questions, and this recipe is"),
+        ("--model x", 2, "--model needs exactly one recipe"),
+        ("toy.yaml toy.yaml --model x", 2, "--model needs exactly one recipe"),
+        ("runs/toy --model x", 2, "'runs/toy' is a folder of runs: name the recipe"),
+        (
+            "quickstart --model x",
+            2,
+            "quickstart: --model needs a recipe of task question-answering",
+        ),
         ("toy.yaml --model x --model x", 2, "--model 'x' is given twice"),
         ("toy.yaml --model ./gone", 66, "'./gone': no such directory"),
         ("toy.yaml --model runs/toy/gone", 66, "runs/toy/gone: no such folder"),
@@ -228,9 +232,9 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
         ("toy.yaml --model runs/toy/base/seed-1 --metrics perplexity", 2, "perplexity is not"),
         ("toy.yaml --model x --baseline concta", 2, "--baseline 'concta': did you mean concat?"),
         ("toy.yaml --baseline concta", 2, "--baseline 'concta': did you mean concat?"),
-        ("toy.yaml --chat", 2, "--chat is of a --model: name one"),
-        ("toy.yaml --dtype float16", 2, "--dtype is of a --model: name one"),
-        ("toy.yaml --template {context}{prompt}", 2, "--template is of a --model: name one"),
+        ("toy.yaml --chat", 2, "--chat needs --model NAME"),
+        ("toy.yaml --dtype float16", 2, "--dtype needs --model NAME"),
+        ("toy.yaml --template {context}{prompt}", 2, "--template needs --model NAME"),
         ("--hyp a --ref b --model x", 2, "--model is for trained runs; it does nothing with --hyp"),
     ],
 )

@@ -156,7 +156,7 @@ def test_malformed_utf_8_stops_with_its_place_or_is_replaced(generate: Any, tmp_
     done = generate("--errors", "replace", stdin=bad)
     assert done.code == 0
     assert done.out.count("\n") == 3
-    assert "warning: malformed UTF-8 sequences of the input turned into U+FFFD: 2\n" in done.err
+    assert "warning: malformed UTF-8 sequences of the input replaced by U+FFFD: 2\n" in done.err
 
 
 def test_blocks_before_a_malformed_line_are_answered(generate: Any) -> None:
@@ -177,7 +177,7 @@ def test_damaged_gzip_and_endless_lines_are_refused(generate: Any) -> None:
 def test_what_is_cut_is_counted(generate: Any) -> None:
     done = generate("--max-length", "2", "--min-length", "1", stdin="cats " * 99 + "\ncats\n")
     assert "warning: input lines cut to 23 tokens: 1\n" in done.err
-    assert "outputs cut at the longest length: 2\n" in done.err
+    assert "outputs cut at the maximum length: 2\n" in done.err
 
 
 def test_output_goes_to_a_file_whole_or_not_at_all(generate: Any, tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ REFUSED = {
     ("--n-best", "3"): "--n-best 3: the search keeps 2; add --beam 3 or --sample",
     ("--beam", "1", "--n-best", "2"): "--n-best 2: the search keeps 1; add --beam 2",
     ("--min-length", "8"): "--min-length 8: must be below --max-length 8",
-    ("--json", "--scores"): "--json has the scores already",
-    ("--block", "0"): "--block 0: should be greater than or equal to 1",
+    ("--json", "--scores"): "leave --scores out",
+    ("--block", "0"): "'--block': should be greater than or equal to 1",
     ("--errors", "ignore"): "--errors 'ignore': choose from strict, replace",
 }
 

@@ -1,5 +1,6 @@
 """`--help`, `--version`, usage errors and completion: at once, at any width, without torch."""
 
+import os
 import re
 import resource
 import statistics
@@ -11,7 +12,14 @@ import pytest
 from helpers.shell import Command, environment
 
 import attnkit
-from attnkit.cli import COMMANDS, help, main
+from attnkit.cli import COMMANDS, help, load, main
+
+GOLDEN = Path(__file__).parent / "golden"
+PAGES = [
+    (),
+    *((name, *sub) for name in COMMANDS for sub in [(), *zip(getattr(load(name), "commands", ()))]),
+]
+"""Words of every page of help: the root, the commands, their subcommands."""
 
 
 def loaded_after(*words: str) -> set[str]:
@@ -51,6 +59,28 @@ def test_help_answers_in_0_3_seconds(command: Command) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
     assert statistics.median(times) < 0.3
+
+
+@pytest.mark.parametrize("words", PAGES, ids=lambda words: "-".join(words) or "attnkit")
+def test_help_is_worded_as_recorded(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exact wording at 80 columns, in tests/cli/golden/; the only test that pins it.
+
+    To record it again, and read the difference: ATTNKIT_UPDATE_GOLDEN=1 pytest
+    tests/cli/test_help.py -k worded; git diff tests/cli/golden
+    """
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    path = GOLDEN / f"{'-'.join(words) or 'attnkit'}.txt"
+    if os.environ.get("ATTNKIT_UPDATE_GOLDEN"):
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+
+
+def test_no_golden_help_is_left_over() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == {"-".join(w) or "attnkit" for w in PAGES}
 
 
 def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_it_comes_in_every_format(probe: Any, format: str) -> None:
 def test_the_losses_are_drawn(probe: Any, name: str) -> None:
     pytest.importorskip("matplotlib")
     done = probe("--kind", "cross", "--save", name)
-    assert (done.code, done.err) == (0, f"2 of 2 heads\ndrawn: {name} (loss of perplexity)\n")
+    assert (done.code, done.err) == (0, f"2 of 2 heads\nwrote {name} (loss of perplexity)\n")
     assert Path(name).read_bytes()[:4] in (b"\x89PNG", b"<?xm", b"%PDF")
 
 
@@ -98,11 +98,15 @@ def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
     ("words", "code", "message"),
     [
         (("--kind", "croos"), 2, "--kind 'croos': did you mean cross? choose from encoder"),
-        (("--rows", "0"), 2, "--rows 0: should be greater than or equal to 1"),
+        (("--rows", "0"), 2, "'--rows': should be greater than or equal to 1"),
         (("--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
         (("--metrics", "blue"), 2, "unknown metric 'blue': did you mean bleu?"),
         (("--layer", "7"), 2, "--layer 7: encoder attention has layers 0"),
-        (("--save", "heads.jpg"), 2, "--save heads.jpg: the name must end in .png, .svg or .pdf"),
+        (
+            ("--save", "heads.jpg"),
+            2,
+            "--save heads.jpg: unknown suffix '.jpg'; choose from .png .svg .pdf",
+        ),
         (("--save", "no/such/heads.svg"), 73, "no/such"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import passages
 from attnkit.data.synthetic.passages import ORDER, people
-from attnkit.text import holds
+from attnkit.text import contains_answer
 
 
 def rows(split: str, count: int = 60, contexts: int = 6) -> list[Row]:
@@ -17,7 +17,7 @@ def test_one_context_of_a_question_has_its_answer(split: str) -> None:
     for row in rows(split):
         assert row.gold is not None
         assert len(row.contexts) == 6
-        there = [holds(text, (row.target,)) for text in row.contexts]
+        there = [contains_answer(text, (row.target,)) for text in row.contexts]
         assert there == [place == row.gold for place in range(6)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import context_found, score
 from attnkit.scoring.answers import f1, match
-from attnkit.text import answer_words, holds
+from attnkit.text import answer_words, contains_answer
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_best_reference_of_a_line_counts() -> None:
 def test_a_context_holds_an_answer_word_by_word(
     context: str, answers: list[str], there: bool
 ) -> None:
-    assert holds(context, answers) == there
+    assert contains_answer(context, answers) == there
 
 
 def test_context_found_is_the_share_of_chosen_contexts_with_an_answer() -> None:

@@ -1,18 +1,18 @@
 """`attnkit align`: word alignments from the cross attention of a trained run."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument
 
-from attnkit.cli import console, plugin
-from attnkit.cli import output as forms
+from attnkit.cli import console, options
+from attnkit.cli import output as results
 from attnkit.cli.input import destination, open_lines
-from attnkit.cli.options import Device, RunFolder
+from attnkit.cli.options import choice, value
 from attnkit.errors import DataError, UsageError
-from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.analysis.sentence_alignment import Head, LinkRule
@@ -20,145 +20,120 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
-METHODS = ("argmax", "mutual", "threshold")
-STEPS = ("writing", "reading")
-LEAST = 0.2
-"""Least weight of a link by --method threshold."""
-BETWEEN = "|||"
-"""Stands between source and target on standard input."""
+THRESHOLD = 0.2
+"""Minimum weight of a link with --method threshold."""
+SEPARATOR = "|||"
+"""Between source and target on standard input."""
 
 Pair = tuple[str, str]
 
 
 def align(
-    run: RunFolder,
+    run: options.RunFolder,
     source: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="SOURCE",
-            help="Source text, a sentence a line. [default: SOURCE ||| TARGET on standard input]",
+            help="Source text, one sentence per line. [default: SOURCE ||| TARGET lines on "
+            "standard input]",
         ),
     ] = None,
     target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="Its translation, line by line.")
+        str | None, Argument(metavar="TARGET", help="Its translation, line by line.")
     ] = None,
     *,
     layer: Annotated[
         int | None,
-        typer.Option(
-            metavar="L",
-            help="Layer of the decoder, from 0. [default: the last but one, mean of its heads]",
-        ),
+        value("L", "Decoder layer, from 0. [default: the last but one, averaged over heads]"),
     ] = None,
     head: Annotated[
-        int | None, typer.Option(metavar="H", help="Head, from 0. [default: the mean of all]")
+        int | None, value("H", "Head, from 0. [default: average over all heads]")
     ] = None,
     step: Annotated[
-        str | None,
-        typer.Option(
-            metavar="STEP",
-            help="Weights of the step writing a target word, or of that reading it afterwards. "
-            "[default: writing; --gold and --dev try both]",
+        Literal["writing", "reading"] | None,
+        choice(
+            "--step",
+            "STEP",
+            ("writing", "reading"),
+            "Use the weights of the step that predicts a target word (writing) or of the next "
+            "step, which reads it (reading). [default: writing; --gold and --dev try both]",
         ),
     ] = None,
     dev: Annotated[
         tuple[str, str, str] | None,
-        typer.Option(
-            metavar="SOURCE TARGET GOLD", help="Take the layer and head that align these best."
-        ),
+        value("SOURCE TARGET GOLD", "Use the layer and head that align these sentences best."),
     ] = None,
     gold: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Score: right alignments, as 0-0 1-2 2?1 (? possible)."),
+        value(
+            "FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."
+        ),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="METHOD", help="argmax, mutual or threshold.")
+        Literal["argmax", "mutual", "threshold"],
+        choice(
+            "--method", "METHOD", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."
+        ),
     ] = "argmax",
     threshold: Annotated[
         float | None,
-        typer.Option(
-            metavar="P",
-            help=f"Least weight of a link. [default: 0; of the method so named {LEAST}]",
-        ),
+        value("P", f"Minimum weight of a link. [default: 0; {THRESHOLD} with --method threshold]"),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the alignments there.")
-    ] = None,
-    format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="Of scores: table, markdown, latex, csv or json.")
-    ] = "table",
-    device: Device = "auto",
-    plugins: plugin.Plugins = None,
+    output: Annotated[Path | None, value("FILE", "Write the alignments to this file.")] = None,
+    format: options.Format = "table",
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
-    """Word alignments of sentence pairs from cross attention, in Pharaoh format.
+    """Align the words of sentence pairs by cross attention, in Pharaoh format.
 
-    N pairs in give N lines out such as 0-0 1-2 2-1: source word - target word, counted from 0,
-    words being what stands between spaces. With --gold the alignment error rate is printed
-    instead, of all layers and heads unless one is chosen.
+    N pairs in give N lines out, such as 0-0 1-2 2-1: source word - target word, counted from 0 and
+    separated by spaces in the text. With --gold, print the alignment error rate instead: of every
+    layer and head, unless one is chosen.
 
       attnkit align RUN text.en text.de > links.txt
       attnkit align RUN valid.en valid.de --gold valid.links
       attnkit align RUN test.en test.de --dev valid.en valid.de valid.links --gold test.links
     """
-    rule = _rule(method, threshold)
-    _check(layer, head, step, dev, format)
-    from attnkit.analysis import sentence_alignment
+    if head is not None and layer is None:
+        raise UsageError(f"--head {head} needs --layer L as well")
+    if layer is not None and dev is not None:
+        raise UsageError("--dev chooses the layer and head: use either --dev or --layer")
+    if threshold is not None and not 0 <= threshold < math.inf:
+        raise UsageError(f"--threshold {threshold}: must be at least 0")
+    from attnkit.analysis import sentence_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.runs import Run
 
+    default = THRESHOLD if method == "threshold" else 0.0
+    rule = alignment.LinkRule(method, default if threshold is None else threshold)
     trained = Run.open(run)
-    wanted = [one for one in sentence_alignment.heads(trained) if step in (None, one.step)]
+    heads = [one for one in alignment.heads(trained) if step in (None, one.step)]
     if layer is not None:
-        wanted = [
-            sentence_alignment.Head(layer, head, "reading" if step == "reading" else "writing")
-        ]
+        heads = [alignment.Head(layer, head, step or "writing")]
     elif dev is not None:
-        wanted = [_best(trained, dev, wanted, rule, device)]
+        heads = [_best(trained, dev, heads, rule, device)]
     elif gold is None:
-        usual = sentence_alignment.usual(trained)
-        wanted = [usual if step is None else usual._replace(step=wanted[0].step)]
-        console.say(f"{wanted[0]}; --dev SOURCE TARGET GOLD finds the best")
+        usual = alignment.usual(trained)
+        heads = [usual._replace(step=step or usual.step)]
+        console.say(f"{heads[0]}; --dev SOURCE TARGET GOLD finds the best")
     if gold is None:
         with destination(output) as write:
-            for found in sentence_alignment.align(
-                trained, _pairs(source, target), wanted, rule, device=device
+            for links in alignment.align(
+                trained, _pairs(source, target), heads, rule, device=device
             ):
-                write(pharaoh(found[wanted[0]]) + "\n")
+                write(pharaoh(links[heads[0]]) + "\n")
         return
-    if output is not None and len(wanted) > 1:
-        raise UsageError("--output: say which head, by --layer and --head or by --dev")
+    if output is not None and len(heads) > 1:
+        raise UsageError("--output takes one head: add --layer and --head, or --dev")
     pairs = list(_pairs(source, target))
     golds = _golds(gold, pairs)
-    made = list(sentence_alignment.align(trained, pairs, wanted, rule, device=device))
+    aligned = list(alignment.align(trained, pairs, heads, rule, device=device))
     if output is not None:
         with destination(output) as write:
-            for found in made:
-                write(pharaoh(found[wanted[0]]) + "\n")
-    _print(table(str(run), sentence_alignment.quality(made, golds), golds, rule), format)
-
-
-def _check(layer: int | None, head: int | None, step: str | None, dev: object, format: str) -> None:
-    """Refuse words that are unknown and options that exclude each other."""
-    forms.check(format)
-    if step is not None and step not in STEPS:
-        raise UsageError(f"--step {quoted(step)}: {forms.choices(step, STEPS)}")
-    if head is not None and layer is None:
-        raise UsageError(f"--head {head}: say of which layer, by --layer L")
-    if layer is not None and dev is not None:
-        raise UsageError("--dev chooses the layer and head: leave it out, or --layer and --head")
-
-
-def _rule(method: str, threshold: float | None) -> "LinkRule":
-    """How weights become links."""
-    if method not in METHODS:
-        raise UsageError(f"--method {quoted(method)}: {forms.choices(method, METHODS)}")
-    if threshold is not None and not 0 <= threshold < float("inf"):
-        raise UsageError(f"--threshold {threshold}: should be 0 or above")
-    from attnkit.analysis.sentence_alignment import LinkRule
-    from attnkit.analysis.word_alignment import METHODS as KNOWN
-
-    least = threshold if threshold is not None else LEAST if method == "threshold" else 0.0
-    return LinkRule(next(word for word in KNOWN if word == method), least)
+            for links in aligned:
+                write(pharaoh(links[heads[0]]) + "\n")
+    scores = alignment.quality(aligned, golds)
+    results.write_tables([table(str(run), scores, golds, rule)], format)
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
@@ -171,23 +146,23 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
     if source is None:
         with open_lines("-", "strict") as lines:
             for number, line in enumerate(lines, 1):
-                left, between, right = line.partition(BETWEEN)
-                if line.strip() and not between:
+                left, separator, right = line.partition(SEPARATOR)
+                if line.strip() and not separator:
                     raise DataError(
-                        f"standard input:{number}: no {BETWEEN} between source and target; or "
+                        f"standard input:{number}: no {SEPARATOR} between source and target; or "
                         "name two files"
                     )
                 yield left, right
         return
     if target is None:
-        raise UsageError(f"{source}: name the target's file as well")
+        raise UsageError(f"{source}: name the target file as well")
     if source == target == "-":
-        raise UsageError("only one of the files can be standard input")
+        raise UsageError("only one of the two files can be standard input")
     with open_lines(source, "strict") as left_lines, open_lines(target, "strict") as right_lines:
         for number, pair in enumerate(zip_longest(left_lines, right_lines)):
             if None in pair:
                 short, long = (source, target) if pair[0] is None else (target, source)
-                raise DataError(f"{short} ends after line {number}, but {long} goes on")
+                raise DataError(f"{short} ends after line {number}, but {long} continues")
             yield pair
 
 
@@ -204,33 +179,32 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
         lines = list(stream)
     if len(lines) != len(pairs):
         raise DataError(f"{file}: {len(lines)} lines for {len(pairs)} sentence pairs")
-    sizes = [(len(words(left)), len(words(right))) for left, right in pairs]
     return [
-        gold(line, f"{file}:{number}", *size)
-        for number, (line, size) in enumerate(zip(lines, sizes, strict=True), 1)
+        gold(line, f"{file}:{number}", len(words(left)), len(words(right)))
+        for number, (line, (left, right)) in enumerate(zip(lines, pairs, strict=True), 1)
     ]
 
 
 def _best(
-    run: "Run", dev: tuple[str, str, str], wanted: "Sequence[Head]", rule: "LinkRule", device: str
+    run: "Run", dev: tuple[str, str, str], heads: "Sequence[Head]", rule: "LinkRule", device: str
 ) -> "Head":
-    """The head that aligns other sentences best."""
+    """The head that aligns the development sentences best."""
     from attnkit.analysis.sentence_alignment import align, best, quality
 
     pairs = list(_pairs(dev[0], dev[1]))
     golds = _golds(dev[2], pairs)
     if not any(one.sure for one in golds):
         raise DataError(f"{dev[2]}: no sure link to choose by")
-    scores = quality(align(run, pairs, wanted, rule, device=device), golds)
-    found = best(scores)
-    console.say(f"{found}: best on {dev[0]}, alignment error rate {scores[found].error:.2f}")
-    return found
+    scores = quality(align(run, pairs, heads, rule, device=device), golds)
+    head = best(scores)
+    console.say(f"{head}: best on {dev[0]}, alignment error rate {scores[head].error:.2f}")
+    return head
 
 
 def table(
     title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule"
 ) -> "Table":
-    """A row a head."""
+    """A row per head."""
     from attnkit.analysis.sentence_alignment import best
     from attnkit.show.table import Cell, Column, Table
 
@@ -250,21 +224,13 @@ def table(
         rows.append(tuple(cells))
     names = ("layer", "head", "step", "links", "precision", "recall", "AER")
     sure, possible = (sum(len(one[side]) for one in golds) for side in (0, 1))
-    how = f"{rule.method}, weights of at least {rule.least:g}" if rule.least else rule.method
+    least = f", weights of at least {rule.least:g}" if rule.least else ""
     notes = (
         "AER: alignment error rate (lower is better), Och and Ney 2003; percent",
         f"sentences: {len(golds)}; gold: {sure:,} sure links, {possible - sure:,} only possible",
-        f"links: {how}",
-        "step: writing takes the weights of the step that predicts a target word, reading those of "
-        "the next, which reads it",
+        f"links: {rule.method}{least}",
+        "step: writing uses the weights of the step that predicts a target word, reading those of "
+        "the next step, which reads it",
     )
     columns = [Column(name, "left" if name == "step" else "right") for name in names]
     return Table(f"{title}: word alignment", tuple(columns), tuple(rows), notes)
-
-
-def _print(made: "Table", format: str) -> None:
-
-    if format == "table":
-        console.stdout().print(made)
-    else:
-        forms.write(made, format)

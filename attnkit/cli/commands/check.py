@@ -1,116 +1,110 @@
-"""`attnkit check`: whether an attention mechanism keeps its contracts."""
+"""`attnkit check`: whether an attention mechanism passes the contract tests."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument
 
-from attnkit.cli import completion, console, output, plugin
-from attnkit.cli.options import Format
+from attnkit.cli import completion, console, options, output
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role
     from attnkit.show.table import Cell, Table
 
 NOTE = (
-    "the number is the largest error measured, in float64 where two ways must agree; - where a "
-    "promise says nothing of the mechanism in that role"
+    "number: largest error measured, in float64 where two computations must agree; -: the contract "
+    "does not apply to the mechanism in that role"
 )
 
 
 def check(
     word: Annotated[
         str,
-        typer.Argument(
-            metavar="WORD", help="An attention mechanism.", autocompletion=completion.mechanisms
-        ),
+        Argument(metavar="WORD", help="Attention mechanism.", autocompletion=completion.mechanisms),
     ],
     options: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Options of the mechanism."),
+        list[str] | None, Argument(metavar="KEY=VALUE", help="Options of the mechanism.")
     ] = None,
     *,
-    format: Format = "table",
-    plugins: plugin.Plugins = None,
+    format: options.Format = "table",
+    plugins: options.Plugins = None,
 ) -> int:
-    """Measure whether an attention mechanism keeps what every mechanism promises.
+    """Run the contract tests on an attention mechanism, in each role.
 
-    No look at the future, no trace of padding, steps like one pass, a map that multiplies the
-    values, and more, in each role. Ends with 1 if a promise is broken.
+    They test that no query sees the future or padding, that decoding step by step equals one pass,
+    that the attention map reproduces the output, and more. The exit code is 1 if one fails.
 
       attnkit check performer
       attnkit check synthesizer-random trainable=false
       attnkit check my-own --plugin my_own.py
     """
-    output.check(format)
     from attnkit.mechanisms import facts
     from attnkit.recipe.mechanism_options import from_words
 
-    given = from_words(facts(word), options or ())
+    values = from_words(facts(word), options or ())
     from attnkit.contract import ROLES
     from attnkit.mechanisms import in_turn
 
-    layers = range(len(in_turn(word, given)))
-    found = {role: _worst([_results(word, role, given, at) for at in layers]) for role in ROLES}
-    _print(" ".join([word, *(options or ())]), found, format)
+    layers = range(len(in_turn(word, values)))
+    results = {role: _worst([_results(word, role, values, at) for at in layers]) for role in ROLES}
+    title = " ".join([word, *(options or ())])
+    output.write_tables([table(title, results)], format)
     broken = [
-        f"{role}: {result.contract.name}: {result.text}"
-        for role, results in found.items()
-        for result in results
+        f"broken, {role}: {result.contract.name}: {result.text}"
+        for role, of_role in results.items()
+        for result in of_role
         if result.state == "broken"
     ]
     for text in broken:
-        console.say(f"broken, {text}")
+        console.say(text)
     return 1 if broken else 0
 
 
-def _results(word: str, role: "Role", given: Mapping[str, Any], depth: int) -> "list[Result]":
-    """What each contract says of a layer; options with which none can be built are the user's."""
+def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> "list[Result]":
+    """The result of each contract for one layer; impossible options are an error of the user."""
     from attnkit.contract import CONTRACTS, Subject, run
     from attnkit.contract.limits import possible
 
-    subject = Subject.of(word, role, given, depth=depth)
+    subject = Subject.of(word, role, values, depth=depth)
     if possible(subject):
         subject.try_options()
     return [run(contract, subject) for contract in CONTRACTS]
 
 
 def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
-    """Of layers that differ what each contract says of the worst; a broken one is named."""
+    """The worst result of each contract over layers that differ; the layer is named if it broke."""
     if len(layers) == 1:
         return layers[0]
-    found = []
+    worst = []
     for results in zip(*layers, strict=True):
-        number, worst = max(enumerate(results), key=_badness)
-        if worst.state == "broken":
-            worst = worst._replace(text=f"layer {number}: {worst.text}")
-        found.append(worst)
-    return found
+        number, result = max(enumerate(results), key=lambda numbered: _badness(numbered[1]))
+        if result.state == "broken":
+            result = result._replace(text=f"layer {number}: {result.text}")
+        worst.append(result)
+    return worst
 
 
-def _badness(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
+def _badness(result: "Result") -> tuple[bool, bool, float]:
     """Broken before kept before not applicable, then by the error."""
-    _, result = numbered
-    return (
-        result.state == "broken",
-        result.state == "kept",
-        -1.0 if result.measured is None else result.measured,
-    )
+    error = -1.0 if result.measured is None else result.measured
+    return result.state == "broken", result.state == "kept", error
 
 
-def table(title: str, found: "dict[Role, list[Result]]") -> "Table":
-    """A row a contract, a column a role."""
+def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
+    """A row per contract, a column per role."""
     from attnkit.show.table import Cell, Column, Table
 
     rows = []
-    for results in zip(*found.values(), strict=True):
-        contract = results[0].contract
+    for contract_results in zip(*results.values(), strict=True):
+        contract = contract_results[0].contract
         cells = [Cell(contract.name, {"contract": contract.name})]
         cells.append(Cell(contract.statement, {"promise": contract.statement}))
-        cells += [_cell(role, result) for role, result in zip(found, results, strict=True)]
+        cells += [
+            _cell(role, result) for role, result in zip(results, contract_results, strict=True)
+        ]
         rows.append(tuple(cells))
-    heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, found))
+    heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, results))
     return Table(title, heads, tuple(rows), (NOTE,), fold=True)
 
 
@@ -123,11 +117,3 @@ def _cell(role: "Role", result: "Result") -> "Cell":
     text = "-" if result.state == "not applicable" else f"{result.state}{number}"
     fields = {role: result.state, f"{role}_error": error, f"{role}_text": result.text or None}
     return Cell(text, fields, best=result.state == "broken")
-
-
-def _print(title: str, found: "dict[Role, list[Result]]", format: str) -> None:
-    made = table(title, found)
-    if format == "table":
-        console.stdout().print(made)
-    else:
-        output.write(made, format)

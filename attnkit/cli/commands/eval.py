@@ -1,143 +1,157 @@
 """`attnkit eval`: score trained runs, or the output of any system, side by side."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer import Argument
 
-from attnkit.cli import completion, console, output, plugin, question_evaluation
-from attnkit.cli.options import Chat, DataDir, Device, Format, ModelType, Offline, Out, Template
-from attnkit.cli.progress_bar import ProgressBar
+from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import flag, suggestion, value
+from attnkit.cli.progress_bar import progress_bar
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
-    from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
     from attnkit.runs import Run
     from attnkit.scoring import Entry
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
-"""Options that mean nothing with --hyp."""
+"""Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")
-"""Options that mean nothing without --model."""
+"""Options that need --model."""
+QUESTIONS = "question-answering"
+"""The task of recipes whose questions --model is asked."""
+
+Baselines = dict[str | None, str]
+"""Recipe -> its baseline variant."""
 
 
 class RunToScore(NamedTuple):
-    """A run and how to score it."""
+    """A run, and the recipe by which it is scored and searched."""
 
     run: "Run"
-    eval: "EvalConfig"
-    search: "SearchConfig"
-    contexts: "ContextsConfig"
+    recipe: "Recipe"
+
+
+class ScoredEntries(NamedTuple):
+    """Scores to be compared."""
+
+    entries: "Sequence[Entry]"
+    baselines: Baselines
+    method: str | None
+    """Baseline among the methods that answer questions; None: the first."""
+    resamples: int
+
+
+class EvalRequest(NamedTuple):
+    """What the command line says of the evaluation of models."""
+
+    changes: dict[str, Any]
+    """Of the recipes' eval sections."""
+    splits: Sequence[str]
+    baseline: str | None
+    out: Path
+    corpus: dict[str, Any]
+    """Where corpora come from: data_dir, offline."""
+    fresh: bool
 
 
 def eval(
     context: typer.Context,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="RECIPE|RUN",
-            help="A recipe (its runs below --out), or a folder of one run or of many.",
+            help="A recipe (its runs under --out), or a folder of one or more runs.",
             autocompletion=completion.recipes,
         ),
     ] = None,
     *,
     hyp: Annotated[
         list[str] | None,
-        typer.Option(
-            "--hyp", metavar="FILE", help="Output of any system, one a line; - is standard input."
+        value(
+            "FILE",
+            "Output of any system, one segment per line; - is standard input. Repeatable.",
+            "--hyp",
         ),
     ] = None,
     ref: Annotated[
-        list[str] | None,
-        typer.Option("--ref", metavar="FILE", help="Reference for --hyp; once for each reference."),
+        list[str] | None, value("FILE", "Reference for --hyp. Repeat for more references.", "--ref")
     ] = None,
     split: Annotated[
-        list[str] | None, typer.Option(metavar="S", help="Split to score. [default: the recipe's]")
+        list[str] | None, value("S", "Split to score. [default: the recipe's]")
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(
-            metavar="M,...",
-            help="bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity; of "
-            "questions answer-match, answer-f1, context-found. [default: the recipe's, or bleu]",
+        value(
+            "M,...",
+            "bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity; for "
+            "question answering also answer-match, answer-f1, context-found. [default: the "
+            "recipe's, or bleu]",
         ),
     ] = None,
     tokenize: Annotated[
-        str | None, typer.Option(metavar="T", help="sacrebleu tokeniser of BLEU. [default: 13a]")
+        str | None, value("T", "sacrebleu tokeniser for BLEU. [default: 13a]")
     ] = None,
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="BLEU and chrF without case.")
-    ] = False,
+    lowercase: Annotated[bool, flag("--lowercase", "Ignore case in BLEU and chrF.")] = False,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Variant that the others are compared with; of questions also a method.",
-        ),
+        value("NAME", "Variant to compare the others with; for question answering also a method."),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Ask the recipe's questions of this model instead of its runs: a run, or a "
-            "Hugging Face model by folder or name; may be repeated.",
+        value(
+            "NAME",
+            "Evaluate this model on the recipe's questions instead of its runs: a run, or a "
+            "Hugging Face model (name or folder). Repeatable.",
         ),
     ] = None,
-    chat: Chat = False,
-    template: Template = "",
-    dtype: ModelType = "float32",
-    format: Format = "table",
-    out: Out = Path("runs"),
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
+    chat: options.Chat = False,
+    template: options.Template = "",
+    dtype: options.ModelType = "float32",
+    format: options.Format = "table",
+    out: options.Out = Path("runs"),
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Decode and score again what is known already.")
+        bool, flag("--fresh", "Decode and score again, ignoring stored results.")
     ] = False,
-    plugins: plugin.Plugins = None,
+    plugins: options.Plugins = None,
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 
-    Outputs are decoded once and kept in the run; differences to the baseline come with a paired
-    bootstrap test. Answers of a --model are kept in OUT/RECIPE/models/NAME.
+    Outputs are decoded once and stored in the run. Differences from the baseline are tested by
+    paired bootstrap resampling. Answers of a --model are stored in OUT/RECIPE/models/NAME.
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
-    output.check(format)
     changes = _changes(metrics, tokenize, lowercase)
     if not model:
-        _refuse(context, OF_MODELS, "is of a --model: name one")
+        _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
+    request = EvalRequest(
+        changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh
+    )
     if hyp or ref:
-        _only_files(context, targets, hyp, ref)
-        entries, base, resamples = _score_files(hyp or [], ref or [], changes)
+        _check_files(context, targets, hyp, ref)
+        scored = _files(hyp or [], ref or [], changes)
     elif model:
-        how = question_evaluation.Opening(
-            device, dtype, offline, chat, template.replace("\\n", "\n")
-        )
-        task = question_evaluation.task(targets or [], model, changes)
-        base = question_evaluation.chosen(
-            baseline, {task.name: model[0]}, model, task.contexts.methods
-        )
-        with ProgressBar("sentences decoded") as progress:
-            entries = question_evaluation.entries(
-                task, model, how, out, splits, data_dir, fresh, progress
-            )
-        resamples = task.eval.bootstrap
+        how = {
+            "device": device, "dtype": dtype, "offline": offline, "chat": chat,
+            "template": template.replace("\\n", "\n"),
+        }  # fmt: skip
+        scored = _models(targets or [], model, how, request)
     else:
-        tasks, baselines = _tasks(targets or [], out, changes)
-        base = question_evaluation.chosen(baseline, baselines, *_known(tasks))
-        entries = _evaluate(tasks, splits, device, data_dir, offline, fresh)
-        resamples = tasks[0].eval.bootstrap
-    _print(entries, base, resamples, format)
+        scored = _runs(targets or [], device, request)
+    _print(scored, format)
 
 
 def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict[str, Any]:
@@ -149,20 +163,16 @@ def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict
         changes["metrics"] = expand([name.strip() for name in metrics.split(",")])
     if tokenize is not None:
         if tokenize not in TOKENIZERS:
-            raise UsageError(
-                f"--tokenize {quoted(tokenize)}: {output.choices(tokenize, TOKENIZERS)}"
-            )
+            known = suggestion(tokenize, TOKENIZERS)
+            raise UsageError(f"--tokenize {quoted(tokenize)}: {known}")
         changes["tokenize"] = tokenize
     if lowercase:
         changes["lowercase"] = True
     return changes
 
 
-def _only_files(
-    context: typer.Context,
-    targets: list[str] | None,
-    hyp: list[str] | None,
-    ref: list[str] | None,
+def _check_files(
+    context: typer.Context, targets: list[str] | None, hyp: list[str] | None, ref: list[str] | None
 ) -> None:
     """Refuse what does not belong to --hyp and --ref."""
     if not hyp or not ref:
@@ -170,76 +180,175 @@ def _only_files(
         raise UsageError(f"{have} needs {lack} FILE as well")
     if targets:
         raise UsageError(
-            f"{quoted(targets[0], 200)}: with --hyp only files are scored; put --hyp or --ref "
-            "before each of them"
+            f"{quoted(targets[0], 200)}: --hyp scores files only; put --hyp or --ref before each "
+            "of them"
         )
     _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
 
 
 def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
-    """Refuse options that were given and mean nothing here."""
+    """Refuse options that were given and do nothing here."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
-def _score_files(
-    hyp: list[str], ref: list[str], changes: dict[str, Any]
-) -> tuple[list["Entry"], question_evaluation.Base, int]:
-    """Entries of --hyp files; the first is the baseline."""
+def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEntries:
+    """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import FORCED
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    if model := [name for name in settings.metrics if name in FORCED]:
-        raise UsageError(f"--metrics {model[0]} needs a trained run; a file has no probabilities")
+    if of_models := [name for name in settings.metrics if name in FORCED]:
+        raise UsageError(
+            f"--metrics {of_models[0]} needs a trained run; a file has no probabilities"
+        )
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
-    return (
-        entries,
-        question_evaluation.Base({None: str(entries[0].row["variant"])}),
-        settings.bootstrap,
-    )
+    return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings.bootstrap)
 
 
-def _tasks(
-    targets: Sequence[str], out: Path, changes: dict[str, Any]
-) -> tuple[list[RunToScore], dict[str | None, str]]:
-    """The finished runs that the command line names, each once, and the baseline of each recipe."""
+def _baseline(
+    name: str | None, usual: Baselines, variants: Sequence[str], methods: Sequence[str]
+) -> tuple[Baselines, str | None]:
+    """The baseline variant of each recipe, and the baseline method where --baseline names one.
+
+    Raises:
+        UsageError: --baseline names neither a variant nor a method.
+    """
+    if name is None or name in variants:
+        return usual if name is None else dict.fromkeys(usual, name), None
+    if name in methods:
+        return usual, name
+    raise UsageError(f"--baseline {quoted(name)}: {suggestion(name, [*variants, *methods])}")
+
+
+def _models(
+    targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
+) -> ScoredEntries:
+    """Ask models, opened in this way, the questions of a recipe."""
+    name, recipe = _questions(targets, models)
+    settings = recipe.eval.model_copy(update=request.changes)
+    methods = recipe.contexts.methods
+    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
+
+    from attnkit.data.corpus import Corpus
+    from attnkit.nbce import open_model, question_sets
+    from attnkit.runs import Run, is_run
+
+    corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
+    entries: list[Entry] = []
+    mixed = not all(map(is_run, models))
+    with progress_bar("sentences decoded") as progress:
+        for model in models:
+            limit, opening = None, how
+            if is_run(model):
+                limit = Run.open(model).recipe.data.max_length
+                if mixed:  # these options are for the Hugging Face models beside it
+                    opening = how | {"dtype": "float32", "chat": False, "template": ""}
+            reading = {key: opening[key] for key in ("chat", "template")}
+            reader = open_model(model, **opening)
+            entries += question_sets.evaluate_model(
+                question_sets.EvaluatedModel.of_reader(
+                    reader, model, name, request.out, limit=limit, settings=reading
+                ),
+                corpus,
+                request.splits or settings.splits,
+                settings,
+                recipe.contexts,
+                recipe.search,
+                force=request.fresh,
+                progress=progress,
+            )
+    return ScoredEntries(entries, baselines, method, settings.bootstrap)
+
+
+def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Recipe]":
+    """The recipe whose questions models are asked, with its name.
+
+    Raises:
+        UsageError: the command line names no recipe, several, runs, or one of another task.
+        MissingInputError, RecipeError: as `attnkit.recipe.load`.
+    """
+    from attnkit.recipe import load
+
+    if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
+        raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
+    if len(targets) != 1:
+        raise UsageError("--model needs exactly one recipe with questions: RECIPE --model NAME")
+    if Path(targets[0]).is_dir():
+        raise UsageError(
+            f"{quoted(targets[0], 200)} is a folder of runs: name the recipe for --model, or leave "
+            "--model out"
+        )
+    file = load(targets[0])
+    recipe = file.variants[file.baseline or next(iter(file.variants))]
+    if recipe.task != QUESTIONS:
+        raise UsageError(
+            f"{file.name}: --model needs a recipe of task {QUESTIONS}; this one is for "
+            f"{recipe.task}"
+        )
+    return file.name, recipe
+
+
+def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEntries:
+    """Decode and score the finished runs that the command line names, each once."""
     if not targets:
-        raise UsageError("name a recipe, a run, or files by --hyp and --ref")
+        raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     tasks: dict[Path, RunToScore] = {}
-    baselines: dict[str | None, str] = {}
+    usual: Baselines = {}
     for target in targets:
-        found, known = _folder(target) if Path(target).is_dir() else _recipe(target, out)
-        for task in found:
-            changed = task._replace(eval=task.eval.model_copy(update=changes))
-            tasks.setdefault(task.run.path.resolve(), changed)
-        baselines = known | baselines
-    return list(tasks.values()), baselines
+        runs, defaults = _folder(target) if Path(target).is_dir() else _recipe(target, request.out)
+        for run, recipe in runs:
+            settings = recipe.eval.model_copy(update=request.changes)
+            task = RunToScore(run, recipe.model_copy(update={"eval": settings}))
+            tasks.setdefault(run.path.resolve(), task)
+        usual = defaults | usual
+    question_recipes = [task.recipe for task in tasks.values() if task.run.recipe.task == QUESTIONS]
+    methods = dict.fromkeys(
+        method for recipe in question_recipes for method in recipe.contexts.methods
+    )
+    variants = dict.fromkeys(task.run.variant for task in tasks.values())
+    baselines, method = _baseline(request.baseline, usual, [*variants], [*methods])
+
+    from attnkit.nbce import question_sets
+    from attnkit.scoring import evaluation
+
+    entries: list[Entry] = []
+    with progress_bar("sentences decoded") as progress:
+        for run, recipe in tasks.values():
+            questions = run.recipe.task == QUESTIONS
+            entries += (question_sets if questions else evaluation).evaluate(
+                run,
+                request.splits or recipe.eval.splits,
+                recipe.eval,
+                search=recipe.search,
+                force=request.fresh,
+                progress=progress,
+                device=device,
+                **request.corpus,
+                **({"spec": recipe.contexts} if questions else {}),
+            )
+    resamples = next(iter(tasks.values())).recipe.eval.bootstrap
+    return ScoredEntries(entries, baselines, method, resamples)
 
 
-def _folder(target: str) -> tuple[list[RunToScore], dict[str | None, str]]:
-    """The runs in a folder; a run's manifest may say which variant is the baseline."""
+def _folder(target: str) -> tuple[list[RunToScore], Baselines]:
+    """The runs in a folder; a run's manifest may name the baseline variant."""
     from attnkit.runs import find_runs
 
     runs = find_runs([target], note=console.warn)
-    baselines: dict[str | None, str] = {}
+    baselines: Baselines = {}
     for run in runs:
         named = run.manifest.get("baseline")
         baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
     runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
-    return [_task(run, run.recipe) for run in runs], baselines
+    return [RunToScore(run, run.recipe) for run in runs], baselines
 
 
-def _task(run: "Run", recipe: "Recipe") -> RunToScore:
-    """A run, scored and searched as a recipe says."""
-    return RunToScore(run, recipe.eval, recipe.search, recipe.contexts)
-
-
-def _recipe(target: str, out: Path) -> tuple[list[RunToScore], dict[str | None, str]]:
-    """The runs of a recipe below --out, scored and searched as the file now says."""
+def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
+    """The runs of a recipe under --out, to be scored and searched as the file says now."""
     from attnkit.recipe import load
     from attnkit.runs import Run, find_runs
 
@@ -251,57 +360,17 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], dict[str | None, 
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent
         runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
-        tasks += [_task(run, recipe) for run in runs]
+        tasks += [RunToScore(run, recipe) for run in runs]
         if not runs:
-            console.warn(f"{folder}: no finished run of variant {variant}; left out")
+            console.warn(f"{folder}: variant {variant} skipped: it has no finished run")
     if not tasks:
         raise MissingInputError(
-            f"{file.name}: no finished run in {out / file.name}; `attnkit train {target}` makes one"
+            f"{file.name}: no finished run in {out / file.name}; train one: attnkit train {target}"
         )
     return tasks, {file.name: file.baseline or next(iter(file.variants))}
 
 
-def _known(tasks: Sequence[RunToScore]) -> tuple[list[str], list[str]]:
-    """Variants, and methods by which questions are asked."""
-    asked = [task for task in tasks if task.run.recipe.task == question_evaluation.ASKED]
-    methods = [method for task in asked for method in task.contexts.methods]
-    return list(dict.fromkeys(task.run.variant for task in tasks)), list(dict.fromkeys(methods))
-
-
-def _evaluate(
-    tasks: Sequence[RunToScore],
-    splits: Sequence[str],
-    device: str,
-    data_dir: Path | None,
-    offline: bool,
-    fresh: bool,
-) -> list["Entry"]:
-    """Decode and score all runs, telling how far it is."""
-    from attnkit.nbce import question_sets
-    from attnkit.scoring import evaluation
-
-    entries = []
-    with ProgressBar("sentences decoded") as progress:
-        for task in tasks:
-            asked = task.run.recipe.task == question_evaluation.ASKED
-            entries += (question_sets if asked else evaluation).evaluate(
-                task.run,
-                splits or task.eval.splits,
-                task.eval,
-                device=device,
-                data_dir=data_dir,
-                offline=offline,
-                search=task.search,
-                force=fresh,
-                progress=progress,
-                **({"spec": task.contexts} if asked else {}),
-            )
-    return entries
-
-
-def _print(
-    entries: Sequence["Entry"], base: question_evaluation.Base, resamples: int, format: str
-) -> None:
+def _print(scored: ScoredEntries, format: str) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.show.comparison_tables import (
@@ -312,13 +381,14 @@ def _print(
         warning_lines,
     )
 
-    result = side_by_side(entries, base.variants, method=base.method, resamples=resamples)
+    entries, baselines, method, resamples = scored
+    result = side_by_side(entries, baselines, method=method, resamples=resamples)
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":
-        console.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
+        output.write_json(result)
     elif format == "table":
-        output.show(tables(result))
+        output.write_tables(tables(result), format)
     else:
-        across = by_contexts(result) and format != "csv"  # programs want a column a metric
-        output.write((contexts_table if across else comparison_table)(result), format)
+        across = by_contexts(result) and format != "csv"  # programs want a column per metric
+        output.write_tables([(contexts_table if across else comparison_table)(result)], format)

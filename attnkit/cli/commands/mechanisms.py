@@ -1,14 +1,12 @@
-"""`attnkit mechanisms`: what the attention mechanisms are, and what one of them can do."""
+"""`attnkit mechanisms`: the attention mechanisms, and what one of them can do."""
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument
 
-from attnkit.cli import completion, console, output, plugin
-from attnkit.cli.options import Format
+from attnkit.cli import completion, console, options, output
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,32 +15,29 @@ if TYPE_CHECKING:
     from attnkit.mechanisms import Facts
     from attnkit.show.table import Table
 
-HEADS = ("mechanism", "formula", "time", "decoder", "cross", "decoding", "map", "source")
-LETTERS = (
-    "time of one head: T queries, S keys, D and E widths of keys and values, M features or "
-    "landmarks, w window, r rate"
+NOTE = (
+    "time per head: T queries, S keys, D and E widths of keys and values, M features or landmarks, "
+    "w window, r rate; every mechanism serves as encoder attention; decoding: state that grows with"
+    " the text or stays constant in size; map: exact = the attention matrix itself, effective = the"
+    " matrix that the computation amounts to"
 )
-NOTES = (
-    f"{LETTERS}; all serve as encoder attention; decoding: state that grows with the text, or has a"
-    " constant size; map: exact = the matrix is formed, effective = what the mechanism amounts to",
-    "`attnkit mechanisms WORD` explains one",
-)
+HINT = "`attnkit mechanisms WORD` explains one"
 
 
 def mechanisms(
     word: Annotated[
         str | None,
-        typer.Argument(
-            metavar="WORD", help="Explain this one.", autocompletion=completion.mechanisms
+        Argument(
+            metavar="WORD", help="Explain this mechanism.", autocompletion=completion.mechanisms
         ),
     ] = None,
     *,
-    format: Format = "table",
-    plugins: plugin.Plugins = None,
+    format: options.Format = "table",
+    plugins: options.Plugins = None,
 ) -> None:
     """List the attention mechanisms with formula, cost, roles and source, or explain one.
 
-    Everything is read from the files of the mechanisms; none is imported.
+    Everything is read from the source files of the mechanisms; none is imported.
 
       attnkit mechanisms
       attnkit mechanisms performer
@@ -50,15 +45,16 @@ def mechanisms(
     """
     from attnkit import mechanisms as known
 
-    output.check(format)
     for text in known.faults().values():
         console.warn(text)
     if word is None:
-        _list([known.facts(name) for name in known.names()], format)
+        notes = (NOTE, HINT) if format == "table" else (NOTE,)
+        listed = table([known.facts(name) for name in known.names()], notes)
+        output.write_tables([listed], format)
     elif format == "json":
-        console.write(json.dumps(record(known.facts(word)), indent=2) + "\n")
+        output.write_json(record(known.facts(word)))
     elif format == "table":
-        _print(explained(known.facts(word)))
+        console.stdout().print(explained(known.facts(word)))
     else:
         raise UsageError(f"--format {format} is for the list; one mechanism has table and json")
 
@@ -90,33 +86,26 @@ def record(facts: "Facts") -> dict[str, Any]:
     }
 
 
-def row(facts: "Facts") -> tuple[str, ...]:
-    """The cells below HEADS."""
-    state = facts.state if facts.causal else "-"
-    source = facts.source.partition(', "')[0].partition(";")[0]
-    able = ("yes" if facts.causal else "no", "yes" if facts.cross else "no")
-    return (facts.word, facts.formula, facts.cost, *able, state, facts.map, source)
-
-
-def table(found: Sequence["Facts"]) -> "Table":
-    """The list for Markdown, LaTeX, CSV and JSON."""
+def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
+    """A row per mechanism."""
     from attnkit.show.table import Cell, Column, Table
 
     rows = []
-    for facts in found:
-        cells = [Cell(text, {head: text}) for head, text in zip(HEADS, row(facts), strict=True)]
-        whole = {"source": facts.source, "from": facts.origin}
-        rows.append((*cells[:-1], Cell(cells[-1].text, whole)))
-    return Table("", tuple(Column(head, "left") for head in HEADS), tuple(rows), NOTES[:1])
-
-
-def _list(found: Sequence["Facts"], format: str) -> None:
-    if format == "table":
-        from attnkit.show.table import Table
-
-        _print(Table.of_texts("", HEADS, map(row, found), *NOTES))
-        return
-    output.write(table(found), format)
+    for facts in known:
+        short = facts.source.partition(', "')[0].partition(";")[0]
+        texts = {
+            "mechanism": facts.word,
+            "formula": facts.formula,
+            "time": facts.cost,
+            "decoder": "yes" if facts.causal else "no",
+            "cross": "yes" if facts.cross else "no",
+            "decoding": facts.state if facts.causal else "-",
+            "map": facts.map,
+        }
+        cells = [Cell(text, {head: text}) for head, text in texts.items()]
+        rows.append((*cells, Cell(short, {"source": facts.source, "from": facts.origin})))
+    heads = tuple(Column(head, "left") for head in (*texts, "source"))
+    return Table("", heads, tuple(rows), notes, fold=True)
 
 
 def explained(facts: "Facts") -> "RenderableType":
@@ -126,22 +115,27 @@ def explained(facts: "Facts") -> "RenderableType":
     from rich.text import Text
 
     from attnkit.recipe.score_options import ScoreOptions
+    from attnkit.recipe.values import shown
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
-    shared = {name for name in facts.options if name in ScoreOptions._fields}
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
         *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
         Table.of_texts("abilities", ("what", ""), abilities(facts)),
     ]
+    shared = {name for name in facts.options if name in ScoreOptions._fields}
     for title, names in (
         ("options", [name for name in facts.options if name not in shared]),
         ("options of every scored mechanism", sorted(shared)),
     ):
-        if names:
-            rows = ((name, *_option(facts, name)) for name in names)
+        rows = []
+        for name in names:
+            option = facts.options[name]
+            default = "required" if option.required else shown(option.default)
+            rows.append((name, option.annotation, default))
+        if rows:
             parts.append(Table.of_texts(title, ("option", "type", "default"), rows))
     return Group(*parts)
 
@@ -163,30 +157,20 @@ def abilities(facts: "Facts") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
     limit = "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
-    state = f"{facts.state} state" if facts.causal else "-"
-    kinds = {"exact": "the matrix that is formed", "effective": "what the mechanism amounts to"}
+    maps = {
+        "exact": "the attention matrix itself",
+        "effective": "the matrix that the computation amounts to",
+    }
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
-        ("time of one head", facts.cost),
+        ("time per head", facts.cost),
         ("encoder", "yes"),
         ("decoder", "yes" if facts.causal else f"no{why}"),
-        ("cross attention", "yes" if facts.cross else f"no{why}"),
-        ("decoding", state),
-        ("longest text", limit),
+        ("cross-attention", "yes" if facts.cross else f"no{why}"),
+        ("decoding", f"{facts.state} state" if facts.causal else "-"),
+        ("maximum length", limit),
         ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),
-        ("map", f"{facts.map} ({kinds.get(facts.map, '')})"),
+        ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),
         ("from", facts.origin),
     ]
-
-
-def _option(facts: "Facts", name: str) -> tuple[str, str]:
-    """The type and the default of an option, as a recipe writes them."""
-    from attnkit.recipe.values import shown
-
-    option = facts.options[name]
-    return option.annotation, "required" if option.required else shown(option.default)
-
-
-def _print(picture: "RenderableType") -> None:
-    console.stdout().print(picture)

@@ -1,189 +1,160 @@
 """`attnkit nbce`: answer from more context than a model was trained for."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from attnkit.cli import console, nbce_limits, nbce_output, output, plugin
-from attnkit.cli.commands.generate import settings
+from attnkit.cli import console, nbce_output, options, output
 from attnkit.cli.input import open_lines
-from attnkit.cli.options import Chat, Device, ModelType, OfflineModel, Template
+from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.nbce.contexts import Context
-    from attnkit.nbce.merge import Rule
-    from attnkit.nbce.reader import ContextReader
     from attnkit.recipe.schema import SearchConfig
 
-PoolWord = Literal["entropy", "mean", "max", "weighted"]
-QuantizeWord = Literal["8bit", "4bit"]
-UnitWord = Literal["tokens", "sentences"]
-CutWord = Literal["end", "start"]
+POOLS = ("entropy", "mean", "max", "weighted")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100
-"""Tokens of an answer at most, where there is room for so many."""
+"""Maximum tokens of an answer, where there is room for so many."""
 FILES = (".html", ".htm", ".json")
 
 
 def nbce(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="Folder of a finished run; or a Hugging Face model, by folder or name.",
-        ),
-    ],
+    model: options.ModelName,
     *,
     context: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="A context; - is standard input; may be repeated."),
+        list[str] | None, value("FILE", "A context; - is standard input. Repeatable.")
     ] = None,
     contexts: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help='Contexts, one a line: {"text": "..."} or a JSON string; - is standard input.',
+        value(
+            "FILE", 'Contexts, one {"text": "..."} or JSON string per line; - is standard input.'
         ),
     ] = None,
-    prompt: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="What is asked; may be repeated.")
-    ] = None,
+    prompt: Annotated[list[str] | None, value("TEXT", "Prompt to answer. Repeatable.")] = None,
     prompts: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Prompts, one a line, answered one a line."),
+        str | None, value("FILE", "Prompts, one per line; each is answered on one line.")
     ] = None,
     pool: Annotated[
-        PoolWord,
-        typer.Option(
-            metavar="POOL",
-            help="entropy: the surest context speaks; mean, max or weighted: all are mixed.",
+        Literal["entropy", "mean", "max", "weighted"],
+        choice(
+            "--pool",
+            "POOL",
+            POOLS,
+            "How the contexts' next-token distributions are merged: entropy selects the one "
+            "with the lowest entropy; mean, max and weighted combine all.",
         ),
     ] = "entropy",
     beta: Annotated[
-        float,
-        typer.Option(metavar="B", help="How much the answer without context is divided out."),
+        float, value("B", "Strength of contrast with the distribution without context.")
     ] = 0.25,
     eta: Annotated[
-        float,
-        typer.Option(
-            metavar="E", help="How much surer, in nats, another context must be to speak."
-        ),
+        float, value("E", "Entropy bonus, in nats, for the previously selected context.")
     ] = 0.1,
     top_p: Annotated[
         float,
-        typer.Option(metavar="P", help="Each context keeps its likeliest tokens of this mass."),
+        value("P", "For each context keep the smallest set of tokens with total probability P."),
     ] = 0.95,
-    top_k: Annotated[
-        int, typer.Option(metavar="K", help="And at most so many tokens; 0 is no limit.")
-    ] = 0,
+    top_k: Annotated[int, value("K", "For each context keep at most K tokens; 0: no limit.")] = 0,
     weights: Annotated[
         str | None,
-        typer.Option(
-            metavar="W,W,...",
-            help="Of each context, for --pool weighted. [default: softmax of minus the entropies]",
+        value(
+            "W,W,...",
+            "Context weights for --pool weighted. [default: softmax of negative entropies]",
         ),
     ] = None,
     window: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Split each context into windows of N --unit."),
+        int | None, value("N", "Split each context into windows of N units (--unit).", min=1)
     ] = None,
     overlap: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="How much of a window the next one repeats. [default: 0]"),
-    ] = None,
+        int, value("N", "Overlap of consecutive windows, in units (--unit).", min=0)
+    ] = 0,
     pack: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Read neighbouring contexts together, up to N tokens."),
+        int | None, value("N", "Join neighbouring contexts, up to N tokens each.", min=1)
     ] = None,
     unit: Annotated[
-        UnitWord,
-        typer.Option(metavar="UNIT", help="Of --window and --overlap: tokens or sentences."),
+        Literal["tokens", "sentences"],
+        choice(
+            "--unit",
+            "UNIT",
+            ("tokens", "sentences"),
+            "Unit of --window and --overlap: tokens or sentences.",
+        ),
     ] = "tokens",
     baseline: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="METHOD",
-            help="Answer by this as well, side by side; may be repeated. All contexts in one row, "
-            "cut to fit (concat); in parallel windows (window); against no context (cad); one by "
-            "one, the likeliest answer (best); the one that makes the prompt least surprising "
-            "(retrieval); no context (none).",
+        choice(
+            "--baseline",
+            "METHOD",
+            BASELINES,
+            "Also answer by this method, side by side. Repeatable. concat: all contexts in "
+            "one row, truncated to fit; window: parallel context windows; cad: context-aware "
+            "decoding; best: the most probable of the single-context answers; retrieval: the "
+            "context under which the prompt has the lowest perplexity; none: no context.",
         ),
     ] = None,
     alpha: Annotated[
-        float | None,
-        typer.Option(metavar="A", help="How much cad contrasts contexts with none. [default: 0.5]"),
+        float | None, value("A", "Strength of contrast of cad. [default: 0.5]")
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Most tokens of the one row of concat and cad, answer included. [default: what "
-            "the model can read]",
+        value(
+            "N",
+            "Maximum tokens of the row of concat and cad, answer included. [default: the "
+            "model's limit]",
+            min=1,
         ),
     ] = None,
     cut: Annotated[
-        CutWord | None,
-        typer.Option(
-            metavar="END", help="Which end of that row goes: end or start. [default: end]"
+        Literal["end", "start"] | None,
+        choice(
+            "--cut",
+            "SIDE",
+            ("end", "start"),
+            "Side on which that row is truncated: end or start. [default: end]",
         ),
     ] = None,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Show which context spoke at each token.")
-    ] = False,
+    trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
     plain: Annotated[
-        bool, typer.Option("--plain", help="The trace as a line a token, for readers and grep.")
+        bool,
+        flag("--plain", "Print the trace with one line per token, for screen readers and grep."),
     ] = False,
     save: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Write the trace as a page (.html) or .json; may be repeated."
-        ),
+        list[Path] | None, value("FILE", "Write the trace to a .html or .json file. Repeatable.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object for each prompt and method.")
-    ] = False,
-    beam: Annotated[
-        int | None, typer.Option(metavar="K", help="Beam search. [default: greedy]")
-    ] = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Draw each token from the merged distribution.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print a JSON object per prompt and method.")] = False,
+    beam: Annotated[int | None, value("K", "Beam search with K beams. [default: greedy]")] = None,
+    sample: options.Sample = False,
     temperature: Annotated[
-        float | None,
-        typer.Option(
-            metavar="T",
-            help="Sample at T; 0 is greedy, and the published 0.01 hardly differs from it.",
-        ),
+        float | None, value("T", "Sample at temperature T; 0 is greedy search.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Seed of sampling, with the prompt's number.")
-    ] = None,
+    seed: options.Seed = None,
     max_length: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help=f"Longest answer in tokens. [default: {LONGEST}, or what fits]"
+        value("N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"),
+    ] = None,
+    chat: options.Chat = False,
+    template: options.Template = "",
+    dtype: options.ModelType = "float32",
+    quantize: Annotated[
+        Literal["8bit", "4bit"] | None,
+        choice(
+            "--quantize",
+            "BITS",
+            ("8bit", "4bit"),
+            "Quantise the weights of a Hugging Face model: 8bit or 4bit.",
         ),
     ] = None,
-    chat: Chat = False,
-    template: Template = "",
-    dtype: ModelType = "float32",
-    quantize: Annotated[
-        QuantizeWord | None,
-        typer.Option(metavar="BITS", help="Keep a Hugging Face model's weights in 8bit or 4bit."),
-    ] = None,
-    offline: OfflineModel = False,
-    device: Device = "auto",
-    plugins: plugin.Plugins = None,
+    offline: options.Offline = False,
+    device: options.Device = "auto",
+    plugins: options.Plugins = None,
 ) -> None:
-    """Answer a prompt from many contexts, each read on its own and merged at every token.
+    """Answer a prompt from many contexts, each read separately and merged at every token.
 
-    No context is longer than the model can read, however many there are: naive-Bayes-based context
-    extension. With --trace one sees which context each word came from.
+    Naive-Bayes-based context extension: the number of contexts is unlimited, and no row exceeds
+    what the model can read. --trace shows which context each token came from.
 
       attnkit nbce RUN --context paris.txt --context rome.txt --prompt "Where is the Seine?"
       attnkit nbce RUN --context book.txt --window 200 --overlap 50 --prompt "Who?" --trace
@@ -191,143 +162,106 @@ def nbce(
       attnkit nbce RUN --contexts passages.jsonl --prompts questions.txt --json > answers.jsonl
       attnkit nbce RUN --contexts passages.jsonl --prompt "Why?" --baseline concat --baseline best
     """
-    from attnkit.nbce import open_model
+    for path in save or ():
+        output.check_save(path, FILES)
+    if plain and (as_json or not trace):
+        why = "--json prints the whole trace: leave --plain out" if trace else "add --trace"
+        raise UsageError(f"--plain is a form of the trace: {why}")
+    questions = _prompts(prompt or [], prompts, (*(context or ()), contexts))
+    spec = _search(beam, sample, temperature, seed, max_length)
+    numbers = _weights(weights)
+    one_row = _one_row(baseline or [], {"alpha": alpha, "limit": limit, "cut": cut})
+    if overlap and (window is None or overlap >= window):
+        why = "add --window N" if window is None else f"must be below --window {window}"
+        raise UsageError(f"--overlap {overlap}: {why}")
+    from attnkit.nbce import open_model, row_limits
+    from attnkit.nbce.contexts import from_jsonl, from_text, prepare
+    from attnkit.nbce.merge import Rule
 
-    files = _checked(save or [], baseline or [], as_json, plain, trace)
-    questions = _questions(prompt or [], prompts, (*(context or ()), contexts))
-    spec, fixed = _spec(beam, sample, temperature, seed, max_length)
-    rule = _rule(pool, beta, eta, top_p, top_k, weights)
-    against = _against(baseline or [], alpha, limit, cut)
-    _check_splitting(window, overlap, pack)
-    opened = open_model(
+    rule = Rule(pool, beta, eta, top_p, top_k, numbers)
+    reader = open_model(
         model, device=device, dtype=dtype, offline=offline, chat=chat,
         template=template.replace("\\n", "\n"), quantization=quantize,
     )  # fmt: skip
-    splitting = {"window": window, "overlap": overlap or 0, "unit": unit, "pack": pack}
-    found = _contexts(opened, context or [], contexts, splitting)
-    rule.check(len(found))
-    row = nbce_limits.longest(opened, [one.text for one in found], questions)
-    spec = nbce_limits.fitted(row, spec, fixed, splitting)
+    splitting: dict[str, Any] = {"window": window, "overlap": overlap, "unit": unit, "pack": pack}
+    files = [from_text(path) for path in context or ()]
+    files += [] if contexts is None else from_jsonl(contexts)
+    read, notes = prepare(files, lambda text: len(reader.encode(text)), **splitting)
+    for note in notes:
+        console.say(note)
+    rule.check(len(read))
+    texts, fixed = [context.text for context in read], max_length is not None
+    row = row_limits.LongestRow.of(reader, texts, questions)
+    length = row_limits.answer_length(row, spec, fixed, splitting)
+    if length < spec.max_length:
+        console.say(f"answers have at most {length} tokens: the contexts leave no more room")
+    spec = spec.model_copy(update={"max_length": length})
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    traced = trace or as_json or len(methods) > 1 or bool(files)  # who spoke is told there
-    asked = nbce_output.NbceRequest(opened, found, questions, methods, rule, spec, traced, against)
-    nbce_limits.warn(asked, row, fixed, splitting)
-    form = nbce_output.Form(as_json, len(methods) > 1, trace, plain)
-    stream = nbce_output.stream(asked, form)
-    groups = nbce_output.answers(asked, stream)
-    nbce_output.show(groups, form, stream)
-    lines = [line for some in groups for line in some]
-    nbce_output.save(files, [line.trace for line in lines if line.trace is not None])
-    nbce_output.warn(lines, form, spec)
+    if warning := row_limits.beyond_training(row, texts, spec, fixed, splitting, methods, one_row):
+        console.warn(warning)
+    request = nbce_output.NbceRequest(
+        reader, read, questions, methods, rule, spec, one_row, trace, plain, as_json,
+        save or (),
+    )  # fmt: skip
+    nbce_output.answer(request)
 
 
-def _checked(
-    files: Sequence[Path], baselines: Sequence[str], as_json: bool, plain: bool, trace: bool
-) -> Sequence[Path]:
-    """Refuse what could not be written or means nothing, before any work is done."""
-    for word in baselines:
-        if word not in BASELINES:
-            raise UsageError(f"--baseline {quoted(word)}: {output.choices(word, BASELINES)}")
-    for path in files:
-        output.check_saves(path, FILES)
-    if plain and not trace:
-        raise UsageError("--plain is how a trace is shown: add --trace")
-    if plain and as_json:
-        raise UsageError("--json has the trace in full: leave --plain out")
-    return files
-
-
-def _questions(given: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
+def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
     """The prompts.
 
     Raises:
-        UsageError: there is none, one is empty, or standard input is wanted twice.
+        UsageError: there is none, one is empty, or standard input is named twice.
     """
     if [*others, file].count("-") > 1:
         raise UsageError("only one of --context, --contexts and --prompts can be standard input")
-    found = list(given)
+    prompts = list(texts)
     if file is not None:
         with open_lines(file, "strict") as lines:
-            found += lines
-    if not found:
-        raise UsageError("there is no prompt: say what is asked, by --prompt TEXT or --prompts")
-    for number, text in enumerate(found, 1):
+            prompts += lines
+    if not prompts:
+        raise UsageError("there is no prompt: add --prompt TEXT or --prompts FILE")
+    for number, text in enumerate(prompts, 1):
         if not text.strip():
-            raise UsageError(f"prompt {number} is empty: say what the model should answer")
-    return found
+            raise UsageError(f"prompt {number} is empty")
+    return prompts
 
 
-def _spec(
+def _search(
     beam: int | None,
     sample: bool,
     temperature: float | None,
     seed: int | None,
     max_length: int | None,
-) -> "tuple[SearchConfig, bool]":
-    """How answers are searched, and whether their length was asked for."""
+) -> "SearchConfig":
+    """How answers are searched: greedily by default."""
     from attnkit.recipe.schema import SearchConfig
 
     if temperature == 0 and sample:
         raise UsageError("--temperature 0 is greedy: leave --sample out")
-    sample = sample or bool(temperature)
-    asked = {"beam": beam, "temperature": temperature or None, "seed": seed,
-             "max_length": max_length}  # fmt: skip
+    options = {"beam": beam, "temperature": temperature or None, "seed": seed,
+               "max_length": max_length}  # fmt: skip
     base = SearchConfig(method="greedy", max_length=LONGEST)
-    return settings(base, asked, sample), max_length is not None
+    return search_settings(base, options, sample or bool(temperature))
 
 
-def _rule(
-    pool: PoolWord, beta: float, eta: float, top_p: float, top_k: int, weights: str | None
-) -> "Rule":
-    """How contexts are merged."""
-    from attnkit.nbce.merge import Rule
-
-    given = None
-    if weights is not None:
-        try:
-            given = tuple(float(word) for word in weights.split(","))
-        except ValueError as error:
-            raise UsageError(
-                f"--weights {quoted(weights)}: numbers with commas between, such as 0.5,0.3,0.2"
-            ) from error
-    return Rule(pool, beta, eta, top_p, top_k, given)
+def _weights(text: str | None) -> tuple[float, ...] | None:
+    """The numbers of --weights."""
+    try:
+        return None if text is None else tuple(map(float, text.split(",")))
+    except ValueError as error:
+        raise UsageError(
+            f"--weights {quoted(text or '')}: must be numbers separated by commas, such as "
+            "0.5,0.3,0.2"
+        ) from error
 
 
-def _against(
-    baselines: Sequence[str], alpha: float | None, limit: int | None, cut: CutWord | None
-) -> dict[str, Any]:
-    """How the baselines of one row are asked: what `ask` is told beside the rule."""
-    given = {"alpha": alpha, "limit": limit, "cut": cut}
-    for name, value in given.items():
+def _one_row(baselines: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    """The options of baselines that read all contexts in one row; refused without such a one."""
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
         users = ("cad",) if name == "alpha" else ("concat", "cad")
-        if value is not None and not {*users} & {*baselines}:
-            raise UsageError(f"--{name} is of {' and '.join(users)}: add --baseline {users[0]}")
-    if alpha is not None and not 0 <= alpha < math.inf:
-        raise UsageError(f"--alpha {alpha:g}: should be at least 0")
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit {limit}: should be at least 1")
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _check_splitting(window: int | None, overlap: int | None, pack: int | None) -> None:
-    for name, value in (("window", window), ("pack", pack)):
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} {value}: should be at least 1")
-    if overlap and window is None:
-        raise UsageError("--overlap is of windows: add --window N")
-    if window is not None and not 0 <= (overlap or 0) < window:
-        raise UsageError(f"--overlap {overlap}: should be from 0 to {window - 1}")
-
-
-def _contexts(
-    reader: "ContextReader", files: Sequence[str], lines: str | None, splitting: Mapping[str, Any]
-) -> "list[Context]":
-    """What is to be read; says what was dropped, split or packed."""
-    from attnkit.nbce.contexts import from_jsonl, from_text, prepare
-
-    read = [from_text(path) for path in files]
-    read += [] if lines is None else from_jsonl(lines)
-    found, notes = prepare(read, lambda text: len(reader.encode(text)), **splitting)
-    for note in notes:
-        console.say(note)
-    return found
+        if not {*users} & {*baselines}:
+            raise UsageError(f"--{name} is for {' and '.join(users)}: add --baseline {users[0]}")
+    if not 0 <= given.get("alpha", 0) < math.inf:
+        raise UsageError(f"--alpha {given['alpha']:g}: must be at least 0")
+    return given

@@ -1,187 +1,156 @@
-"""`attnkit probe`: what the parts of a trained model are worth."""
+"""`attnkit probe`: what the parts of a trained model contribute."""
 
-from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnkit.cli import console, output, plugin
-from attnkit.cli.options import DataDir, Device, Format, Offline, RunFolder
-from attnkit.cli.progress_bar import ProgressBar
-from attnkit.errors import UsageError
-from attnkit.storage.files import atomic_write
-from attnkit.text import quoted
+from attnkit.cli import console, options, output
+from attnkit.cli.options import choice, value
+from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from attnkit.analysis.head_ablation import HeadPlace, Importance
     from attnkit.analysis.maps import Kind
-    from attnkit.runs import Run
     from attnkit.show.head_importance import HeadGrid
     from attnkit.show.table import Cell, Table
 
-app = typer.Typer(help="What the parts of a trained model are worth.", no_args_is_help=True)
+app = typer.Typer(help="Measure what parts of a trained model contribute.", no_args_is_help=True)
 
-KINDS = ("encoder", "decoder", "cross")
+KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
 
 
 @app.callback()
 def _group() -> None:
-    """What the parts of a trained model are worth."""
+    """Measure what parts of a trained model contribute."""
 
 
 @app.command("heads")
 def heads(
-    run: RunFolder,
+    run: options.RunFolder,
     *,
-    split: Annotated[str, typer.Option(metavar="S", help="Split that is scored.")] = "valid",
+    split: Annotated[str, value("S", "Split to score.")] = "valid",
     rows: Annotated[
-        int | None, typer.Option(metavar="N", help="Its first N rows alone. [default: all]")
+        int | None, value("N", "Score only the first N rows. [default: all]", min=1)
     ] = None,
     metrics: Annotated[
         str,
-        typer.Option(
-            metavar="M,...",
-            help="perplexity and accuracy are fast; bleu, rouge, ... decode once a head.",
+        value(
+            "M,...",
+            "perplexity and accuracy are fast; bleu, rouge and others decode once per head.",
         ),
     ] = "perplexity",
     kind: Annotated[
         list[str] | None,
-        typer.Option(metavar="KIND", help="encoder, decoder or cross. [default: all]"),
+        choice("--kind", "KIND", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
     ] = None,
     layer: Annotated[
-        list[int] | None, typer.Option(metavar="L", help="Layer, from 0. [default: all]")
+        list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")
     ] = None,
     head: Annotated[
-        list[int] | None, typer.Option(metavar="H", help="Head, from 0. [default: all]")
+        list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")
     ] = None,
-    format: Format = "table",
+    format: options.Format = "table",
     save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw the first metric: a .png, .svg or .pdf file."),
+        Path | None, value("FILE", "Plot the first metric to a .png, .svg or .pdf file.")
     ] = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
-    plugins: plugin.Plugins = None,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
 ) -> None:
-    """What the model loses without each attention head.
+    """Ablate attention heads one by one and measure the loss.
 
-    Each head's output is set to zero in turn (Michel et al. 2019), whatever its mechanism, and the
-    rest is scored against the whole model, with a paired bootstrap test. The run is not changed.
+    The output of each head is set to zero in turn (Michel et al. 2019), whatever its mechanism, and
+    the ablated model is scored against the full one with a paired bootstrap test. The run itself
+    is not changed.
 
       attnkit probe heads RUN
       attnkit probe heads RUN --metrics bleu --rows 200 --kind cross --save heads.svg
     """
-    _check(rows, kind, format, save)
+    if save is not None:
+        output.check_save(save, output.PICTURES)
     from attnkit.analysis.head_ablation import probe_heads
     from attnkit.runs import Run
     from attnkit.scoring import expand
+    from attnkit.scoring.evaluation import corpus_of
 
     names = expand([name.strip() for name in metrics.split(",")])
     trained = Run.open(run)
-    chosen: list[Kind] = [one for one in _kinds() if one in (kind or ())]
-    with ProgressBar("heads") as progress:
-        found = probe_heads(
+    title = f"{trained.name}/{trained.variant}/seed-{trained.seed}"
+    with progress_bar("heads") as progress:
+        importance = probe_heads(
             trained,
-            _rows(trained, split, rows, data_dir, offline),
+            list(islice(corpus_of(trained, data_dir, offline).rows(split), rows)),
             metrics=names,
-            kinds=chosen or None,
+            kinds=[one for one in KINDS if one in kind] if kind else None,
             layers=layer or (),
             heads=head or (),
             device=device,
             progress=lambda done, total: progress("", done, total),
         )
-    made = table(f"{trained.name}/{trained.variant}/seed-{trained.seed}: {split}", found)
+    output.write_tables([table(f"{title}: {split}", importance)], format)
     if format == "table":
-        _show(made, found)
-    else:
-        output.write(made, format)
+        from attnkit.show.head_importance import HeadGrids
+
+        for metric in importance.whole:
+            console.stdout().print()
+            console.stdout().print(HeadGrids(grids(importance, metric), _loss(metric)))
     if save is not None:
-        _save(trained, found, save)
+        from attnkit.show.head_importance import importance_picture
+
+        metric = next(iter(importance.whole))
+        suffix = save.suffix[1:].lower()
+        picture = importance_picture(grids(importance, metric), title, _loss(metric), suffix)
+        for warning in picture.warnings:
+            console.warn(warning)
+        output.save(save, picture.data, f" ({_loss(metric)})")
 
 
-def _check(rows: int | None, kinds: Sequence[str] | None, format: str, save: Path | None) -> None:
-    """Refuse what cannot be before the model is loaded."""
-    output.check(format)
-    for kind in kinds or ():
-        if kind not in KINDS:
-            raise UsageError(f"--kind {quoted(kind)}: {output.choices(kind, KINDS)}")
-    if rows is not None and rows < 1:
-        raise UsageError(f"--rows {rows}: should be greater than or equal to 1")
-    if save is not None:
-        from attnkit.show import figure
-
-        if figure.suffix(save) not in figure.FORMATS:
-            raise UsageError(f"--save {save}: the name must end in .png, .svg or .pdf")
-        figure.require(figure.suffix(save))
-        output.check_place(save)
-
-
-def _kinds() -> "tuple[Kind, ...]":
-    from attnkit.analysis.maps import KINDS
-
-    return KINDS
-
-
-def _rows(
-    run: "Run", split: str, most: int | None, data_dir: Path | None, offline: bool
-) -> list[Any]:
-    """The rows of a split of the run's corpus.
-
-    Raises:
-        MissingInputError: the run is not finished, or its corpus has no such split.
-    """
-    from itertools import islice
-
-    from attnkit.scoring.evaluation import corpus_of
-
-    return list(islice(corpus_of(run, data_dir, offline).rows(split), most))
-
-
-def table(title: str, found: "Importance") -> "Table":
-    """The whole model, then a row a head."""
+def table(title: str, importance: "Importance") -> "Table":
+    """The whole model, then a row per head."""
     from attnkit.recipe.schema import LOWER_IS_BETTER
     from attnkit.show.comparison_tables import TITLES
     from attnkit.show.table import Cell, Column, Table
 
-    names = list(found.whole)
+    names = list(importance.whole)
     columns = [Column("without", "left"), Column("layer"), Column("head")]
     first = [Cell("nothing", {"kind": None}), Cell("", {"layer": None}), Cell("", {"head": None})]
     for name in names:
         columns += [Column(TITLES.get(name, name)), Column("loss", under=True)]
-        fields = {name: found.whole[name].value, f"{name}_loss": 0.0}
-        first += [Cell(f"{found.whole[name].value:.2f}", fields), Cell("")]
+        fields = {name: importance.whole[name].value, f"{name}_loss": 0.0}
+        first += [Cell(f"{importance.whole[name].value:.2f}", fields), Cell("")]
     rows = [tuple(first)]
-    for place in found.effects:
+    for place in importance.effects:
         cells = [
             Cell(place.kind, {"kind": place.kind}),
             Cell(str(place.layer), {"layer": place.layer}),
             Cell(str(place.head), {"head": place.head}),
         ]
-        rows.append((*cells, *(cell for name in names for cell in _cells(found, place, name))))
+        rows.append((*cells, *(cell for name in names for cell in _cells(importance, place, name))))
     notes = []
     for name in names:
         lower = " (lower is better)" if name in LOWER_IS_BETTER else ""
-        notes.append(f"{TITLES.get(name, name)}{lower}: {found.whole[name].signature}")
-    notes.append(f"rows: {found.rows:,}")
-    notes.append(
-        "loss: how much worse than the whole model; p: paired bootstrap, "
-        f"{found.resamples:,} resamples; * and **: below 0.05 and 0.01 after doubling and Holm's "
-        f"correction over {len(found.effects)} heads"
-    )
-    notes.append("a head without loss need not be idle: others may make up for it")
-    return Table(f"{title}, one head taken away", tuple(columns), tuple(rows), tuple(notes))
+        notes.append(f"{TITLES.get(name, name)}{lower}: {importance.whole[name].signature}")
+    notes += [
+        f"rows: {importance.rows:,}",
+        f"loss: how much worse than the full model; p: paired bootstrap, {importance.resamples:,} "
+        "resamples; * and **: p below 0.05 and 0.01, two-sided, Holm-corrected over "
+        f"{len(importance.effects)} heads",
+        "a head without loss is not necessarily idle: other heads may compensate for it",
+    ]
+    return Table(f"{title}, one head ablated", tuple(columns), tuple(rows), tuple(notes))
 
 
-def _cells(found: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
+def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     """Score and loss of one head on one metric."""
     from attnkit.show.comparison_tables import p_text, stars
     from attnkit.show.head_importance import number
     from attnkit.show.table import Cell
 
-    effect = found.effects[place][name]
-    most = max(effects[name].loss for effects in found.effects.values())
+    effect = importance.effects[place][name]
+    most = max(effects[name].loss for effects in importance.effects.values())
     fields = {
         f"{name}_loss": effect.loss,
         f"{name}_p": effect.p,
@@ -194,53 +163,23 @@ def _cells(found: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     ]
 
 
-def grids(found: "Importance", metric: str) -> "list[HeadGrid]":
+def grids(importance: "Importance", metric: str) -> "list[HeadGrid]":
     """The losses of each kind of attention as a matrix."""
     import numpy as np
 
     from attnkit.show.head_importance import HeadGrid
 
     out = []
-    for kind in dict.fromkeys(place.kind for place in found.effects):
-        own = {place: found.effects[place][metric].loss for place in found.effects
-               if place.kind == kind}  # fmt: skip
-        layers = tuple(dict.fromkeys(place.layer for place in own))
-        numbers = tuple(dict.fromkeys(place.head for place in own))
-        losses = np.array(list(own.values())).reshape(len(layers), len(numbers))
-        out.append(HeadGrid(kind, layers, numbers, losses))
+    for kind in dict.fromkeys(place.kind for place in importance.effects):
+        places = [place for place in importance.effects if place.kind == kind]
+        layers = tuple(dict.fromkeys(place.layer for place in places))
+        numbers = tuple(dict.fromkeys(place.head for place in places))
+        losses = np.array([importance.effects[place][metric].loss for place in places])
+        out.append(HeadGrid(kind, layers, numbers, losses.reshape(len(layers), len(numbers))))
     return out
-
-
-def _show(made: "Table", found: "Importance") -> None:
-    """The table, then the losses at a glance."""
-    from attnkit.show.head_importance import HeadGrids
-
-    screen = console.stdout()
-    screen.print(made)
-    for metric in found.whole:
-        screen.print()
-        screen.print(HeadGrids(grids(found, metric), _loss(metric)))
 
 
 def _loss(metric: str) -> str:
     from attnkit.show.comparison_tables import TITLES
 
     return f"loss of {TITLES.get(metric, metric)}"
-
-
-def _save(run: "Run", found: "Importance", path: Path) -> None:
-    """Draw the first metric.
-
-    Raises:
-        OutputPathError, OutputError: the file cannot be written.
-    """
-    from attnkit.show.figure import suffix
-    from attnkit.show.head_importance import importance_picture
-
-    metric = next(iter(found.whole))
-    title = f"{run.name}/{run.variant}/seed-{run.seed}"
-    picture = importance_picture(grids(found, metric), title, _loss(metric), suffix(path))
-    for warning in picture.warnings:
-        console.warn(warning)
-    atomic_write(path, picture.data)
-    console.say(f"drawn: {path} ({_loss(metric)})")

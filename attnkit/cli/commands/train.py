@@ -1,26 +1,23 @@
 """`attnkit train`: run the trainings of a recipe and print the table that compares them."""
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
-from attnkit.cli import completion, console, output, plugin
-from attnkit.cli.option_check import attempt
-from attnkit.cli.options import DataDir, Device, Offline, Out, Variants
+from attnkit.cli import console, options, output
+from attnkit.cli.options import flag, value
+from attnkit.cli.recipes import Overrides, RecipeName, Variants, check_options, chosen
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.recipe import Recipe, RecipeFile
+    from attnkit.recipe import RecipeFile
     from attnkit.train.events import ScoredEvent
 
 
 class PlannedRun(NamedTuple):
-    """One training: a variant with a seed, and where it goes."""
+    """One training: a variant with a seed, and its run folder."""
 
     variant: str
     seed: int
@@ -28,53 +25,30 @@ class PlannedRun(NamedTuple):
 
 
 def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A recipe file, or the name of a shipped recipe (attnkit recipe list).",
-            autocompletion=completion.recipes,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="Set any key of the recipe: train.steps=200 model.width=128.",
-            autocompletion=completion.keys,
-        ),
-    ] = None,
+    recipe: RecipeName,
+    overrides: Overrides = None,
     *,
     variant: Variants = None,
     seed: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", help="This seed instead of the recipe's; may be repeated."),
+        list[int] | None, value("N", "Use this seed instead of the recipe's. Repeatable.")
     ] = None,
-    out: Out = Path("runs"),
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over, even where a run is there already.")
-    ] = False,
+    out: options.Out = Path("runs"),
+    fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
     allow_change: Annotated[
-        bool, typer.Option("--allow-change", help="Go on with a run whose recipe has changed.")
+        bool, flag("--allow-change", "Resume a run although its recipe has changed.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be trained, and stop.")
-    ] = False,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    offline: Offline = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Events as JSON, one a line, on standard output.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the final table and nothing else.")
-    ] = False,
-    plugins: plugin.Plugins = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Print what would be trained, and stop.")] = False,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    as_json: Annotated[bool, flag("--json", "Print events as JSON, one object per line.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "Print only the final table.", "-q")] = False,
+    plugins: options.Plugins = None,
 ) -> None:
     """Train every variant of a recipe with every seed, score them, and print the table.
 
-    What is finished already is skipped and what was interrupted goes on where it stopped, so the
-    same command can be run again at any time.
+    Finished runs are skipped and interrupted ones resume where they stopped, so the same command
+    can be repeated at any time.
 
       attnkit train quickstart
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
@@ -83,13 +57,14 @@ def train(
     from attnkit.recipe import load
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
-    file = load(recipe, settings, attempt=attempt)
+    file = load(recipe, settings, attempt=check_options)
     jobs = list(_jobs(file, variant, seed, out))
     if dry_run:
         _check_data(file, jobs, data_dir)
         _announce(file, jobs, as_json)
         return
-    if not (as_json or quiet):
+    talks = not (as_json or quiet)
+    if talks:
         console.say(_headline(file, jobs, out))
     options = {
         "variants": list(dict.fromkeys(job.variant for job in jobs)),
@@ -104,7 +79,7 @@ def train(
     scored = _follow(file, jobs, options, as_json=as_json, quiet=quiet)
     if scored is not None and not as_json:
         _table(scored, warn=not quiet)
-    if not (as_json or quiet):
+    if talks:
         _next_commands(file, jobs, out)
 
 
@@ -174,19 +149,12 @@ def _jobs(
     """The trainings that the command line asks for, in the order of the recipe."""
     from attnkit.runs import Run
 
-    for name in variants:
-        if name not in file.variants:
-            guess = nearest(name, file.variants)
-            hint = f"; did you mean {quoted(guess)}?" if guess else ""
-            known = ", ".join(file.variants)
-            raise UsageError(f"{file.name} has no variant {quoted(name)}: it has {known}{hint}")
+    names = chosen(file, variants)
     for seed in seeds:
         if seed < 0:
-            raise UsageError(f"--seed {seed}: a seed is 0 or more")
-    for name, recipe in file.variants.items():
-        if variants and name not in variants:
-            continue
-        for seed in dict.fromkeys(seeds or recipe.train.seeds):
+            raise UsageError(f"--seed {seed}: must be at least 0")
+    for name in names:
+        for seed in dict.fromkeys(seeds or file.variants[name].train.seeds):
             yield PlannedRun(name, seed, Run.find(out, file.name, name, seed))
 
 
@@ -210,16 +178,19 @@ def _check_data(file: "RecipeFile", jobs: Sequence[PlannedRun], data_dir: Path |
         done.append((recipe.data, recipe.eval.splits))
         for split in check_splits(recipe, data_dir=data_dir, fetch=False):
             console.say(
-                f"{recipe.data.corpus}: {split} is not at hand; training fetches it first, or says "
-                "where to get it"
+                f"{recipe.data.corpus}: {split} is not available yet; training downloads it first, "
+                "or tells you where to get it"
             )
 
 
 def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> None:
     """--dry-run: the trainings, their size, their folder, and what is there already."""
+    from attnkit.experiment.cost import parameters
+
     rows = []
     for job in jobs:
         recipe = file.variants[job.variant]
+        sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         rows.append(
             {
                 "variant": job.variant,
@@ -227,12 +198,12 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
                 "state": _state(job.folder),
                 "run": str(job.folder),
                 "steps": recipe.train.steps,
-                "parameters": _parameters(recipe),
+                "parameters": parameters(recipe, sizes).total,
             }
         )
     if as_json:
         for row in rows:
-            console.write(json.dumps({"event": "planned", "recipe": file.name, **row}) + "\n")
+            output.write_json({"event": "planned", "recipe": file.name, **row}, indent=None)
         return
     from attnkit.show.table import Cell, Column, Table
 
@@ -242,20 +213,8 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
         tuple(Cell(f"{v:,}" if key in numbers else str(v)) for key, v in row.items())
         for row in rows
     )
-    notes = ("parameters: with the vocabulary that the recipe asks for; the data may give less",)
-    console.stdout().print(Table(file.name, tuple(columns), cells, notes))
-
-
-def _parameters(recipe: "Recipe") -> int:
-    """Weights of a model of this recipe, built without memory for them."""
-    import torch
-
-    from attnkit import models
-
-    size = recipe.tokenizer.size
-    with torch.device("meta"):
-        model = models.build(recipe.model, (size, size), recipe.data.max_length)
-    return sum(weight.numel() for weight in model.parameters())
+    notes = ("parameters: for the vocabulary size of the recipe; small data may yield fewer",)
+    output.write_tables([Table(file.name, tuple(columns), cells, notes)], "table")
 
 
 def _state(folder: Path) -> str:
@@ -283,18 +242,21 @@ def _table(scored: "ScoredEvent", warn: bool) -> None:
     result = scored.json()
     for text in warning_lines(result) if warn else ():
         console.warn(text)
-    output.show(tables(result))
+    output.write_tables(tables(result), "table")
 
 
 def _next_commands(file: "RecipeFile", jobs: Sequence[PlannedRun], out: Path) -> None:
-    """What one does with trained runs."""
+    """Commands that use the trained runs."""
+    from attnkit import mechanisms
+
+    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
     runs = [str(out / file.name)] if len(jobs) > 1 else [str(jobs[0].folder)]
     console.say("")
-    console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugin.flags()])}")
+    console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugins])}")
     folder, recipe = str(jobs[0].folder), file.variants[jobs[0].variant]
     if recipe.task == "question-answering":
-        words = ["attnkit", "nbce", folder, *plugin.flags(), "--contexts", "passages.jsonl"]
+        words = ["attnkit", "nbce", folder, *plugins, "--contexts", "passages.jsonl"]
         console.say(f"use one model:  {shlex.join([*words, '--prompts', 'questions.txt'])}")
     else:
-        words = ["attnkit", "generate", folder, *plugin.flags()]
+        words = ["attnkit", "generate", folder, *plugins]
         console.say(f"use one model:  {shlex.join(words)} < input.txt")
