@@ -226,17 +226,14 @@ def choose_precision(
 ) -> tuple[str, str]:
     """What `precision: auto` means for this model on this machine, and why, in words.
 
-    Each precision makes the first two updates of an epoch, `repeats` times with a warm-up; the
+    Each precision makes updates on the first two batches, `repeats` times after a warm-up; the
     fastest repeat counts.  The global random state is left as it was.
     """
     options = _precisions(device)
     if len(options) == 1:
         return options[0], "this GPU has no bfloat16"
     rows = batches(recipe, prepared)[:2]
-    seconds = {
-        name: min(_seconds(recipe, prepared, rows, name, device) for _ in range(repeats))
-        for name in options
-    }
+    seconds = {name: _seconds(recipe, prepared, rows, name, device, repeats) for name in options}
     ratio = seconds["bf16"] / seconds["fp32"]
     return "bf16" if ratio < 1 else "fp32", f"bf16 takes {ratio:.2f} of the time of fp32 here"
 
@@ -249,9 +246,14 @@ def _precisions(device: str) -> tuple[str, ...]:
 
 
 def _seconds(
-    recipe: Recipe, prepared: PreparedData, chosen: list[Rows], precision: str, device: str
+    recipe: Recipe,
+    prepared: PreparedData,
+    chosen: list[Rows],
+    precision: str,
+    device: str,
+    repeats: int = 1,
 ) -> float:
-    """Seconds of one update on each of the batches, after one that warms up."""
+    """Seconds of an update on each of the batches, after a warm-up; of the fastest repeat."""
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     with torch.random.fork_rng():
         model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
@@ -266,10 +268,13 @@ def _seconds(
             worker.refresh()
 
         update(chosen[0])
-        start = _now(device)
-        for rows in chosen:
-            update(rows)
-        return _now(device) - start
+        times = []
+        for _ in range(repeats):
+            start = _now(device)
+            for rows in chosen:
+                update(rows)
+            times.append(_now(device) - start)
+        return min(times)
 
 
 def _now(device: str) -> float:
