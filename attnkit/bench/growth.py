@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from statistics import linear_regression
 from typing import NamedTuple
 
 LOW, HIGH = 2048, 16384
@@ -28,9 +29,7 @@ def fit(curve: Curve) -> Fit | None:
         return None
     xs = [math.log(length) for length, _ in chosen]
     ys = [math.log(value) for _, value in chosen]
-    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    slope = sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True))
-    return Fit(slope / sum((a - x) ** 2 for a in xs), chosen[0][0], chosen[-1][0])
+    return Fit(linear_regression(xs, ys).slope, chosen[0][0], chosen[-1][0])
 
 
 def expected(curve: Curve, length: int) -> float | None:
