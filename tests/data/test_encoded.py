@@ -14,6 +14,7 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer
 from attnkit.errors import DataError
 from attnkit.recipe import schema
+from attnkit.storage.files import sha256_json
 
 ROWS = [
     Row("the cat sees", "DIE KATZE SIEHT"),
@@ -174,7 +175,7 @@ def test_another_format_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None
     split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
     path = split.path / "meta.json"
     content = json.loads(path.read_text())["content"] | {"format": 0}
-    path.write_text(json.dumps({"content": content, "sha256": module._sha256(content)}))
+    path.write_text(json.dumps({"content": content, "sha256": sha256_json(content)}))
     with pytest.raises(DataError, match="format 0, not 1"):
         Encoded.open(split.path)
 
