@@ -1,8 +1,8 @@
 """What every attention mechanism promises, each promise as a function that measures it.
 
 A contract is a name, a statement and a function of a `Subject`: a mechanism with its options in one
-role.  The function answers with the largest error that it measured, or raises `Broken`.  Tests run
-all contracts over all mechanisms, `attnkit check WORD` runs them over one.
+role.  The function yields the errors that it measures, or raises `Broken`.  Tests run all contracts
+over all mechanisms, `attnkit check WORD` runs them over one.
 """
 
 from attnkit.contract.subject import ROLES as ROLES

@@ -47,10 +47,10 @@ def steps(subject: Subject) -> Iterator[float]:
             seen = [y[order] for y in (*seen, out.y)]
             x, valid, full = x[order], valid[order], full[order]
             start += new
-        yield close(torch.cat(seen, 1)[valid], full[valid], "steps with reordered rows")
         plain = inputs(2, length)
         whole = layer(plain, Mask.of(everything(2, length), length, causal=True)).y
         stepped = _by_steps(layer, plain, PIECES)
+    yield close(torch.cat(seen, 1)[valid], full[valid], "steps with reordered rows")
     yield close(stepped, whole, "steps without padding")
 
 
@@ -103,9 +103,9 @@ def cached(subject: Subject) -> Iterator[float]:
         state = layer(x[:, :1], Mask.cross(valid, 1), memory=memory).state
         swapped = torch.tensor([1, 0])
         first = layer(x[:, 1:3], Mask.cross(valid, 2), state=state)
-        yield close(first.y, fresh[:, 1:3], "cached keys")
         state = reorder(first.state, swapped)
         last = layer(x[swapped, 3:], Mask.cross(valid[swapped], 3), state=state).y
+    yield close(first.y, fresh[:, 1:3], "cached keys")
     yield close(last, fresh[swapped, 3:], "cached keys of sentences that moved")
 
 

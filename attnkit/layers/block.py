@@ -52,27 +52,27 @@ class Block(nn.Module):
         x: Float[Tensor, "R T W"],
         mask: Mask,
         state: State = None,
-        seen: Memory | None = None,
+        memory: Memory | None = None,
         carried: Carried = Carried(),  # noqa: B008 (immutable)
         bias: Float[Tensor, "b H T S"] | None = None,
     ) -> tuple[Float[Tensor, "R T W"], State, State, Carried]:
         """The new x, the states of self-attention and of cross attention, and the scores to carry.
 
-        `seen` is what cross attention looks at; `bias` is added to the scores of self-attention.
+        `memory` is what cross attention looks at; `bias` is added to the scores of self-attention.
         """
         inner, skip = self._enter(self.norm_attention, x)
         out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias)
         x = self._leave(self.norm_attention, skip, out.y)
-        across = Out(x, None)
-        if self.cross is not None and self.norm_cross is not None and seen is not None:
+        cross = Out(x, None)
+        if self.cross is not None and self.norm_cross is not None and memory is not None:
             inner, skip = self._enter(self.norm_cross, x)
-            across = self.cross(
-                inner, seen.mask, memory=seen.rows, state=seen.state, prior=carried.cross
+            cross = self.cross(
+                inner, memory.mask, memory=memory.rows, state=memory.state, prior=carried.cross
             )
-            x = self._leave(self.norm_cross, skip, across.y)
+            x = self._leave(self.norm_cross, skip, cross.y)
         inner, skip = self._enter(self.norm_feed_forward, x)
         x = self._leave(self.norm_feed_forward, skip, self.feed_forward(inner))
-        return x, out.state, across.state, Carried(out.scores, across.scores)
+        return x, out.state, cross.state, Carried(out.scores, cross.scores)
 
     def _enter(self, norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
         return (norm(x) if self.before else x), x

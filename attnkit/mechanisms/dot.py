@@ -44,17 +44,6 @@ def fused_dot(
     return y
 
 
-def grouped(shape: Shape, key_heads: int | None) -> int:
-    """The number of heads of keys and values; all heads where `key_heads` is None.
-
-    Raises UsageError where it does not divide the heads.
-    """
-    found = shape.heads if key_heads is None else key_heads
-    if found < 1 or shape.heads % found:
-        raise UsageError(f"key_heads must divide heads, {shape.heads}, got {found}")
-    return found
-
-
 class Dot(Scored):
     """softmax(q k^T) v; cost T*S*D.
 
@@ -66,15 +55,22 @@ class Dot(Scored):
 
     def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
         super().__init__(shape)
-        self.key_heads = grouped(shape, key_heads)
+        self.key_heads = shape.heads if key_heads is None else key_heads
+        if self.key_heads < 1 or shape.heads % self.key_heads:
+            raise UsageError(f"key_heads must divide heads, {shape.heads}, got {key_heads}")
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return 1.0
 
     def scores(
         self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
     ) -> Float[Tensor, "B H T S"]:
-        """q k^T."""
+        """scale q k^T."""
         assert q is not None
         assert k is not None
-        return dot_scores(q, k)
+        return dot_scores(q if self.scale == 1 else q * self.scale, k)
 
     def fused(
         self,
@@ -84,7 +80,7 @@ class Dot(Scored):
         mask: Mask,
     ) -> Float[Tensor, "B H T E"] | None:
         """Torch's fused kernel."""
-        return fused_dot(q, k, v, mask, 1.0)
+        return fused_dot(q, k, v, mask, self.scale)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

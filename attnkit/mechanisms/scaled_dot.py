@@ -8,46 +8,25 @@ the weights are 1/4, 3/4.
 """
 
 import math
-from typing import ClassVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Mask, Scored, Shape, dot_scores, one_head
-from attnkit.mechanisms.dot import fused_dot, grouped
+from attnkit.attention import Mask, Shape, one_head
+from attnkit.mechanisms.dot import Dot
 
 
-class ScaledDot(Scored):
+class ScaledDot(Dot):
     """softmax(q k^T / sqrt(D)) v; cost T*S*D.  For `key_heads` see `dot`."""
 
-    homogeneous: ClassVar[bool] = True
-
-    def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
-        super().__init__(shape)
-        self.key_heads = grouped(shape, key_heads)
+    @property
+    def scale(self) -> float:
+        """1 / sqrt(D)."""
+        return float(self.shape.head_width**-0.5)
 
     def key_length(self) -> float:
         """sqrt(D), which cancels the scale."""
         return math.sqrt(self.shape.head_width)
-
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
-        """q k^T / sqrt(D)."""
-        assert q is not None
-        assert k is not None
-        return dot_scores(q * q.shape[-1] ** -0.5, k)
-
-    def fused(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        mask: Mask,
-    ) -> Float[Tensor, "B H T E"] | None:
-        """Torch's fused kernel."""
-        return fused_dot(q, k, v, mask, q.shape[-1] ** -0.5)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
