@@ -188,7 +188,6 @@ class _Scorer(NamedTuple):
                 [row.source for row in self.rows],
                 recipe.search.model_copy(update={"n_best": 1}),
                 max_source=recipe.data.max_length,
-                device=device,
             )
             texts = [answer[0][0] for answer in answers]
             references = [list(row.references or (row.target,)) for row in self.rows]

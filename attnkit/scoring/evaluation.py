@@ -35,7 +35,7 @@ from attnkit.scoring import (
 from attnkit.scoring.output_warnings import SHARE
 from attnkit.scoring.saved_scores import SavedScores, described
 from attnkit.scoring.teacher_forced import forced, forced_scores
-from attnkit.search import Tally, translate
+from attnkit.search import LineCounts, translate
 
 if TYPE_CHECKING:
     from attnkit.data.corpus import Corpus
@@ -228,7 +228,7 @@ class _EvaluationJob:
 
     def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
         """Outputs of the split, and how fast they came."""
-        what, texts, tally = f"{self.run.variant} seed {self.run.seed}, {split}", [], Tally()
+        what, texts, counts = f"{self.run.variant} seed {self.run.seed}, {split}", [], LineCounts()
         model, tokenizer = self.model, self.tokenizer
         start = time.perf_counter()
         for answer in translate(
@@ -237,8 +237,7 @@ class _EvaluationJob:
             [row.source for row in rows],
             self.search,
             max_source=self.run.recipe.data.max_length,
-            device=self.device,
-            tally=tally,
+            counts=counts,
         ):
             texts.append(answer[0][0])
             if self.progress is not None:
@@ -252,7 +251,7 @@ class _EvaluationJob:
             "tokens": tokens,
             "device": self.device,
             "threads": torch.get_num_threads(),
-            **asdict(tally),
+            **asdict(counts),
         }
 
     def _forced(self, names: Sequence[str], rows: Sequence[Row]) -> dict[str, Score]:

@@ -90,11 +90,11 @@ class BeamStep(NamedTuple):
     """Were there ties; is there a NaN; which sentences are done."""
 
 
-class Record:
+class Trellis:
     """What a whole batch has chosen: a trellis of all live hypotheses, and those that finished."""
 
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
-        shape = (min(longest, base.GROWTH), sentences, spec.beam)
+        shape = (min(longest, base.INITIAL_STEPS), sentences, spec.beam)
         self.spec, self.longest = spec, longest
         self.token = torch.zeros(shape, dtype=torch.int32, device=like.device)
         self.parent = torch.zeros(shape, dtype=torch.int32, device=like.device)
@@ -126,13 +126,10 @@ class Record:
         logprob = torch.cat((done.logprob, self.live), 1).tolist()
         answers = []
         for row, values in enumerate(score):
-            there = [n for n, value in enumerate(values) if value > -math.inf][:places]
-            tokens = [ids[row, n, : length[row][n]].tolist() for n in there]
+            best = [n for n, value in enumerate(values) if value > -math.inf][:places]
+            tokens = {n: ids[row, n, : length[row][n]].tolist() for n in best}
             answers.append(
-                [
-                    Hypothesis(found, values[n], logprob[row][n], n < places)
-                    for n, found in zip(there, tokens, strict=True)
-                ]
+                [Hypothesis(tokens[n], values[n], logprob[row][n], n < places) for n in best]
             )
         return answers
 
@@ -149,13 +146,8 @@ class Record:
         return ids
 
 
-class Best(NamedTuple):
-    """The highest log-probabilities of each of b x W hypotheses."""
-
-    value: Float[Tensor, "R k"]
-    token: Int[Tensor, "R k"]
-    tied: Bool[Tensor, ""]
-    """Were there equal ones, whose order is the device's."""
+Best = tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]
+"""Highest log-probabilities after each of b x W hypotheses, their tokens, and were there ties."""
 
 
 def continuations(
@@ -170,7 +162,7 @@ def continuations(
 
     The vocabulary's scores are made for as many rows at a time as suits the device.
     """
-    most = base.PIECE.get(hidden.device.type)
+    most = base.LOGITS_AT_ONCE.get(hidden.device.type)
     pieces = 1 if most is None else -(-len(hidden) * model.output.out_features // most)
     parts, start = [], 0
     for piece in hidden.chunk(pieces):
@@ -180,7 +172,7 @@ def continuations(
         parts.append(base.top(scores, 2 * spec.beam, exact))
         start = end
     value, token, tied = zip(*parts, strict=True)
-    return Best(torch.cat(value), torch.cat(token), torch.stack(tied).any())
+    return torch.cat(value), torch.cat(token), torch.stack(tied).any()
 
 
 def candidates(
@@ -219,7 +211,7 @@ def decide(
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
-    status = torch.cat((torch.stack((best.tied, live.isnan().any())), done))
+    status = torch.cat((torch.stack((best[2], live.isnan().any())), done))
     return BeamStep(live, token.gather(1, going), parent.gather(1, going), finished, status)
 
 
@@ -245,29 +237,29 @@ def beam_search(
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
     hidden, state = base.advance(model, ids, state)
     live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
-    record = Record(len(ids), spec, longest, live)
-    finished = record.finished
+    trellis = Trellis(len(ids), spec, longest, live)
+    finished = trellis.finished
     for step in range(longest):
         best = partial(continuations, model, hidden, spec, step, prefix)
         chosen, done = settle(live, best, finished, step + 1, longest, spec, lines)
-        record.write(step, home, chosen)
+        trellis.write(step, home, chosen)
         rows = torch.arange(len(home), device=ids.device)[:, None] * live.shape[1] + chosen.parent
         live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
         if any(done) or step + 1 == longest:
-            record.close(home, finished)
+            trellis.close(home, finished)
             if all(done):
                 break
             stay = torch.tensor([i for i, ended in enumerate(done) if not ended], device=ids.device)
             home, live, rows, token = (x.index_select(0, stay) for x in (home, live, rows, token))
             finished = finished.take(stay)
         if step + 1 == longest:
-            record.live[home] = live
+            trellis.live[home] = live
             break
         ids, rows = token.reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
         hidden, state = base.advance(model, ids, state.select(rows, stay))
-    return record.hypotheses()
+    return trellis.hypotheses()
 
 
 def settle(

@@ -1,8 +1,8 @@
 """One token at a time: greedy search and sampling.
 
-Sampling is a race of exponential clocks, one a token of the vocabulary.  The clocks of a draw come
-from PCG64 seeded by (seed, line, draw), so they depend on nothing else: not on the device, the
-batch, or the other lines.
+Sampling is an exponential race: each token of the vocabulary gets a waiting time, and the first to
+arrive wins.  The times of a draw come from PCG64 seeded by (seed, line, draw), so they depend on
+nothing else: not on the device, the batch, or the other lines.
 """
 
 import math
@@ -24,7 +24,7 @@ NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
 
 
-class Clocks:
+class WaitingTimes:
     """Exponential waiting times, one a token of the vocabulary, for every step of every draw.
 
     They depend on (seed, line, draw, step) alone.
@@ -48,10 +48,10 @@ class Clocks:
         return torch.from_numpy(times).to(self.device)
 
 
-def draw(
+def sample_tokens(
     scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
 ) -> Int[Tensor, " R"]:
-    """A token for each row: temperature, then top-k, then top-p, then the race.
+    """A token for each row: temperature, then top-k, then top-p, then the exponential race.
 
     Top-p keeps the smallest set of likeliest tokens whose share of what top-k left reaches p.
     """
@@ -67,7 +67,7 @@ def _among(
 ) -> Int[Tensor, " R"]:
     """A token for each row from log-probabilities whose maximum is 0."""
     if spec.top_k == 0 and spec.top_p == 1:
-        return race(scaled.exp(), times)
+        return exponential_race(scaled.exp(), times)
     if spec.top_k:
         values, ids, _ = base.top(scaled, spec.top_k, exact=True)
         return nucleus(values, ids, values.exp().sum(1), times, spec.top_p)[0]
@@ -95,11 +95,13 @@ def nucleus(
     reached = weights.cumsum(1)
     wanted = share * total[:, None]
     kept = reached - weights < wanted
-    place = race(weights * kept, times.gather(1, ids))
+    place = exponential_race(weights * kept, times.gather(1, ids))
     return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < wanted[:, 0]
 
 
-def race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tensor, " R"]:
+def exponential_race(
+    weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]
+) -> Int[Tensor, " R"]:
     """The first to arrive when each waits its time divided by its weight.
 
     It is each one with a probability proportional to its weight.  Unlike the inverse of a
@@ -110,12 +112,12 @@ def race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tens
     return (weights / times.clamp_min(1e-30).to(weights.dtype)).argmax(1)
 
 
-class Draws:
-    """What the sentences of a batch have so far, D outputs each."""
+class BatchOutputs:
+    """The tokens that a batch of sentences has so far, D outputs each."""
 
     def __init__(self, sentences: int, draws: int, longest: int, like: Tensor) -> None:
         shape, device = (sentences, draws), like.device
-        room = min(longest, base.GROWTH)
+        room = min(longest, base.INITIAL_STEPS)
         self.ids = torch.full((*shape, room), PAD, dtype=torch.long, device=device)
         self.logprob = like.new_zeros(shape)
         self.length = torch.zeros(shape, dtype=torch.long, device=device)
@@ -177,24 +179,24 @@ def step_by_step(
     draws, device = spec.n_best, ids.device
     hidden, state = base.advance(model, ids, state)
     scores = base.predict(model, hidden)
-    record = Draws(len(ids), draws, longest, scores)
+    outputs = BatchOutputs(len(ids), draws, longest, scores)
     home = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
     sampling = spec.method == "sample"
-    clocks = Clocks(spec.seed, lines, draws, device) if sampling else None
+    waiting_times = WaitingTimes(spec.seed, lines, draws, device) if sampling else None
     if draws > 1:
         rows = home.repeat_interleave(draws)
         scores, state = scores.index_select(0, rows), state.select(rows, None)
     for step in range(longest):
-        prefix = record.ids[home, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
+        prefix = outputs.ids[home, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         constrain(scores, spec, step, prefix)
-        if clocks is None:
+        if waiting_times is None:
             token = scores.argmax(1)  # equal ones: the lowest id
         else:
-            token = draw(scores, clocks.next(home.tolist(), scores.shape[1]), spec)
+            token = sample_tokens(scores, waiting_times.next(home.tolist(), scores.shape[1]), spec)
         value = scores.gather(1, token[:, None])
         token = token.view(alive.shape)
-        alive = record.write(step, home, token, value.view(alive.shape), alive)
+        alive = outputs.write(step, home, token, value.view(alive.shape), alive)
         nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()
         if nan:
             base.refuse_nan(lines)
@@ -207,4 +209,4 @@ def step_by_step(
             home, alive, token = (x.index_select(0, stay) for x in (home, alive, token))
         hidden, state = base.advance(model, token.reshape(-1, 1), state)
         scores = base.predict(model, hidden)
-    return record.hypotheses(spec.length_penalty)
+    return outputs.hypotheses(spec.length_penalty)

@@ -86,7 +86,6 @@ class Validator:
             (row.source for row in self.rows),
             greedy,
             max_source=self.recipe.data.max_length,
-            device=device,
         )
         texts = [answer[0][0] for answer in answers]
         references = [row.references or (row.target,) for row in self.rows]

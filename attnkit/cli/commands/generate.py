@@ -175,11 +175,11 @@ class GenerationJob:
     def __init__(
         self, run: "Run", spec: "SearchConfig", lines: InputLines, block: int, device: str
     ) -> None:
-        from attnkit.search import Tally
+        from attnkit.search import LineCounts
 
         self.run, self.spec, self.lines = run, spec, lines
         self.block, self.device = block, device
-        self.tally = Tally()
+        self.counts = LineCounts()
 
     def answers(self) -> Iterator[list[tuple[str, float]]]:
         """The outputs for each line."""
@@ -193,10 +193,9 @@ class GenerationJob:
             self.lines,
             self.spec,
             max_source=recipe.data.max_length,
-            device=place,
             block=self.block,
             prompts=recipe.task == "language-modeling",
-            tally=self.tally,
+            counts=self.counts,
         )
 
     def warnings(self) -> Iterator[str]:
@@ -204,8 +203,8 @@ class GenerationJob:
         longest = self.run.recipe.data.max_length - 1
         for count, what in (
             (self.lines.replaced, "malformed UTF-8 sequences of the input turned into U+FFFD"),
-            (self.tally.truncated, f"input lines cut to {longest} tokens"),
-            (self.tally.unfinished, "outputs cut at the longest length"),
+            (self.counts.truncated, f"input lines cut to {longest} tokens"),
+            (self.counts.unfinished, "outputs cut at the longest length"),
         ):
             if count:
                 yield f"{what}: {count:,}"
