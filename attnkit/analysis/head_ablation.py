@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from attnkit.analysis.maps import Kind, places
-from attnkit.analysis.recorder import stacks
+from attnkit.analysis.maps import Kind
+from attnkit.analysis.recorder import choose_layers
 from attnkit.attention import Out
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
@@ -67,10 +67,8 @@ def silenced(model: nn.Module, place: HeadPlace) -> Iterator[None]:
     Raises:
         UsageError: there is no such head.
     """
-    parts = stacks(model).get(place.kind, [])
-    where = f"{place.kind} attention"
-    layer = parts[places("layer", range(len(parts)), [place.layer], where)[0]]
-    places("head", range(layer.heads), [place.head], where)
+    chosen = choose_layers(model, [place.kind], [place.layer], [place.head])
+    (layer,) = chosen[place.kind][0].values()
 
     def silence(_: nn.Module, args: Any, out: Out) -> Out:
         y = out.y.clone()
@@ -151,19 +149,12 @@ def probed(
     Raises:
         UsageError: the model has no such kind, layer or head.
     """
-    there = stacks(model)
-    for kind in kinds or ():
-        if kind not in there:
-            raise UsageError(f"--kind {kind}: this model has {' and '.join(there)} attention only")
-    found = []
-    for kind, parts in there.items():
-        if kinds is not None and kind not in kinds:
-            continue
-        where = f"{kind} attention"
-        for layer in sorted(places("layer", range(len(parts)), layers, where)):
-            numbers = places("head", range(parts[layer].heads), heads, where)
-            found += [HeadPlace(kind, layer, head) for head in sorted(numbers)]
-    return found
+    return [
+        HeadPlace(kind, layer, head)
+        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items()
+        for layer in parts
+        for head in columns
+    ]
 
 
 class _Scorer(NamedTuple):

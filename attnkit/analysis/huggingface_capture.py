@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import Speller, encode
 from attnkit.analysis.huggingface_weights import FIELDS, Origin, choose, origins, weights
-from attnkit.analysis.inputs import how
+from attnkit.analysis.inputs import describe_search
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import (
     AttnkitError,
@@ -262,9 +262,11 @@ class _InputEncoder:
         said = self.model.tokenizer.decode(output, skip_special_tokens=True)
         if decoder:
             whole = self.model.tokenizer.decode([*prompt, *output], skip_special_tokens=True)
-            return HuggingFaceInput([], [*prompt, *output], whole, said.strip(), how(spec), note)
+            return HuggingFaceInput(
+                [], [*prompt, *output], whole, said.strip(), describe_search(spec), note
+            )
         return HuggingFaceInput(
-            source.source, [written[0], *output], said, said.strip(), how(spec), note
+            source.source, [written[0], *output], said, said.strip(), describe_search(spec), note
         )
 
     def _row(self, ids: Sequence[int]) -> Int[Tensor, "1 n"]:

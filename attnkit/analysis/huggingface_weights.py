@@ -17,7 +17,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnkit.analysis.maps import KINDS, Kind, places
+from attnkit.analysis.maps import KINDS, Kind, indices_of
 from attnkit.errors import DataError, UsageError
 from attnkit.huggingface import Pretrained
 
@@ -104,7 +104,7 @@ def choose(
                 "also with attn_implementation eager"
             )
         where = f"{kind} attention"
-        rows = sorted(places("layer", [origin.number for origin in there], layers, where))
+        rows = sorted(indices_of("layer", [origin.number for origin in there], layers, where))
         kept = [there[row] for row in rows]
         counts = sorted({origin.heads for origin in kept})
         if len(counts) > 1:
@@ -112,7 +112,7 @@ def choose(
                 f"{where}: layers have {' or '.join(map(str, counts))} heads: choose layers with "
                 "as many heads by --layer"
             )
-        chosen[kind] = kept, tuple(sorted(places("head", range(counts[0]), heads, where)))
+        chosen[kind] = kept, tuple(sorted(indices_of("head", range(counts[0]), heads, where)))
     return chosen
 
 

@@ -42,9 +42,9 @@ class MapLayer(NamedTuple):
     static: bool = False
     """The same for every text of this length: it reads neither queries nor keys."""
     distance: tuple[float, ...] | None = None
-    """For each head of `Maps.heads` how far its rows are from exact softmax attention on the same
-    queries and keys: half the sum of absolute differences, meant over the queries.  That is the
-    total variation (0 to 1) where rows are distributions, and may exceed 1 where they are not.
+    """For each head of `AttentionMaps.heads` half the L1 distance of its rows from exact softmax
+    attention on the same queries and keys, averaged over the queries.  Where rows are distributions
+    that is the total variation distance (0 to 1); with negative entries it may exceed 1.
     None where the matrix is exact, and where there are no queries or keys."""
 
 
@@ -72,8 +72,8 @@ class AttentionMaps:
             UsageError: one is not there.
         """
         numbers = [layer.number for layer in self.layers]
-        rows = places("layer", numbers, layers, f"{self.kind} attention")
-        columns = places("head", self.heads, heads, f"{self.kind} attention")
+        rows = indices_of("layer", numbers, layers, f"{self.kind} attention")
+        columns = indices_of("head", self.heads, heads, f"{self.kind} attention")
         kept = tuple(self.layers[row] for row in rows)
         if len(columns) < len(self.heads):
             kept = tuple(
@@ -129,8 +129,8 @@ class Capture:
     layers that have both."""
 
 
-def places(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
-    """Where the wanted ones are among the numbers of all layers or heads; none wanted: all.
+def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
+    """Indices of the wanted numbers among those of all layers or heads; none wanted: all.
 
     Raises:
         UsageError: one is not there.

@@ -8,7 +8,7 @@ from helpers.recorded import build, cases, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 
 from attnkit.analysis.head_ablation import HeadPlace, probe_heads, probed, silenced
-from attnkit.analysis.recorder import stacks
+from attnkit.analysis.recorder import attention_layers
 from attnkit.data.tokenizer import BOS, EOS
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.layers import MultiHead
@@ -50,7 +50,7 @@ def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, rol
     with silenced(model, place):
         without = answer(model, role)
     assert torch.equal(answer(model, role), whole)
-    cut(stacks(model)[place.kind][1], 2)
+    cut(attention_layers(model)[place.kind][1], 2)
     torch.testing.assert_close(without, answer(model, role), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(without, whole, atol=1e-3)
 
@@ -68,7 +68,7 @@ def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -
     place = HeadPlace(kind, 0, 1)  # type: ignore[arg-type]
     with silenced(model, place):
         without = decode(model)
-    cut(stacks(model)[place.kind][0], 1)
+    cut(attention_layers(model)[place.kind][0], 1)
     expected = decode(model)
     assert [[text for text, _ in one] for one in without] == [[t for t, _ in e] for e in expected]
     for one, other in zip(without, expected, strict=True):
@@ -82,7 +82,7 @@ def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
     ]
     for place, effects in found.effects.items():
         model = run.model()
-        cut(stacks(model)[place.kind][0], place.head)
+        cut(attention_layers(model)[place.kind][0], place.head)
         scores = forced_scores(
             ["perplexity", "accuracy"],
             model,

@@ -15,8 +15,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.analysis.sentence_alignment import Head, LinkRule
-    from attnkit.analysis.word_alignment import Gold, LinkCounts
+    from attnkit.analysis.word_alignment import Gold, Head, LinkCounts, LinkRule
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
@@ -102,25 +101,23 @@ def align(
     """
     rule = _rule(method, threshold)
     _check(layer, head, step, dev, format)
-    from attnkit.analysis import sentence_alignment
+    from attnkit.analysis import word_alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.runs import Run
 
     trained = Run.open(run)
-    wanted = [one for one in sentence_alignment.heads(trained) if step in (None, one.step)]
+    wanted = [one for one in word_alignment.heads(trained) if step in (None, one.step)]
     if layer is not None:
-        wanted = [
-            sentence_alignment.Head(layer, head, "reading" if step == "reading" else "writing")
-        ]
+        wanted = [word_alignment.Head(layer, head, "reading" if step == "reading" else "writing")]
     elif dev is not None:
         wanted = [_best(trained, dev, wanted, rule, device)]
     elif gold is None:
-        usual = sentence_alignment.usual(trained)
+        usual = word_alignment.default_head(trained)
         wanted = [usual if step is None else usual._replace(step=wanted[0].step)]
         console.say(f"{wanted[0]}; --dev SOURCE TARGET GOLD finds the best")
     if gold is None:
         with destination(output) as write:
-            for found in sentence_alignment.align(
+            for found in word_alignment.align(
                 trained, _pairs(source, target), wanted, rule, device=device
             ):
                 write(pharaoh(found[wanted[0]]) + "\n")
@@ -129,12 +126,12 @@ def align(
         raise UsageError("--output: say which head, by --layer and --head or by --dev")
     pairs = list(_pairs(source, target))
     golds = _golds(gold, pairs)
-    made = list(sentence_alignment.align(trained, pairs, wanted, rule, device=device))
+    made = list(word_alignment.align(trained, pairs, wanted, rule, device=device))
     if output is not None:
         with destination(output) as write:
             for found in made:
                 write(pharaoh(found[wanted[0]]) + "\n")
-    _print(table(str(run), sentence_alignment.quality(made, golds), golds, rule), format)
+    _print(table(str(run), word_alignment.quality(made, golds), golds, rule), format)
 
 
 def _check(layer: int | None, head: int | None, step: str | None, dev: object, format: str) -> None:
@@ -154,8 +151,8 @@ def _rule(method: str, threshold: float | None) -> "LinkRule":
         raise UsageError(f"--method {quoted(method)}: {forms.choices(method, METHODS)}")
     if threshold is not None and not 0 <= threshold < float("inf"):
         raise UsageError(f"--threshold {threshold}: should be 0 or above")
-    from attnkit.analysis.sentence_alignment import LinkRule
     from attnkit.analysis.word_alignment import METHODS as KNOWN
+    from attnkit.analysis.word_alignment import LinkRule
 
     least = threshold if threshold is not None else LEAST if method == "threshold" else 0.0
     return LinkRule(next(word for word in KNOWN if word == method), least)
@@ -197,8 +194,7 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
     Raises:
         DataError: a line is malformed, or there are more or fewer lines than pairs.
     """
-    from attnkit.analysis.sentence_alignment import words
-    from attnkit.analysis.word_alignment import gold
+    from attnkit.analysis.word_alignment import gold, words
 
     with open_lines(file, "strict") as stream:
         lines = list(stream)
@@ -215,7 +211,7 @@ def _best(
     run: "Run", dev: tuple[str, str, str], wanted: "Sequence[Head]", rule: "LinkRule", device: str
 ) -> "Head":
     """The head that aligns other sentences best."""
-    from attnkit.analysis.sentence_alignment import align, best, quality
+    from attnkit.analysis.word_alignment import align, best, quality
 
     pairs = list(_pairs(dev[0], dev[1]))
     golds = _golds(dev[2], pairs)
@@ -231,7 +227,7 @@ def table(
     title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule"
 ) -> "Table":
     """A row a head."""
-    from attnkit.analysis.sentence_alignment import best
+    from attnkit.analysis.word_alignment import best
     from attnkit.show.table import Cell, Column, Table
 
     first = best(scores)
@@ -242,7 +238,7 @@ def table(
             Cell(str(head.layer), {"layer": head.layer}),
             Cell(str(number), {"head": number}),
             Cell(head.step, {"step": head.step}),
-            Cell(f"{counts.made:,}", {"links": counts.made}),
+            Cell(f"{counts.predicted:,}", {"links": counts.predicted}),
             Cell(f"{counts.precision:.2f}", {"precision": counts.precision}),
             Cell(f"{counts.recall:.2f}", {"recall": counts.recall}),
             Cell(f"{counts.error:.2f}", {"aer": counts.error}, best=head == first),
