@@ -48,7 +48,7 @@ class Speller:
         self.style = _style(tokenizer.get_vocab())
         self.special = special_ids(tokenizer)
 
-    def axis(
+    def tokens_of(
         self, ids: Sequence[int], text: str | None = None, *, target: bool = False
     ) -> tuple[Token, ...]:
         """The tokens of ids, grouped in words.
