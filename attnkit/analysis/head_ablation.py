@@ -1,4 +1,4 @@
-"""How much each attention head is worth: what the model loses without it.
+"""Head ablation: what the model loses without each attention head.
 
 Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3: the
 head's output is set to zero at every position, the rest of the model stays as it was trained.
@@ -15,15 +15,13 @@ from attnkit.analysis.maps import Kind
 from attnkit.analysis.recorder import choose_layers
 from attnkit.attention import Out
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import LOWER_IS_BETTER, EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import FORCED, TEXT, Comparison, Score, compare, corrected, expand, score
-from attnkit.scoring.teacher_forced import forced_scores
-from attnkit.search import translate
+from attnkit.scoring import TEXT, Comparison, Score, compare, corrected, expand
+from attnkit.scoring.evaluation import model_scores
 
 Progress = Callable[[int, int], object]
 """Called with how many heads are done, and of how many."""
@@ -95,7 +93,7 @@ def probe_heads(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Importance:
-    """Take each head away in turn and score what is left; the run is not changed.
+    """Ablate each head in turn and score the rest of the model; the run is not changed.
 
     Args:
         run: a finished one.
@@ -105,7 +103,7 @@ def probe_heads(
         eval: settings of the metrics; the recipe's when None.
         resamples: of the paired bootstrap, enough for a p that many heads do not hide; 0: no p.
         device: auto takes a GPU where there is one.
-        progress: told after each head.
+        progress: called after each head.
 
     Raises:
         UsageError: unknown metric, kind, layer or head; text metrics of a language model.
@@ -122,18 +120,22 @@ def probe_heads(
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
     wanted = probed(model, kinds, layers, heads)
-    scorer = _Scorer(run, model, run.tokenizer(), rows, names, eval or run.recipe.eval)
-    whole = scorer.scores()
+    tokenizer = run.tokenizer()
+
+    def scores() -> dict[str, Score]:
+        return model_scores(names, model, tokenizer, rows, run.recipe, eval=eval)
+
+    whole = scores()
     without: dict[HeadPlace, dict[str, Score]] = {}
     for place in wanted:
         with silenced(model, place):
-            without[place] = scorer.scores()
+            without[place] = scores()
         if progress is not None:
             progress(len(without), len(wanted))
     effects: dict[HeadPlace, dict[str, Effect]] = {place: {} for place in wanted}
     for name in names:
-        own = {place: scores[name] for place, scores in without.items()}
-        for place, effect in _effects(own, whole[name], resamples).items():
+        scores_without = {place: found[name] for place, found in without.items()}
+        for place, effect in _effects(scores_without, whole[name], resamples).items():
             effects[place][name] = effect
     return Importance(whole, effects, len(rows), resamples)
 
@@ -155,46 +157,6 @@ def probed(
         for layer in parts
         for head in columns
     ]
-
-
-class _Scorer(NamedTuple):
-    """What is scored, and how."""
-
-    run: Run
-    model: Model
-    tokenizer: Tokenizer
-    rows: Sequence[Row]
-    names: Sequence[str]
-    eval: EvalConfig
-
-    def scores(self) -> dict[str, Score]:
-        """The scores of the model as it is now."""
-        recipe = self.run.recipe
-        device = str(self.model.output.weight.device)
-        found: dict[str, Score] = {}
-        if any(name in TEXT for name in self.names):
-            answers = translate(
-                self.model,
-                self.tokenizer,
-                [row.source for row in self.rows],
-                recipe.search.model_copy(update={"n_best": 1}),
-                max_source=recipe.data.max_length,
-            )
-            texts = [answer[0][0] for answer in answers]
-            references = [list(row.references or (row.target,)) for row in self.rows]
-            text = [name for name in self.names if name in TEXT]
-            found |= score(text, texts, references, self.eval)
-        if any(name in FORCED for name in self.names):
-            found |= forced_scores(
-                self.names,
-                self.model,
-                self.tokenizer,
-                self.rows,
-                max_length=recipe.data.max_length,
-                stream=recipe.task == "language-modeling",
-                device=device,
-            )
-        return found
 
 
 def _effects(

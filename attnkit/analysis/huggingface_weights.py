@@ -45,7 +45,7 @@ class WeightsSource(NamedTuple):
     """Where the weights of one layer of attention are returned first."""
 
     kind: Kind
-    index: int
+    place: int
     """Among the weights of its kind that the model returns."""
     number: int
     """Of the layer, counting those without attention."""
@@ -80,8 +80,8 @@ def find_sources(model: Pretrained, inputs: Inputs) -> dict[Kind, list[WeightsSo
         found = [first.get(id(each), ("", None, 0, each)) for each in maps]
         numbers = _layer_numbers([name for name, *_ in found])
         sources[kind] = [
-            WeightsSource(kind, index, number, weights.shape[1], module, slot)
-            for index, (number, (_, module, slot, weights)) in enumerate(
+            WeightsSource(kind, place, number, weights.shape[1], module, slot)
+            for place, (number, (_, module, slot, weights)) in enumerate(
                 zip(numbers, found, strict=True)
             )
         ]
@@ -182,7 +182,7 @@ def weights(
     for kind, (rows, _) in chosen.items():
         for origin in rows:
             if origin.module is None:
-                store(origin, returned[kind][origin.index])
+                store(origin, returned[kind][origin.place])
     return out
 
 

@@ -20,8 +20,9 @@ from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.questioned_models import QuestionedModel, of_run
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
-from attnkit.scoring import CHOSEN, FORCED, Entry, Score, context_found, expand, score
-from attnkit.scoring.evaluation import corpus_of, digest, kept_before
+from attnkit.scoring import CONTEXT, TEACHER_FORCED, Entry, Score, context_found, expand, score
+from attnkit.scoring.evaluation import corpus_of
+from attnkit.scoring.saved_scores import digest, reusable_scores
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -140,7 +141,7 @@ def examine(
 
 def _metrics(eval: EvalConfig) -> tuple[str, ...]:
     names = expand(eval.metrics)
-    if wrong := [name for name in names if name in FORCED]:
+    if wrong := [name for name in names if name in TEACHER_FORCED]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured of questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
@@ -180,7 +181,7 @@ class _QuestionJob:
         references = [list(accepted(row)) for row, _ in case.asked]
         source = digest(*[[row.source, *contexts] for row, contexts in case.asked])
         settings = self.spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
-        kept = kept_before(
+        kept = reusable_scores(
             self.subject.results, self.subject.weights, case.name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search={
@@ -194,7 +195,7 @@ class _QuestionJob:
             kept.facts |= {"sentences": len(replies), "warnings": []}
         self.done += len(case.asked)
         decode = kept.facts["decode"]
-        known = () if decode["chosen"] else CHOSEN
+        known = () if decode["chosen"] else CONTEXT
         if missing := [name for name in self.names if name not in (*kept.scores, *known)]:
             kept.scores |= self._scores(missing, case, kept.texts, decode["chosen"], references)
             kept.write(self.subject.results, case.name)
@@ -212,7 +213,7 @@ class _QuestionJob:
     ) -> dict[str, Score]:
         """Scores of the answers, and of the contexts that were chosen."""
         found = score(names, texts, references, self.eval)
-        if chosen is not None and set(names) & set(CHOSEN):
+        if chosen is not None and set(names) & set(CONTEXT):
             pairs = zip(case.asked, chosen, strict=True)
             contexts = [contexts[place] for (_, contexts), place in pairs]
             found["context-found"] = context_found(contexts, references)

@@ -12,7 +12,7 @@ import torch
 from attnkit.nbce.reader import ContextReader
 from attnkit.nbce.run_reader import open_run
 from attnkit.runs import Results
-from attnkit.scoring.saved_scores import described
+from attnkit.scoring.saved_scores import describe_run
 
 if TYPE_CHECKING:
     from attnkit.runs import Run
@@ -29,7 +29,7 @@ class QuestionedModel:
     name: str
     """For messages."""
     system: Mapping[str, Any]
-    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.described`."""
+    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.describe_run`."""
     results: Results
     """Where its answers and scores are kept."""
     weights: str
@@ -51,7 +51,7 @@ def of_run(run: "Run", device: str = "cpu") -> QuestionedModel:
     """A finished run; its answers are kept in it."""
     return QuestionedModel(
         f"{run.variant} seed {run.seed}",
-        described(run),
+        describe_run(run),
         run,
         run.manifest["files"]["model.safetensors"],
         run.recipe.data.max_length,

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from attnkit.data.encoded import Encoded
@@ -13,9 +12,8 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.models import Model
 from attnkit.recipe import schema
-from attnkit.scoring import score
-from attnkit.scoring.teacher_forced import forced
-from attnkit.search import translate
+from attnkit.scoring.evaluation import model_scores
+from attnkit.scoring.teacher_forced import teacher_forced
 
 BATCH_TOKENS = 8192
 """Budget of a decoding batch while training."""
@@ -68,25 +66,14 @@ class Validator:
     def measure(self, weights: Mapping[str, Tensor]) -> tuple[Forced, float]:
         """The forced sums and the monitored value of these weights."""
         self.model.load_state_dict(weights, strict=False)
-        device = self.model.output.weight.device
-        result = Forced(*forced(self.model, self.encoded, device=str(device)).sum(0).tolist())
+        result = Forced(*teacher_forced(self.model, self.encoded).sum(0).tolist())
         if self.monitor == "loss":
             return result, result.loss
         if self.monitor == "accuracy":
             return result, 100 * result.correct / max(1.0, result.tokens)
-        return result, self._decoded(device)
-
-    def _decoded(self, device: torch.device) -> float:
         greedy = self.recipe.search.model_copy(
-            update={"method": "greedy", "n_best": 1, "batch_tokens": BATCH_TOKENS}
+            update={"method": "greedy", "batch_tokens": BATCH_TOKENS}
         )
-        answers = translate(
-            self.model,
-            self.tokenizer,
-            (row.source for row in self.rows),
-            greedy,
-            max_source=self.recipe.data.max_length,
-        )
-        texts = [answer[0][0] for answer in answers]
-        references = [row.references or (row.target,) for row in self.rows]
-        return score([self.monitor], texts, references, self.recipe.eval)[self.monitor].value
+        metrics, rows = [self.monitor], self.rows
+        scores = model_scores(metrics, self.model, self.tokenizer, rows, self.recipe, search=greedy)
+        return result, scores[self.monitor].value

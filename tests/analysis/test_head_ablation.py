@@ -15,7 +15,7 @@ from attnkit.layers import MultiHead
 from attnkit.models import Model
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
-from attnkit.scoring.teacher_forced import forced_scores
+from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import translate
 
 SOURCE = torch.tensor([[7, 9, 11, EOS], [8, 12, 6, EOS]])
@@ -83,7 +83,7 @@ def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
     for place, effects in found.effects.items():
         model = run.model()
         cut(attention_layers(model)[place.kind][0], place.head)
-        scores = forced_scores(
+        scores = teacher_forced_scores(
             ["perplexity", "accuracy"],
             model,
             run.tokenizer(),

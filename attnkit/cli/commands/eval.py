@@ -189,11 +189,11 @@ def _score_files(
 ) -> tuple[list["Entry"], question_evaluation.Base, int]:
     """Entries of --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import FORCED
+    from attnkit.scoring import TEACHER_FORCED
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    if model := [name for name in settings.metrics if name in FORCED]:
+    if model := [name for name in settings.metrics if name in TEACHER_FORCED]:
         raise UsageError(f"--metrics {model[0]} needs a trained run; a file has no probabilities")
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
     return (
