@@ -114,12 +114,12 @@ def _record(
         if resamples:
             result = compare(system, against, resamples=resamples, seed=seed)
     row = group[key][0].row
-    asked = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}
+    questions = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}
     return {
         "recipe": key[0],
         "variant": key[1],
         "split": row["split"],
-        **(asked if "contexts" in row else {}),
+        **(questions if "contexts" in row else {}),
         "metric": metric,
         "baseline": base[1],
         "baseline_recipe": base[0],

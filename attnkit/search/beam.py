@@ -15,8 +15,7 @@ swap, and sentences that leave keep their column.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -87,11 +86,11 @@ class BeamStep(NamedTuple):
     """The beam that each live hypothesis continues."""
     finished: FinishedHypotheses
     status: Bool[Tensor, " 2+b"]
-    """Were there ties; is there a NaN; which sentences are done."""
+    """Whether there were ties; whether there is a NaN; which sentences are done."""
 
 
 class Trellis:
-    """What a whole batch has chosen: a trellis of all live hypotheses, and those that finished."""
+    """Live hypotheses of a batch as a trellis of tokens and parents, and the finished ones."""
 
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
         shape = (min(longest, base.INITIAL_STEPS), sentences, spec.beam)
@@ -147,7 +146,7 @@ class Trellis:
 
 
 Best = tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]
-"""Highest log-probabilities after each of b x W hypotheses, their tokens, and were there ties."""
+"""Log-probabilities and tokens that continue each of b x W hypotheses, and whether some tie."""
 
 
 def continuations(
@@ -232,6 +231,9 @@ def beam_search(
         spec: beam, n_best <= beam, length_penalty and the constraints.
         longest: the most tokens, EOS included.
         lines: number of each sentence, for messages.
+
+    Raises:
+        DataError: the model answers NaN.
     """
     home = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
@@ -240,8 +242,14 @@ def beam_search(
     trellis = Trellis(len(ids), spec, longest, live)
     finished = trellis.finished
     for step in range(longest):
-        best = partial(continuations, model, hidden, spec, step, prefix)
-        chosen, done = settle(live, best, finished, step + 1, longest, spec, lines)
+        for exact in (False, True):  # again where there were ties
+            best = continuations(model, hidden, spec, step, prefix, exact)
+            chosen = decide(live, best, finished, step + 1, longest, spec)
+            tied, nan, *done = chosen.status.tolist()  # waits for the device
+            if nan:
+                base.refuse_nan(lines)
+            if not tied:
+                break
         trellis.write(step, home, chosen)
         rows = torch.arange(len(home), device=ids.device)[:, None] * live.shape[1] + chosen.parent
         live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
@@ -260,27 +268,3 @@ def beam_search(
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
         hidden, state = base.advance(model, ids, state.select(rows, stay))
     return trellis.hypotheses()
-
-
-def settle(
-    live: Float[Tensor, "b W"],
-    best: Callable[[bool], Best],
-    finished: FinishedHypotheses,
-    length: int,
-    longest: int,
-    spec: SearchConfig,
-    lines: Sequence[int],
-) -> tuple[BeamStep, list[bool]]:
-    """`decide`, again where there were ties; with which sentences are done.  Waits for the device.
-
-    Raises:
-        DataError: the model answers NaN.
-    """
-    for exact in (False, True):
-        chosen = decide(live, best(exact), finished, length, longest, spec)
-        tied, nan, *done = chosen.status.tolist()
-        if nan:
-            base.refuse_nan(lines)
-        if not tied:
-            break
-    return chosen, done

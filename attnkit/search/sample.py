@@ -93,10 +93,10 @@ def nucleus(
     """
     weights = values.exp()
     reached = weights.cumsum(1)
-    wanted = share * total[:, None]
-    kept = reached - weights < wanted
-    place = exponential_race(weights * kept, times.gather(1, ids))
-    return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < wanted[:, 0]
+    needed = share * total[:, None]
+    inside = reached - weights < needed
+    place = exponential_race(weights * inside, times.gather(1, ids))
+    return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < needed[:, 0]
 
 
 def exponential_race(
