@@ -20,7 +20,7 @@ from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import LOWER_IS_BETTER, EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import TEXT, Comparison, Score, compare, corrected, expand
+from attnkit.scoring import TEXT, Score, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
 Progress = Callable[[int, int], object]
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], object]
 
 
 class HeadPlace(NamedTuple):
-    """A head."""
+    """One head of the model."""
 
     kind: Kind
     layer: int
@@ -45,7 +45,7 @@ class Effect(NamedTuple):
     p: float | None
     """Paired bootstrap over the sentences, as in `attnkit eval`; None without resamples."""
     p_corrected: float | None
-    """After doubling and Holm's correction over all heads that were probed."""
+    """After doubling and Holm's correction over all ablated heads."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Importance:
 
 
 @contextmanager
-def silenced(model: nn.Module, place: HeadPlace) -> Iterator[None]:
+def ablated(model: nn.Module, place: HeadPlace) -> Iterator[None]:
     """The model without one head, in a whole pass as in cached steps of any search.
 
     Raises:
@@ -68,12 +68,12 @@ def silenced(model: nn.Module, place: HeadPlace) -> Iterator[None]:
     chosen = choose_layers(model, [place.kind], [place.layer], [place.head])
     (layer,) = chosen[place.kind][0].values()
 
-    def silence(_: nn.Module, args: Any, out: Out) -> Out:
+    def zero_head(_: nn.Module, args: Any, out: Out) -> Out:
         y = out.y.clone()
         y[:, place.head] = 0
         return out._replace(y=y)
 
-    handle = layer.mechanism.register_forward_hook(silence)
+    handle = layer.mechanism.register_forward_hook(zero_head)
     try:
         yield
     finally:
@@ -101,7 +101,8 @@ def probe_heads(
         metrics: of the model's probabilities, or of its output by the run's own search.
         kinds, layers, heads: which heads; all when None or empty.
         eval: settings of the metrics; the recipe's when None.
-        resamples: of the paired bootstrap, enough for a p that many heads do not hide; 0: no p.
+        resamples: of the paired bootstrap, enough that p survives the correction for many heads; 0
+            leaves p-values out.
         device: auto takes a GPU where there is one.
         progress: called after each head.
 
@@ -119,7 +120,7 @@ def probe_heads(
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
-    wanted = probed(model, kinds, layers, heads)
+    wanted = chosen_heads(model, kinds, layers, heads)
     tokenizer = run.tokenizer()
 
     def scores() -> dict[str, Score]:
@@ -128,7 +129,7 @@ def probe_heads(
     whole = scores()
     without: dict[HeadPlace, dict[str, Score]] = {}
     for place in wanted:
-        with silenced(model, place):
+        with ablated(model, place):
             without[place] = scores()
         if progress is not None:
             progress(len(without), len(wanted))
@@ -140,7 +141,7 @@ def probe_heads(
     return Importance(whole, effects, len(rows), resamples)
 
 
-def probed(
+def chosen_heads(
     model: Model,
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
@@ -164,18 +165,12 @@ def _effects(
 ) -> dict[HeadPlace, Effect]:
     """Each head's effect on one metric."""
     sign = 1 if whole.metric in LOWER_IS_BETTER else -1
-    tests: dict[HeadPlace, Comparison] = {}
+    tests: list[tuple[float | None, float | None]] = [(None, None)] * len(without)
     if resamples:
-        tests = {
-            place: compare([one], [whole], resamples=resamples) for place, one in without.items()
-        }
-    adjusted = dict(zip(tests, corrected([test.p for test in tests.values()]), strict=True))
+        scores = without.values()
+        p_values = [compare([score], [whole], resamples=resamples).p for score in scores]
+        tests = list(zip(p_values, corrected(p_values), strict=True))
     return {
-        place: Effect(
-            one.value,
-            sign * (one.value - whole.value),
-            tests[place].p if place in tests else None,
-            adjusted.get(place),
-        )
-        for place, one in without.items()
+        place: Effect(score.value, sign * (score.value - whole.value), *test)
+        for (place, score), test in zip(without.items(), tests, strict=True)
     }

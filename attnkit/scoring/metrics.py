@@ -32,6 +32,8 @@ ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match",
         "answer-match", "answer-f1")  # fmt: skip
 """Metrics of output text."""
+ORDERS = {"bleu1": 1, "bleu4": 4}
+"""Longest n-grams, where the metric's name says them."""
 CONTEXT = ("context-found",)
 """Metrics of the context that was chosen, in question answering."""
 TEACHER_FORCED = ("accuracy", "perplexity", "word-perplexity")
@@ -161,10 +163,6 @@ def _count(references: Sequence[Sequence[str]]) -> str:
     return str(counts.pop()) if len(counts) == 1 else "var"
 
 
-def _order(metric: str) -> int:
-    return 1 if metric == "bleu1" else 4
-
-
 def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
     """sacrebleu's metric; TER has tercom's settings, which never see case."""
     from sacrebleu.metrics.bleu import BLEU
@@ -176,7 +174,7 @@ def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
     if name == "ter":
         return TER()
     # force: the advice on tokenised text is ours (output_warnings), not sacrebleu's
-    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=_order(name))
+    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4))
 
 
 def _sacrebleu(
@@ -187,8 +185,8 @@ def _sacrebleu(
     metric = _metric(name, tokenize, eval.lowercase)
     statistics = metric._extract_corpus_statistics(hypotheses, _streams(references))
     signature = metric.get_signature()
-    if name in ("bleu1", "bleu4"):
-        signature.update("order", _order(name))
+    if name in ORDERS:
+        signature.update("order", ORDERS[name])
     return Score.of(name, np.asarray(statistics, dtype=np.float64), str(signature))
 
 

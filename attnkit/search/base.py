@@ -15,7 +15,7 @@ INITIAL_STEPS = 64
 """Steps for which a search allocates memory at first; it doubles when they are used up."""
 
 SHORT_LIST = 64
-"""torch.topk on a CPU is quick where a row has at least this many times k elements."""
+"""torch.topk on a CPU is fast where a row has at least this many times k elements."""
 LOGITS_AT_ONCE = {"cpu": 2**22}
 """Logits computed at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
@@ -32,7 +32,7 @@ class Projection(Protocol):
 
 
 class Predictor(Protocol):
-    """What a search reads of a model, or of several that answer as one."""
+    """The part of a model, or of several combined, that a search uses."""
 
     @property
     def output(self) -> Projection:

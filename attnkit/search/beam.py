@@ -100,18 +100,18 @@ class Trellis:
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
-    def write(self, step: int, home: Int[Tensor, " b"], chosen: BeamStep) -> None:
-        """Add a step (0-based) of the sentences whose columns are `home`."""
+    def write(self, step: int, active: Int[Tensor, " b"], chosen: BeamStep) -> None:
+        """Add a step (0-based) of the `active` sentences of the batch."""
         if step == len(self.token):
             self.token = torch.cat((self.token, torch.zeros_like(self.token)))
             self.parent = torch.cat((self.parent, torch.zeros_like(self.parent)))
-        self.token[step, home] = chosen.token.int()
-        self.parent[step, home] = chosen.parent.int()
+        self.token[step, active] = chosen.token.int()
+        self.parent[step, active] = chosen.parent.int()
 
-    def close(self, home: Int[Tensor, " b"], finished: FinishedHypotheses) -> None:
+    def close(self, active: Int[Tensor, " b"], finished: FinishedHypotheses) -> None:
         """Keep what these sentences have finished so far."""
         for whole, part in zip(self.finished, finished, strict=True):
-            whole[home] = part
+            whole[active] = part
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Each sentence's n best: the finished ones, then those still live, both best first."""
@@ -235,7 +235,7 @@ def beam_search(
     Raises:
         DataError: the model answers NaN.
     """
-    home = torch.arange(len(ids), device=ids.device)
+    active = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
     hidden, state = base.advance(model, ids, state)
     live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
@@ -250,18 +250,20 @@ def beam_search(
                 base.refuse_nan(lines)
             if not tied:
                 break
-        trellis.write(step, home, chosen)
-        rows = torch.arange(len(home), device=ids.device)[:, None] * live.shape[1] + chosen.parent
+        trellis.write(step, active, chosen)
+        rows = torch.arange(len(active), device=ids.device)[:, None] * live.shape[1] + chosen.parent
         live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
         if any(done) or step + 1 == longest:
-            trellis.close(home, finished)
+            trellis.close(active, finished)
             if all(done):
                 break
             stay = torch.tensor([i for i, ended in enumerate(done) if not ended], device=ids.device)
-            home, live, rows, token = (x.index_select(0, stay) for x in (home, live, rows, token))
+            active, live, rows, token = (
+                x.index_select(0, stay) for x in (active, live, rows, token)
+            )
             finished = finished.take(stay)
         if step + 1 == longest:
-            trellis.live[home] = live
+            trellis.live[active] = live
             break
         ids, rows = token.reshape(-1, 1), rows.flatten()
         if prefix is not None:

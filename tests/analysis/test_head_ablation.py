@@ -7,7 +7,7 @@ import torch
 from helpers.recorded import build, cases, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 
-from attnkit.analysis.head_ablation import HeadPlace, probe_heads, probed, silenced
+from attnkit.analysis.head_ablation import HeadPlace, ablated, chosen_heads, probe_heads
 from attnkit.analysis.recorder import attention_layers
 from attnkit.data.tokenizer import BOS, EOS
 from attnkit.errors import MissingInputError, UsageError
@@ -47,7 +47,7 @@ def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, rol
     model = build(sections(word, role))
     whole = answer(model, role)
     place = HeadPlace(role, 1, 2)  # type: ignore[arg-type]
-    with silenced(model, place):
+    with ablated(model, place):
         without = answer(model, role)
     assert torch.equal(answer(model, role), whole)
     cut(attention_layers(model)[place.kind][1], 2)
@@ -66,7 +66,7 @@ def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -
 
     model = build(sections())
     place = HeadPlace(kind, 0, 1)  # type: ignore[arg-type]
-    with silenced(model, place):
+    with ablated(model, place):
         without = decode(model)
     cut(attention_layers(model)[place.kind][0], 1)
     expected = decode(model)
@@ -123,8 +123,8 @@ def test_progress_is_told_after_each_head(run: Run) -> None:
 
 def test_the_heads_of_a_model_can_be_chosen(run: Run) -> None:
     model = build(sections())
-    assert len(probed(model)) == 3 * 2 * 4
-    assert probed(model, ["cross"], [1], [2, 0]) == [
+    assert len(chosen_heads(model)) == 3 * 2 * 4
+    assert chosen_heads(model, ["cross"], [1], [2, 0]) == [
         HeadPlace("cross", 1, 0),
         HeadPlace("cross", 1, 2),
     ]
