@@ -20,10 +20,10 @@ class HeadStatistics(NamedTuple):
     entropy: float | None
     """Of the rows, in bits; None where they are no distributions."""
     spread: float | None
-    """Entropy as a share of the largest possible, log2 of the keys in sight; over the queries that
-    see two keys at least."""
+    """Entropy as a share of the largest possible, log2 of the visible keys; over the queries that
+    see at least two keys."""
     distance: float | None
-    """Mean distance of what is looked at, by absolute weight.  Self-attention: |i - j| in tokens.
+    """Mean distance of the keys, by absolute attention weight.  Self-attention: |i - j| in tokens.
     Cross attention: |i / T - j / S|, the difference of the relative positions of their middles."""
     first: float
     """Weight on the first key."""
@@ -38,7 +38,7 @@ class HeadStatistics(NamedTuple):
 def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
     """Statistics of each layer's heads, in the order of `maps.layers` and `maps.heads`.
 
-    Weights are taken as they are: where rows do not sum to 1, shares are no shares of 1.
+    Weights are not normalised: where rows do not sum to 1, these are no shares of 1.
     """
     rows, columns = maps.weights.shape[2:]
     if not rows * columns:

@@ -24,7 +24,7 @@ from attnkit.layers import MultiHead
 
 @dataclass
 class RecordedLayers:
-    """The layers of one kind, and what they made of the batch that was read."""
+    """The layers of one kind, and their maps of the batch that was read."""
 
     kind: Kind
     layers: tuple[MapLayer, ...]
@@ -47,7 +47,7 @@ class RecordedLayers:
 
 
 REFERENCE = "scaled-dot"
-"""What the layers of a reference are."""
+"""The mechanism of reference layers."""
 
 ARGUMENTS = ("q", "k", "v", "mask", "state", "prior", "bias", "gates")
 """Of `Attention.forward`, in order."""
@@ -78,16 +78,16 @@ def record(
     heads: Sequence[int] = (),
     references: bool = False,
 ) -> Iterator[dict[Kind, RecordedLayers]]:
-    """Record what each layer of attention does in the one pass that is made inside.
+    """Record the maps of each layer of attention in one pass inside the context.
 
-    The pass must read whole rows (`model(source, ids)`).  What the model answers, its mode and the
+    The pass must read whole rows (`model(source, ids)`).  The model's output, its mode and the
     random state stay as they are; the maps are those of evaluation, in float32, without dropout.
 
     Args:
         model: any model made of `MultiHead` layers.
         kinds: which to record; all that the model has when None.
-        layers, heads: numbers from 0; all when empty.  Only these are kept.
-        references: also keep what exact softmax makes of the same queries and keys.
+        layers, heads: numbers from 0; all when empty.  Only these are recorded.
+        references: also record what exact softmax makes of the same queries and keys.
 
     Raises:
         UsageError: the model has no such kind, layer or head.

@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Row
+from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, RecipeError
-from attnkit.recipe.schema import EvalConfig, SearchConfig
+from attnkit.models.base import Model
+from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
+from attnkit.runs import Run
 from attnkit.scoring import (
     CONTEXT,
     TEACHER_FORCED,
@@ -34,19 +38,12 @@ from attnkit.scoring.saved_scores import SavedScores, describe_run, digest, reus
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import LineCounts, translate
 
-if TYPE_CHECKING:
-    from attnkit.data.corpus import Corpus
-    from attnkit.data.tokenizer import Tokenizer
-    from attnkit.models.base import Model
-    from attnkit.recipe.schema import Recipe
-    from attnkit.runs import Run
-
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
 
 
 def evaluate(
-    run: "Run",
+    run: Run,
     splits: Sequence[str],
     eval: EvalConfig,
     *,
@@ -84,15 +81,13 @@ def evaluate(
     return [job.split(split, list(corpus.rows(split))) for split in splits]
 
 
-def corpus_of(run: "Run", data_dir: str | Path | None, offline: bool) -> "Corpus":
+def corpus_of(run: Run, data_dir: str | Path | None, offline: bool) -> Corpus:
     """The corpus of a finished run.
 
     Raises:
         MissingInputError: the run is not finished, or a file of the corpus is not there.
         DataError: a file is damaged.
     """
-    from attnkit.data.corpus import Corpus
-
     if not run.finished:
         raise MissingInputError(
             f"{run.path}: training is not finished; run `attnkit train` again to resume it"
@@ -106,7 +101,7 @@ def corpus_of(run: "Run", data_dir: str | Path | None, offline: bool) -> "Corpus
 
 
 def comparison(
-    runs: Iterable["Run"],
+    runs: Iterable[Run],
     splits: Sequence[str] | None = None,
     *,
     metrics: Sequence[str] | None = None,
@@ -150,7 +145,7 @@ def baselines(
     return out
 
 
-def saved_entry(run: "Run", split: str) -> Entry:
+def saved_entry(run: Run, split: str) -> Entry:
     """What the last evaluation of a split saved.
 
     Raises:
@@ -167,10 +162,10 @@ def saved_entry(run: "Run", split: str) -> Entry:
 
 def model_scores(
     metrics: Sequence[str],
-    model: "Model",
-    tokenizer: "Tokenizer",
+    model: Model,
+    tokenizer: Tokenizer,
     rows: Sequence[Row],
-    recipe: "Recipe",
+    recipe: Recipe,
     *,
     search: SearchConfig | None = None,
     eval: EvalConfig | None = None,
@@ -203,10 +198,10 @@ def _references(rows: Sequence[Row]) -> list[list[str]]:
 
 def _teacher_forced(
     metrics: Sequence[str],
-    model: "Model",
-    tokenizer: "Tokenizer",
+    model: Model,
+    tokenizer: Tokenizer,
     rows: Sequence[Row],
-    recipe: "Recipe",
+    recipe: Recipe,
 ) -> dict[str, Score]:
     stream = recipe.task == "language-modeling"
     length = recipe.data.max_length
@@ -217,7 +212,7 @@ def _teacher_forced(
 class _EvaluationJob:
     """One run and how it is evaluated."""
 
-    run: "Run"
+    run: Run
     eval: EvalConfig
     names: tuple[str, ...]
     search: SearchConfig
@@ -256,12 +251,12 @@ class _EvaluationJob:
         return saved.entry(describe_run(self.run), split).only(self.names)
 
     @cached_property
-    def model(self) -> "Model":
+    def model(self) -> Model:
         """The run's model; not loaded where everything is known already."""
         return self.run.model(self.device)
 
     @cached_property
-    def tokenizer(self) -> "Tokenizer":
+    def tokenizer(self) -> Tokenizer:
         """The run's tokenizer."""
         return self.run.tokenizer()
 

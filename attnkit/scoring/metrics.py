@@ -17,16 +17,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, UnavailableError, UsageError
+from attnkit.recipe.schema import EvalConfig
 from attnkit.text import answer_words, holds, nearest, quoted
-
-if TYPE_CHECKING:
-    from attnkit.recipe.schema import EvalConfig
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match",
@@ -96,7 +94,7 @@ def score(
     metrics: Sequence[str],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    eval: "EvalConfig",
+    eval: EvalConfig,
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
@@ -178,7 +176,7 @@ def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
 
 
 def _sacrebleu(
-    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: "EvalConfig"
+    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: EvalConfig
 ) -> Score:
     """BLEU, chrF and TER; the statistics are those that sacrebleu's own tests resample."""
     tokenize = _tokenizer(eval.tokenize) if name.startswith("bleu") else "none"

@@ -1,4 +1,4 @@
-"""Is a difference between two systems more than the luck of the test sentences?
+"""Whether a difference between two systems is more than chance in the test sentences.
 
 Paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine Translation
 Evaluation") over per-sentence statistics, with the resamples, the statistic and so the p-value

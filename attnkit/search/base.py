@@ -99,8 +99,8 @@ def top(
 ) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]:
     """The k highest of each row in order, equal ones by lowest id: (scores, ids, any ties).
 
-    Without `exact` the choice among equal scores is the device's.  A caller that then learns that
-    there were ties asks again, which spares a second wait for the device in every other step.
+    Without `exact` the choice among equal scores is the device's.  A caller that then
+    learns of ties calls again with it, which spares every other step a second wait for the device.
     """
     values, ids = highest(scores, min(k + 1, scores.shape[1]))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)

@@ -10,7 +10,7 @@ tokens scores at most L / n ** length_penalty, which is largest at the longest n
 penalty and at the shortest for a negative one.  Hypotheses that reach the last step without EOS
 fill the places that finished ones leave empty.
 
-What has been chosen is kept as a trellis of (token, parent beam): nothing is copied when beams
+The chosen tokens form a trellis of (token, parent beam): nothing is copied when beams
 swap, and sentences that leave keep their column.
 """
 
@@ -41,7 +41,7 @@ class FinishedHypotheses(NamedTuple):
     beam: Int[Tensor, "b N"]
     """The beam, one step before the end, that it continues."""
     ended: Int[Tensor, " b"]
-    """How many have finished, kept or not."""
+    """How many have finished, also those that are not among the n best."""
 
     @classmethod
     def none(cls, sentences: int, places: int, like: Tensor) -> Self:
@@ -197,7 +197,7 @@ def decide(
     longest: int,
     spec: SearchConfig,
 ) -> BeamStep:
-    """One step, the `length`-th token of at most `longest`; changes nothing that it is given."""
+    """One step, the `length`-th token of at most `longest`; its arguments stay unchanged."""
     beams = spec.beam
     logprob, parent, token = candidates(live, best, 2 * beams)
     stops = token == EOS
@@ -205,7 +205,7 @@ def decide(
     finished = finished.add(
         ends, logprob[:, :beams], parent[:, :beams], length, spec.length_penalty
     )
-    # a stable sort of the flags brings the candidates that go on to the front, in order
+    # a stable sort of the flags brings the unfinished candidates to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
