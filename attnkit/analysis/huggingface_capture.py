@@ -87,7 +87,7 @@ def capture(
     for kind in kinds or ():
         if kind not in fields:
             raise UsageError(f"--kind {kind}: this model has {' and '.join(fields)} attention only")
-    builder = _HuggingFaceInputs(model)
+    builder = _HuggingFaceInputBuilder(model)
     source = builder.source(text)
     short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
     with quiet(), _transformers_errors(model), torch.inference_mode():
@@ -119,7 +119,7 @@ def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H 
 
 
 def _layer(model: Pretrained, source: WeightsSource) -> MapLayer:
-    module = source.module or model.model
+    module = model.model if source.module is None else source.module
     return MapLayer(source.number, f"softmax ({type(module).__name__})")
 
 
@@ -139,7 +139,7 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
         raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 
 
-class _HuggingFaceInputs:
+class _HuggingFaceInputBuilder:
     """Texts as the ids that the model reads."""
 
     def __init__(self, model: Pretrained) -> None:
