@@ -1,1 +1,1 @@
-"""What a trained model attends to: maps captured, kept, measured, aligned; heads removed."""
+"""What a trained model attends to: maps captured, saved, measured, aligned; heads ablated."""

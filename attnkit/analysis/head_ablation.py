@@ -1,4 +1,4 @@
-"""How much each attention head is worth: what the model loses without it.
+"""Head ablation: what the model loses without each attention head.
 
 Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3: the
 head's output is set to zero at every position, the rest of the model stays as it was trained.
@@ -11,26 +11,24 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from attnkit.analysis.maps import Kind, places
-from attnkit.analysis.recorder import stacks
+from attnkit.analysis.maps import Kind
+from attnkit.analysis.recorder import choose_layers
 from attnkit.attention import Out
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import LOWER_IS_BETTER, EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import FORCED, TEXT, Comparison, Score, compare, corrected, expand, score
-from attnkit.scoring.teacher_forced import forced_scores
-from attnkit.search import translate
+from attnkit.scoring import TEXT, Score, compare, corrected, expand
+from attnkit.scoring.evaluation import model_scores
 
 Progress = Callable[[int, int], object]
 """Called with how many heads are done, and of how many."""
 
 
 class HeadPlace(NamedTuple):
-    """A head."""
+    """One head of the model."""
 
     kind: Kind
     layer: int
@@ -47,7 +45,7 @@ class Effect(NamedTuple):
     p: float | None
     """Paired bootstrap over the sentences, as in `attnkit eval`; None without resamples."""
     p_corrected: float | None
-    """After doubling and Holm's correction over all heads that were probed."""
+    """After doubling and Holm's correction over all ablated heads."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +59,21 @@ class Importance:
 
 
 @contextmanager
-def silenced(model: nn.Module, place: HeadPlace) -> Iterator[None]:
+def ablated(model: nn.Module, place: HeadPlace) -> Iterator[None]:
     """The model without one head, in a whole pass as in cached steps of any search.
 
     Raises:
         UsageError: there is no such head.
     """
-    parts = stacks(model).get(place.kind, [])
-    where = f"{place.kind} attention"
-    layer = parts[places("layer", range(len(parts)), [place.layer], where)[0]]
-    places("head", range(layer.heads), [place.head], where)
+    chosen = choose_layers(model, [place.kind], [place.layer], [place.head])
+    (layer,) = chosen[place.kind][0].values()
 
-    def silence(_: nn.Module, args: Any, out: Out) -> Out:
+    def zero_head(_: nn.Module, args: Any, out: Out) -> Out:
         y = out.y.clone()
         y[:, place.head] = 0
         return out._replace(y=y)
 
-    handle = layer.mechanism.register_forward_hook(silence)
+    handle = layer.mechanism.register_forward_hook(zero_head)
     try:
         yield
     finally:
@@ -97,7 +93,7 @@ def probe_heads(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Importance:
-    """Take each head away in turn and score what is left; the run is not changed.
+    """Ablate each head in turn and score the rest of the model; the run is not changed.
 
     Args:
         run: a finished one.
@@ -105,9 +101,10 @@ def probe_heads(
         metrics: of the model's probabilities, or of its output by the run's own search.
         kinds, layers, heads: which heads; all when None or empty.
         eval: settings of the metrics; the recipe's when None.
-        resamples: of the paired bootstrap, enough for a p that many heads do not hide; 0: no p.
+        resamples: of the paired bootstrap, enough that p survives the correction for many heads; 0
+            leaves p-values out.
         device: auto takes a GPU where there is one.
-        progress: told after each head.
+        progress: called after each head.
 
     Raises:
         UsageError: unknown metric, kind, layer or head; text metrics of a language model.
@@ -123,24 +120,28 @@ def probe_heads(
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
-    wanted = probed(model, kinds, layers, heads)
-    scorer = _Scorer(run, model, run.tokenizer(), rows, names, eval or run.recipe.eval)
-    whole = scorer.scores()
+    wanted = chosen_heads(model, kinds, layers, heads)
+    tokenizer = run.tokenizer()
+
+    def scores() -> dict[str, Score]:
+        return model_scores(names, model, tokenizer, rows, run.recipe, eval=eval)
+
+    whole = scores()
     without: dict[HeadPlace, dict[str, Score]] = {}
     for place in wanted:
-        with silenced(model, place):
-            without[place] = scorer.scores()
+        with ablated(model, place):
+            without[place] = scores()
         if progress is not None:
             progress(len(without), len(wanted))
     effects: dict[HeadPlace, dict[str, Effect]] = {place: {} for place in wanted}
     for name in names:
-        own = {place: scores[name] for place, scores in without.items()}
-        for place, effect in _effects(own, whole[name], resamples).items():
+        scores_without = {place: found[name] for place, found in without.items()}
+        for place, effect in _effects(scores_without, whole[name], resamples).items():
             effects[place][name] = effect
     return Importance(whole, effects, len(rows), resamples)
 
 
-def probed(
+def chosen_heads(
     model: Model,
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
@@ -151,60 +152,12 @@ def probed(
     Raises:
         UsageError: the model has no such kind, layer or head.
     """
-    there = stacks(model)
-    for kind in kinds or ():
-        if kind not in there:
-            raise UsageError(f"--kind {kind}: this model has {' and '.join(there)} attention only")
-    found = []
-    for kind, parts in there.items():
-        if kinds is not None and kind not in kinds:
-            continue
-        where = f"{kind} attention"
-        for layer in sorted(places("layer", range(len(parts)), layers, where)):
-            numbers = places("head", range(parts[layer].heads), heads, where)
-            found += [HeadPlace(kind, layer, head) for head in sorted(numbers)]
-    return found
-
-
-class _Scorer(NamedTuple):
-    """What is scored, and how."""
-
-    run: Run
-    model: Model
-    tokenizer: Tokenizer
-    rows: Sequence[Row]
-    names: Sequence[str]
-    eval: EvalConfig
-
-    def scores(self) -> dict[str, Score]:
-        """The scores of the model as it is now."""
-        recipe = self.run.recipe
-        device = str(self.model.output.weight.device)
-        found: dict[str, Score] = {}
-        if any(name in TEXT for name in self.names):
-            answers = translate(
-                self.model,
-                self.tokenizer,
-                [row.source for row in self.rows],
-                recipe.search.model_copy(update={"n_best": 1}),
-                max_source=recipe.data.max_length,
-                device=device,
-            )
-            texts = [answer[0][0] for answer in answers]
-            references = [list(row.references or (row.target,)) for row in self.rows]
-            text = [name for name in self.names if name in TEXT]
-            found |= score(text, texts, references, self.eval)
-        if any(name in FORCED for name in self.names):
-            found |= forced_scores(
-                self.names,
-                self.model,
-                self.tokenizer,
-                self.rows,
-                max_length=recipe.data.max_length,
-                stream=recipe.task == "language-modeling",
-                device=device,
-            )
-        return found
+    return [
+        HeadPlace(kind, layer, head)
+        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items()
+        for layer in parts
+        for head in columns
+    ]
 
 
 def _effects(
@@ -212,18 +165,12 @@ def _effects(
 ) -> dict[HeadPlace, Effect]:
     """Each head's effect on one metric."""
     sign = 1 if whole.metric in LOWER_IS_BETTER else -1
-    tests: dict[HeadPlace, Comparison] = {}
+    tests: list[tuple[float | None, float | None]] = [(None, None)] * len(without)
     if resamples:
-        tests = {
-            place: compare([one], [whole], resamples=resamples) for place, one in without.items()
-        }
-    adjusted = dict(zip(tests, corrected([test.p for test in tests.values()]), strict=True))
+        scores = without.values()
+        p_values = [compare([score], [whole], resamples=resamples).p for score in scores]
+        tests = list(zip(p_values, corrected(p_values), strict=True))
     return {
-        place: Effect(
-            one.value,
-            sign * (one.value - whole.value),
-            tests[place].p if place in tests else None,
-            adjusted.get(place),
-        )
-        for place, one in without.items()
+        place: Effect(score.value, sign * (score.value - whole.value), *test)
+        for (place, score), test in zip(without.items(), tests, strict=True)
     }

@@ -1,7 +1,6 @@
 """Maps of a text that a Hugging Face model reads, in the same form as those of our own runs.
 
 The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
-Each layer's map leaves the model as soon as it is made, so only the wanted ones take memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import Speller, encode
-from attnkit.analysis.huggingface_weights import FIELDS, Origin, choose, origins, weights
-from attnkit.analysis.inputs import how
+from attnkit.analysis.huggingface_weights import (
+    FIELDS,
+    WeightsSource,
+    choose,
+    find_sources,
+    weights,
+)
+from attnkit.analysis.inputs import describe_search
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import (
     AttnkitError,
@@ -30,13 +35,11 @@ from attnkit.huggingface import Pretrained, quiet
 from attnkit.recipe.schema import SearchConfig
 
 GREEDY = SearchConfig(method="greedy")
-"""How an encoder-decoder writes where nothing else is asked for."""
-
-OVER = 1.01
+"""The default search of an encoder-decoder."""
+HIGHEST_WEIGHT = 1.01
 """Above 1 by more than bfloat16 rounds."""
-
-SAMPLE = 4
-"""Tokens of the pass that finds out where the weights are made."""
+SHORT = 4
+"""Tokens of the pass that finds where the weights come from."""
 
 
 class HuggingFaceInput(NamedTuple):
@@ -84,44 +87,45 @@ def capture(
     for kind in kinds or ():
         if kind not in fields:
             raise UsageError(f"--kind {kind}: this model has {' and '.join(fields)} attention only")
-    reader = _InputEncoder(model)
-    source = reader.source(text)
-    with quiet(), _told(model), torch.inference_mode():
+    builder = _HuggingFaceInputBuilder(model)
+    source = builder.source(text)
+    short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
+    with quiet(), _transformers_errors(model), torch.inference_mode():
         with model.eager():
-            made = origins(model, reader.inputs(_cut(source)))
-        chosen = choose(model, made, kinds, layers, heads)
-        reading = reader.reading(source, text, target, search)
+            sources = find_sources(model, builder.arguments(short))
+        chosen = choose(model, sources, kinds, layers, heads)
+        read = builder.with_output(source, text, target, search)
         with model.eager():
-            found = weights(model, reader.inputs(reading), made, chosen)
-    axes = reader.axes(reading, text)
+            found = weights(model, builder.arguments(read), sources, chosen)
+    axes = builder.axes(read, text)
     maps: dict[Kind, AttentionMaps] = {}
     for kind, (rows, columns) in chosen.items():
         _check(model, kind, found[kind])
-        described = tuple(_layer(model, origin) for origin in rows)
+        described = tuple(_layer(model, row) for row in rows)
         maps[kind] = AttentionMaps(kind, found[kind], described, columns, *axes[kind])
-    facts = model.facts | ({"note": reading.note} if reading.note else {})
-    return Capture(text, reading.output, reading.how, model.name, maps, facts)
+    facts = model.facts | ({"note": read.note} if read.note else {})
+    return Capture(text, read.output, read.how, model.name, maps, facts)
 
 
 def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H T S"]) -> None:
-    """Raise where these are no attention weights: some models hand on scores under that name."""
+    """Raise where these are no attention weights: some models return scores under that name."""
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
-    if maps.min() < 0 or maps.max() > OVER:
+    if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
         raise DataError(
             f"{model.name}: {type(model.model).__name__} gives numbers from {maps.min():.3g} to "
             f"{maps.max():.3g} as {kind} attention, so these are no weights"
         )
 
 
-def _layer(model: Pretrained, origin: Origin) -> MapLayer:
-    part = model.model if origin.part is None else origin.part
-    return MapLayer(origin.number, f"softmax ({type(part).__name__})")
+def _layer(model: Pretrained, source: WeightsSource) -> MapLayer:
+    module = model.model if source.module is None else source.module
+    return MapLayer(source.number, f"softmax ({type(module).__name__})")
 
 
 @contextmanager
-def _told(model: Pretrained) -> Iterator[None]:
-    """Errors inside another library as lines of ours."""
+def _transformers_errors(model: Pretrained) -> Iterator[None]:
+    """Errors inside transformers as errors of one line."""
     try:
         yield
     except AttnkitError:
@@ -131,11 +135,11 @@ def _told(model: Pretrained) -> Iterator[None]:
             raise MemoryLimitError(
                 f"{model.name}: no memory left: choose layers, or shorten the text"
             ) from error
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{model.name}: transformers could not run the model: {said}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 
 
-class _InputEncoder:
+class _HuggingFaceInputBuilder:
     """Texts as the ids that the model reads."""
 
     def __init__(self, model: Pretrained) -> None:
@@ -150,39 +154,38 @@ class _InputEncoder:
             DataError: it is too long, or no text.
         """
         ids = self._encode(text, "the text")
-        if self.model.shape == "encoder-decoder":
-            return HuggingFaceInput(ids, [self._start()], "", "", "")
-        if self.model.shape == "encoder":
-            return HuggingFaceInput(ids, [], "", "", "")
-        return HuggingFaceInput([], ids, text, "", "")
+        if self.model.shape == "decoder":
+            return HuggingFaceInput([], ids, text, "", "")
+        start = [self._start()] if self.model.shape == "encoder-decoder" else []
+        return HuggingFaceInput(ids, start, "", "", "")
 
-    def reading(
+    def with_output(
         self, source: HuggingFaceInput, text: str, target: str | None, search: SearchConfig | None
     ) -> HuggingFaceInput:
-        """The text with its output."""
+        """The text with its output, given or written by the model."""
         if self.model.shape == "encoder":
             if target is not None or search is not None:
                 raise UsageError("an encoder writes nothing: leave target and search out")
             return source
         if target is not None:
-            return self._forced(source, text, target)
+            return self._with_target(source, text, target)
         if search is None and self.model.shape == "decoder":
             return source
-        return self._answered(source, text, search or GREEDY)
+        return self._with_search(source, search or GREEDY)
 
-    def inputs(self, reading: HuggingFaceInput) -> dict[str, Tensor]:
+    def arguments(self, read: HuggingFaceInput) -> dict[str, Tensor]:
         """The arguments of a pass."""
-        if not reading.source:
-            return {"input_ids": self._row(reading.ids)}
-        inputs = {"input_ids": self._row(reading.source)}
-        return inputs | ({"decoder_input_ids": self._row(reading.ids)} if reading.ids else {})
+        if not read.source:
+            return {"input_ids": self._row(read.ids)}
+        inputs = {"input_ids": self._row(read.source)}
+        return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
 
     def axes(
-        self, reading: HuggingFaceInput, text: str
+        self, read: HuggingFaceInput, text: str
     ) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
         """Queries and keys of each kind."""
-        source = self.speller.axis(reading.source, text)
-        target = self.speller.axis(reading.ids, reading.text, target=bool(reading.source))
+        source = self.speller.tokens_of(read.source, text)
+        target = self.speller.tokens_of(read.ids, read.text, target=bool(read.source))
         return {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
 
     def _encode(self, text: str, name: str, *, target: bool = False) -> list[int]:
@@ -217,37 +220,31 @@ class _InputEncoder:
                     return found
         raise DataError(f"{self.model.name}: its settings name no decoder_start_token_id")
 
-    def _forced(self, source: HuggingFaceInput, text: str, target: str) -> HuggingFaceInput:
+    def _with_target(self, source: HuggingFaceInput, text: str, target: str) -> HuggingFaceInput:
         if not target.strip():
             raise UsageError("the target is empty: give at least one word")
         if self.model.shape == "decoder":
-            apart = "" if text[-1:].isspace() or target[:1].isspace() else " "
-            whole = text + apart + target
+            space = "" if text[-1:].isspace() or target[:1].isspace() else " "
+            whole = text + space + target
             ids = self._encode(whole, "the text with its target")
             return HuggingFaceInput([], ids, whole, target, "given")
-        ids = self._ended(self._encode(target, "the target", target=True))
+        ids = self._without_end(self._encode(target, "the target", target=True))
         ids = [self._start(), *ids]
         self._fits(ids, "the target")
         return HuggingFaceInput(source.source, ids, target, target, "given")
 
-    def _ended(self, ids: list[int]) -> list[int]:
+    def _without_end(self, ids: list[int]) -> list[int]:
         """Without the end tokens at the end, which a model writes but never reads."""
-        ends = self._ends()
+        end = self.model.model.generation_config.eos_token_id
+        ends = [*(end if isinstance(end, list) else [end]), self.model.tokenizer.eos_token_id]
         while ids and ids[-1] in ends:
             ids = ids[:-1]
         return ids
 
-    def _ends(self) -> set[int]:
-        end = self.model.model.generation_config.eos_token_id
-        ends = {*end} if isinstance(end, list) else {end}
-        return {id_ for id_ in (*ends, self.model.tokenizer.eos_token_id) if id_ is not None}
-
-    def _answered(
-        self, source: HuggingFaceInput, text: str, spec: SearchConfig
-    ) -> HuggingFaceInput:
+    def _with_search(self, source: HuggingFaceInput, spec: SearchConfig) -> HuggingFaceInput:
         """What the model writes."""
         decoder = self.model.shape == "decoder"
-        prompt = self._ended(source.ids) if decoder else source.source
+        prompt = self._without_end(source.ids) if decoder else source.source
         if not prompt:
             raise UsageError("the text is empty: give at least one word")
         longest = spec.max_length
@@ -256,16 +253,14 @@ class _InputEncoder:
         if longest < 1:
             raise DataError(f"the text leaves {self.model.name} no position for an output")
         written = _generate(self.model, self._row(prompt), spec, longest)
-        ids = written[len(prompt) :] if decoder else written[1:]
-        output = self._ended(ids)
+        before, ids = (prompt, written[len(prompt) :]) if decoder else (written[:1], written[1:])
+        output = self._without_end(ids)
         note = "" if len(output) < len(ids) else f"the output was cut at {len(ids)} tokens"
-        said = self.model.tokenizer.decode(output, skip_special_tokens=True)
-        if decoder:
-            whole = self.model.tokenizer.decode([*prompt, *output], skip_special_tokens=True)
-            return HuggingFaceInput([], [*prompt, *output], whole, said.strip(), how(spec), note)
-        return HuggingFaceInput(
-            source.source, [written[0], *output], said, said.strip(), how(spec), note
-        )
+        decode = self.model.tokenizer.decode
+        said = decode(output, skip_special_tokens=True)
+        text = decode([*prompt, *output], skip_special_tokens=True) if decoder else said
+        how = describe_search(spec)
+        return HuggingFaceInput(source.source, [*before, *output], text, said.strip(), how, note)
 
     def _row(self, ids: Sequence[int]) -> Int[Tensor, "1 n"]:
         return torch.tensor([list(ids)], device=self.model.device)
@@ -299,8 +294,3 @@ def _generate(
         torch.manual_seed(spec.seed)
         written = network.generate(ids, attention_mask=torch.ones_like(ids), **options)
     return [int(id_) for id_ in written[0]]
-
-
-def _cut(reading: HuggingFaceInput) -> HuggingFaceInput:
-    """The first tokens, enough to see where weights come from."""
-    return reading._replace(source=reading.source[:SAMPLE], ids=reading.ids[:SAMPLE])

@@ -1,11 +1,12 @@
 """Tokens of any tokenizer as readable pieces in words, whatever marks its vocabulary uses.
 
 Vocabularies mark what begins a word (U+2581 of sentencepiece, U+0120 of byte-level BPE), what
-goes on with one (## of WordPiece), what ends one (</w>) or what does not (@@).  Here every piece
+continues one (## of WordPiece), what ends one (</w>) or what does not (@@).  Here every piece
 that has a space before it begins with U+2581, and bytes that are whole characters are text again.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -22,13 +23,15 @@ RARE = 0.01
 """A mark in a smaller share of the vocabulary is an ordinary piece."""
 OUTSIDE = ("unk_token_id", "mask_token_id")
 """Special tokens that stand for words of the text."""
+_PARTIAL = re.compile("[\udc80-\udcff]")
+"""Bytes of no whole character, as the error handler surrogateescape has them."""
 
 
 class TokenSpan(NamedTuple):
-    """Where a token lies in its text, as a tokenizer of the tokenizers library tells."""
+    """Where a token lies in its text, as a tokenizer of the tokenizers library reports."""
 
     word: int | None
-    """Its own count of words, which also parts punctuation."""
+    """Number of its word; there punctuation is a word of its own."""
     spaced: bool
     """Whether white space is before it."""
 
@@ -48,7 +51,7 @@ class Speller:
         self.style = _style(tokenizer.get_vocab())
         self.special = special_ids(tokenizer)
 
-    def axis(
+    def tokens_of(
         self, ids: Sequence[int], text: str | None = None, *, target: bool = False
     ) -> tuple[Token, ...]:
         """The tokens of ids, grouped in words.
@@ -59,20 +62,20 @@ class Speller:
                 it gives these ids.
             target: the text is encoded as a decoder's output.
         """
-        found = self._places(ids, text, target) if text is not None else {}
+        spans = self._spans(ids, text, target) if text is not None else {}
         tokens: list[Token] = []
-        word, before = -1, _Before()
+        word, before = -1, PreviousToken()
         for place, (id_, piece) in enumerate(zip(ids, self._pieces(ids), strict=True)):
             if id_ in self.special:
                 tokens.append(Token(piece, id_, None, special=True))
-                before = _Before()
+                before = PreviousToken()
                 continue
-            here = found.get(place)
-            spelled, begins = self._spell(piece, before, here)
-            own = here.word if here else None
-            word += begins or before.first or own != before.word
+            span = spans.get(place)
+            text_word = span.word if span else None
+            spelled, begins = self._spell(piece, before, span)
+            word += begins or before.first or text_word != before.word
             tokens.append(Token(spelled, id_, word))
-            before = _Before(piece, own, first=False)
+            before = PreviousToken(piece, text_word, first=False)
         return tuple(tokens)
 
     def _pieces(self, ids: Sequence[int]) -> list[str]:
@@ -82,43 +85,42 @@ class Speller:
             for piece in pieces
         ]
 
-    def _places(self, ids: Sequence[int], text: str, target: bool) -> dict[int, TokenSpan]:
-        """For each place of ids what the tokenizer knows of it; nothing where ids are others."""
+    def _spans(self, ids: Sequence[int], text: str, target: bool) -> dict[int, TokenSpan]:
+        """The span of each place of ids; empty where encoding the text gives other ids."""
         if not self.tokenizer.is_fast:
             return {}
         named = {"text_target": text} if target else {"text": text}
         read = self.tokenizer(**named, return_offsets_mapping=True)
-        rows = [
-            (id_, TokenSpan(word, start > 0 and text[start - 1 : start].isspace()))
-            for id_, word, (start, _) in zip(
-                read["input_ids"], read.word_ids(0), read["offset_mapping"], strict=True
-            )
-            if id_ not in self.special
-        ]
+        columns = (read["input_ids"], read.word_ids(0), read["offset_mapping"])
+        rows = [row for row in zip(*columns, strict=True) if row[0] not in self.special]
         places = [place for place, id_ in enumerate(ids) if id_ not in self.special]
-        if [id_ for id_, _ in rows] != [ids[place] for place in places]:
+        if [id_ for id_, *_ in rows] != [ids[place] for place in places]:
             return {}
-        return {place: found for place, (_, found) in zip(places, rows, strict=True)}
+        return {
+            place: TokenSpan(word, start > 0 and text[start - 1].isspace())
+            for place, (_, word, (start, _)) in zip(places, rows, strict=True)
+        }
 
-    def _spell(self, piece: str, before: "_Before", here: TokenSpan | None) -> tuple[str, bool]:
+    def _spell(
+        self, piece: str, before: "PreviousToken", span: TokenSpan | None
+    ) -> tuple[str, bool]:
         """A piece without marks but U+2581 for a space before it, and whether it begins a word."""
         if self.style == MARK:
             return piece, piece.startswith(MARK)
         if self.style == BYTE_MARK:
             text = readable(piece)
             # a lone space belongs to the word behind it, a line break does not
-            broken = here is None and readable(before.piece)[-1:] in ("\n", "\r", "\t")
-            begins = broken or text[:1].isspace()
-            return text.replace(" ", MARK), begins
+            broken = span is None and readable(before.piece)[-1:] in ("\n", "\r", "\t")
+            return text.replace(" ", MARK), broken or text[:1].isspace()
         if self.style == CHARACTERS:
             return piece.replace(" ", MARK), piece.isspace()
-        goes_on = not before.first and _joined(self.style, piece, before.piece)
+        continues = not before.first and _joined(self.style, piece, before.piece)
         text = _bare(self.style, piece)
-        spaced = here.spaced if here else not before.first
-        return (MARK + text if spaced and not goes_on else text), not goes_on
+        spaced = span.spaced if span else not before.first
+        return (MARK + text if spaced and not continues else text), not continues
 
 
-class _Before(NamedTuple):
+class PreviousToken(NamedTuple):
     """The token before."""
 
     piece: str = ""
@@ -142,26 +144,8 @@ def readable(piece: str) -> str:
     if any(character not in known for character in piece):
         return piece  # an added token, spelled as it is
     raw = bytes(known[character] for character in piece)
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return "".join(_whole(raw))
-
-
-def _whole(raw: bytes) -> Iterator[str]:
-    """Whole characters as they are, other bytes as sentencepiece writes them."""
-    start = 0
-    while start < len(raw):
-        for size in (1, 2, 3, 4):
-            try:
-                yield raw[start : start + size].decode("utf-8")
-                start += size
-                break
-            except UnicodeDecodeError:
-                continue
-        else:
-            yield f"<0x{raw[start]:02X}>"
-            start += 1
+    text = raw.decode("utf-8", "surrogateescape")
+    return _PARTIAL.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", text)
 
 
 @cache
@@ -189,7 +173,7 @@ def _style(vocabulary: dict[str, int]) -> str:
 
 
 def _joined(style: str, piece: str, before: str) -> bool:
-    """Whether a piece goes on with the word of the one before."""
+    """Whether a piece continues the word of the one before."""
     if style == "##":
         return piece.startswith("##")
     if style == "@@":

@@ -11,14 +11,13 @@ the UTF-8 bytes of the array `capture`, in safetensors the entry `capture` of th
                      "heads": [0, ...],
                      "queries": [[text, id, word, special], ...], "keys": [...]}}}
 
-The same maps give the same bytes, nothing in them is code, and reading gives back what was saved.
-A csv has a row for each weight and cannot be read back; its tokens are made safe to open (`_cell`).
+The same maps give the same bytes, and nothing in them is code.  A csv has a row for each weight; no
+token in it is run as a formula by a spreadsheet (`_cell`).
 """
 
 import io
 import json
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
-from attnkit.errors import DataError, UsageError
-from attnkit.storage.files import (
-    DISK,
-    Filesystem,
-    atomic_write,
-    input_error,
-    parse_object,
-    require_file,
-)
+from attnkit.analysis.maps import AttentionMaps, Capture
+from attnkit.errors import UsageError
+from attnkit.storage.files import DISK, Filesystem, atomic_write
 from attnkit.text import quoted, safe_text
 
 FORMAT, VERSION = "attnkit-maps", 1
@@ -46,24 +38,19 @@ JSON = "capture"
 HEADER = "kind,layer,head,query,key,query_token,key_token,weight\n"
 _REFERENCE = "reference."
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-_LONGEST_HEADER = 16 << 20
-_MALFORMED = (
-    DataError, ValueError, TypeError, LookupError, EOFError, zipfile.BadZipFile,
-    NotImplementedError, OverflowError, MemoryError, AttributeError,
-)  # fmt: skip
 
 Arrays = dict[str, Float[NDArray[np.float32], "L H T S"]]
 
 
-def check_suffix(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> str:
+def check_suffix(path: Path) -> str:
     """The suffix of a file that can be written, in small letters.
 
     Raises:
         UsageError: it is another one.
     """
     suffix = path.suffix.lower()
-    if suffix not in suffixes:
-        known = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+    if suffix not in SUFFIXES:
+        known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
         raise UsageError(f"{path}: suffix {quoted(path.suffix)} is not known; use {known}")
     return suffix
 
@@ -92,34 +79,6 @@ def save(path: Path, capture: Capture, fs: Filesystem = DISK) -> None:
         atomic_write(path, serialised(arrays, {JSON: text}), fs)
 
 
-def load(path: Path) -> Capture:
-    """Read what `save` wrote, npz or safetensors.
-
-    Raises:
-        UsageError: the suffix is neither.
-        MissingInputError: there is no such file.
-        DataError: it is damaged, of a later version, or no file of maps.
-    """
-    from safetensors import SafetensorError
-
-    suffix = check_suffix(path, SUFFIXES[:2])
-    require_file(path)
-    try:
-        text, arrays = _read_npz(path) if suffix == ".npz" else _read_safetensors(path)
-        plain = parse_object(text, JSON)
-        if plain.get("format") != FORMAT or plain.get("version") != VERSION:
-            raise ValueError(
-                f"format {plain.get('format')!r}, version {plain.get('version')!r}; "
-                f"this attnkit reads {FORMAT}, version {VERSION}"
-            )
-        return _capture(plain, arrays, "")
-    except (*_MALFORMED, SafetensorError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path}: not a valid file of attention maps: {reason}") from error
-    except OSError as error:
-        raise input_error(error, path) from error
-
-
 def _arrays(capture: Capture, prefix: str = "") -> Arrays:
     """The weights by their names in a file."""
     found = {
@@ -145,84 +104,6 @@ def _description(capture: Capture) -> dict[str, Any]:
     if capture.reference is not None:
         plain["reference"] = _description(capture.reference)
     return plain
-
-
-def _read_npz(path: Path) -> tuple[bytes, Arrays]:
-    """The description and the weights."""
-    with zipfile.ZipFile(path) as archive:
-        # stored as they are, so that a small file cannot become a large array
-        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-            raise ValueError("it is compressed")
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    text = arrays.pop(JSON)
-    return text.astype(np.uint8, casting="equiv").tobytes(), arrays
-
-
-def _read_safetensors(path: Path) -> tuple[bytes, Arrays]:
-    """The description and the weights."""
-    from safetensors import safe_open
-
-    with open(path, "rb") as file:
-        if int.from_bytes(file.read(8), "little") > _LONGEST_HEADER:
-            raise ValueError(f"a header of more than {_LONGEST_HEADER} bytes")
-    with safe_open(path, framework="np") as opened:
-        names = opened.keys()
-        return (opened.metadata() or {})[JSON].encode(), {n: opened.get_tensor(n) for n in names}
-
-
-def _capture(plain: Mapping[str, Any], arrays: Arrays, prefix: str) -> Capture:
-    """A capture from its description and weights."""
-    texts = {name: _text(plain[name]) for name in ("source", "output", "how", "model")}
-    facts = {_text(name): _text(value) for name, value in plain["facts"].items()}
-    maps = {
-        kind: _maps(kind, plain["maps"][kind], arrays[f"{prefix}{kind}"])
-        for kind in KINDS
-        if kind in plain["maps"]
-    }
-    if unknown := plain["maps"].keys() - maps.keys():
-        raise ValueError(f"attention of kind {sorted(unknown)[0]!r}")
-    other = plain["reference"]
-    reference = None if other is None else _capture(other, arrays, _REFERENCE)
-    return Capture(**texts, maps=maps, facts=facts, reference=reference)
-
-
-def _maps(kind: Kind, plain: Mapping[str, Any], weights: NDArray[Any]) -> AttentionMaps:
-    """The maps of one kind."""
-    if weights.dtype != np.float32 or weights.ndim != 4 or not np.isfinite(weights).all():
-        raise ValueError(f"the weights {kind} are no finite numbers of float32 in four axes")
-    layers = []
-    for layer in plain["layers"]:
-        far = layer["distance"]
-        distance = None if far is None else tuple(float(value) for value in far)
-        if distance is not None and len(distance) != len(plain["heads"]):
-            raise ValueError("a layer has not one distance for each head")
-        word, exact, static = _text(layer["mechanism"]), layer["exact"], layer["static"]
-        layers.append(
-            MapLayer(_number(layer["number"]), word, exact is True, static is True, distance)
-        )
-    heads = tuple(_number(head) for head in plain["heads"])
-    queries, keys = (tuple(map(_token, plain[axis])) for axis in ("queries", "keys"))
-    return AttentionMaps(kind, weights, tuple(layers), heads, queries, keys)
-
-
-def _token(plain: Any) -> Token:
-    text, id_, word, special = plain
-    return Token(
-        _text(text), _number(id_), None if word is None else _number(word), special is True
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _number(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no whole number")
-    return value
 
 
 def _table(capture: Capture) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Attention maps of one text with the tokens of both axes: what capture records and show draws."""
+"""Attention maps of one text with the tokens of both axes."""
 
 import re
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ class Token(NamedTuple):
     """One position of an axis, as the model saw it."""
 
     text: str
-    """The piece as its vocabulary spells it, a space before it as U+2581; from anyone: not safe."""
+    """The piece as its vocabulary spells it, a space before it as U+2581; untrusted text."""
     id: int
     word: int | None
     """Number of its word on this axis, from 0; None for a special token."""
     special: bool = False
-    """Begin, end, separator, padding: no text of the user's."""
+    """Begin, end, separator or padding token, not the user's text."""
 
 
 class MapLayer(NamedTuple):
@@ -38,19 +38,19 @@ class MapLayer(NamedTuple):
     mechanism: str
     """Recipe word, or how another library calls it."""
     exact: bool = True
-    """Whether the matrix is formed; else it is what the mechanism amounts to (effective)."""
+    """Whether the mechanism forms this matrix; else it is the effective one that it amounts to."""
     static: bool = False
     """The same for every text of this length: it reads neither queries nor keys."""
     distance: tuple[float, ...] | None = None
-    """For each head of `Maps.heads` how far its rows are from exact softmax attention on the same
-    queries and keys: half the sum of absolute differences, meant over the queries.  That is the
-    total variation (0 to 1) where rows are distributions, and may exceed 1 where they are not.
+    """For each head of `AttentionMaps.heads` half the L1 distance of its rows from exact softmax
+    attention on the same queries and keys, averaged over the queries.  Where rows are distributions
+    that is the total variation distance (0 to 1); with negative entries it may exceed 1.
     None where the matrix is exact, and where there are no queries or keys."""
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Maps of one kind: weights[l, h, t, s] is what query t takes of key s."""
+    """Maps of one kind: weights[l, h, t, s] is the weight of key s for query t."""
 
     kind: Kind
     weights: Float[NDArray[np.float32], "L H T S"]
@@ -66,28 +66,24 @@ class AttentionMaps:
             raise ValueError(f"weights of shape {self.weights.shape} for axes of {sizes}")
 
     def choose(self, layers: Sequence[int] = (), heads: Sequence[int] = ()) -> "AttentionMaps":
-        """These layers and heads by their numbers; none named: all.
+        """The maps of these layers and heads, by number; of all where none is given.
 
         Raises:
             UsageError: one is not there.
         """
         numbers = [layer.number for layer in self.layers]
-        rows = places("layer", numbers, layers, f"{self.kind} attention")
-        columns = places("head", self.heads, heads, f"{self.kind} attention")
-        kept = tuple(self.layers[row] for row in rows)
-        if len(columns) < len(self.heads):
-            kept = tuple(
-                layer if layer.distance is None
-                else layer._replace(distance=tuple(layer.distance[i] for i in columns))
-                for layer in kept
-            )  # fmt: skip
+        rows = indices_of("layer", numbers, layers, f"{self.kind} attention")
+        columns = indices_of("head", self.heads, heads, f"{self.kind} attention")
+        chosen = []
+        for layer in (self.layers[row] for row in rows):
+            far = layer.distance
+            chosen.append(layer._replace(distance=far and tuple(far[i] for i in columns)))
         weights = self.weights[np.ix_(rows, columns)]
-        return replace(
-            self, weights=weights, layers=kept, heads=tuple(self.heads[i] for i in columns)
-        )
+        chosen_heads = tuple(self.heads[i] for i in columns)
+        return replace(self, weights=weights, layers=tuple(chosen), heads=chosen_heads)
 
     def by_word(self) -> "AttentionMaps":
-        """Pieces merged to words: attention to a word sums, from a word averages.
+        """Subwords merged to words: attention to a word is summed, from a word averaged.
 
         Rows that sum to 1 still do.  Special tokens stay by themselves.
         """
@@ -98,7 +94,7 @@ class AttentionMaps:
         return replace(self, weights=weights, queries=queries, keys=keys)
 
     def without_special(self) -> "AttentionMaps":
-        """Special tokens left out of both axes; values stay, so rows may sum to less than 1."""
+        """The maps without special tokens on either axis; rows may then sum to less than 1."""
         rows = [i for i, token in enumerate(self.queries) if not token.special]
         columns = [i for i, token in enumerate(self.keys) if not token.special]
         return replace(
@@ -125,12 +121,12 @@ class Capture:
     facts: dict[str, str] = field(default_factory=dict)
     """For the footer: SHA-256 of weights, recipe and tokenizer, versions; `note` is a warning."""
     reference: "Capture | None" = None
-    """Where asked for: what exact softmax attention makes of the same queries and keys, for the
-    layers that have both."""
+    """If requested: what exact softmax attention makes of the same queries and keys, for the layers
+    that have both."""
 
 
-def places(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
-    """Where the wanted ones are among the numbers of all layers or heads; none wanted: all.
+def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
+    """Indices of the wanted numbers among those of all layers or heads; none wanted: all.
 
     Raises:
         UsageError: one is not there.

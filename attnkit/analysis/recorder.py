@@ -1,9 +1,12 @@
-"""Recording the attention maps of a model while it reads, by hooks before every mechanism."""
+"""Recording the attention maps of a model while it reads, by hooks before every mechanism.
+
+Beside them, where wanted, what exact softmax attention makes of the same queries and keys.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import mechanisms
-from attnkit.analysis.maps import KINDS, Kind, MapLayer, places
-from attnkit.analysis.softmax_distance import distance, reference
-from attnkit.attention import Attention
+from attnkit.analysis.maps import KINDS, Kind, MapLayer, indices_of
+from attnkit.attention import Attention, dot_scores, visible_softmax
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
@@ -22,7 +24,7 @@ from attnkit.layers import MultiHead
 
 @dataclass
 class RecordedLayers:
-    """The layers of one kind, and what they made of the batch that was read."""
+    """The layers of one kind, and their maps of the batch that was read."""
 
     kind: Kind
     layers: tuple[MapLayer, ...]
@@ -30,12 +32,12 @@ class RecordedLayers:
     maps: Float[NDArray[np.float32], "L B H T S"] | None = None
     """None before the pass."""
     distances: dict[int, Float[NDArray[np.float32], "B H T"]] = field(default_factory=dict)
-    """By the number of the layer, where its map is effective: how far each row is from exact."""
+    """By the number of the layer, where its map is effective: `half_l1_distance` from exact."""
     reference: "RecordedLayers | None" = None
-    """Where asked for: exact softmax on the queries and keys of the layers that have both."""
+    """If requested: exact softmax on the queries and keys of the layers that have both."""
 
-    def put(self, number: int, maps: Float[Tensor, "B H T S"]) -> None:
-        """Keep the maps of one layer; room for all comes with the first."""
+    def store(self, number: int, maps: Float[Tensor, "B H T S"]) -> None:
+        """Store the maps of one layer; memory for all is allocated with the first."""
         if maps.shape[1] != len(self.heads):
             maps = maps[:, list(self.heads)]
         if self.maps is None or self.maps.shape[1:] != maps.shape:
@@ -44,26 +46,16 @@ class RecordedLayers:
         self.maps[place] = array(maps)
 
 
-class Call(NamedTuple):
-    """The arguments of `Attention.forward`."""
-
-    q: Float[Tensor, "B H T D"] | None
-    k: Float[Tensor, "B H S D"] | None
-    v: Float[Tensor, "B H S E"] | None
-    mask: Mask
-    state: Any = None
-    prior: Float[Tensor, "B H T S"] | None = None
-    bias: Float[Tensor, "b H T S"] | None = None
-    gates: Float[Tensor, "B H T n"] | None = None
-
-
 REFERENCE = "scaled-dot"
-"""What the layers of a reference are."""
+"""The mechanism of reference layers."""
+
+ARGUMENTS = ("q", "k", "v", "mask", "state", "prior", "bias", "gates")
+"""Of `Attention.forward`, in order."""
 
 Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
 
-def stacks(model: nn.Module) -> dict[Kind, list[MultiHead]]:
+def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
     """The layers of attention of each kind that the model has, in order.
 
     Self-attention of a part whose name begins with `encoder` is the encoder's, all other
@@ -72,8 +64,8 @@ def stacks(model: nn.Module) -> dict[Kind, list[MultiHead]]:
     found: dict[Kind, list[MultiHead]] = {kind: [] for kind in KINDS}
     for name, part in model.named_modules():
         if isinstance(part, MultiHead):
-            own: Kind = "encoder" if name.startswith("encoder") else "decoder"
-            found["cross" if part.cross else own].append(part)
+            stack: Kind = "encoder" if name.startswith("encoder") else "decoder"
+            found["cross" if part.cross else stack].append(part)
     return {kind: layers for kind, layers in found.items() if layers}
 
 
@@ -86,65 +78,64 @@ def record(
     heads: Sequence[int] = (),
     references: bool = False,
 ) -> Iterator[dict[Kind, RecordedLayers]]:
-    """Record what each layer of attention does in the one pass that is made inside.
+    """Record the maps of each layer of attention in one pass inside the context.
 
-    The pass must read whole rows (`model(source, ids)`).  What the model answers, its mode and the
+    The pass must read whole rows (`model(source, ids)`).  The model's output, its mode and the
     random state stay as they are; the maps are those of evaluation, in float32, without dropout.
 
     Args:
         model: any model made of `MultiHead` layers.
         kinds: which to record; all that the model has when None.
-        layers, heads: numbers from 0; all when empty.  Only these are kept.
-        references: also keep what exact softmax makes of the same queries and keys.
+        layers, heads: numbers from 0; all when empty.  Only these are recorded.
+        references: also record what exact softmax makes of the same queries and keys.
 
     Raises:
         UsageError: the model has no such kind, layer or head.
-        ValueError: a pass inside goes on from a state.
+        ValueError: a pass inside continues from a state.
     """
-    there = stacks(model)
-    recorded = {
-        kind: _stack(kind, there[kind], layers, heads, references) for kind in _kinds(there, kinds)
-    }
+    recorded: dict[Kind, RecordedLayers] = {}
     handles = []
     try:
-        for kind, stack in recorded.items():
-            for layer in stack.layers:
-                hook = _hook(stack, layer)
-                mechanism = there[kind][layer.number].mechanism
-                handles.append(mechanism.register_forward_pre_hook(hook, with_kwargs=True))
+        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items():
+            described = tuple(_described(number, part) for number, part in parts.items())
+            recorded[kind] = RecordedLayers(kind, described, columns)
+            if references:
+                both = [n for n, part in parts.items() if {"q", "k"} <= set(part.mechanism.uses)]
+                exact = tuple(MapLayer(number, REFERENCE) for number in both)
+                recorded[kind].reference = RecordedLayers(kind, exact, columns)
+            for layer, part in zip(described, parts.values(), strict=True):
+                hook = _hook(recorded[kind], layer)
+                handles.append(part.mechanism.register_forward_pre_hook(hook, with_kwargs=True))
         yield recorded
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _kinds(there: dict[Kind, list[MultiHead]], wanted: Sequence[Kind] | None) -> list[Kind]:
-    """The kinds to record, in the order of KINDS."""
-    for kind in wanted or ():
-        if kind not in there:
-            known = " and ".join(there) or "no"
+def choose_layers(
+    model: nn.Module,
+    kinds: Sequence[Kind] | None = None,
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+) -> dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]]:
+    """The chosen layers of each kind by number, and the chosen heads of each, both ascending.
+
+    Raises:
+        UsageError: the model has no such kind, layer or head.
+    """
+    present = attention_layers(model)
+    for kind in kinds or ():
+        if kind not in present:
+            known = " and ".join(present) or "no"
             raise UsageError(f"--kind {kind}: this model has {known} attention only")
-    return [kind for kind in there if wanted is None or kind in wanted]
-
-
-def _stack(
-    kind: Kind,
-    parts: Sequence[MultiHead],
-    layers: Sequence[int],
-    heads: Sequence[int],
-    references: bool,
-) -> RecordedLayers:
-    """Room for the maps of the chosen layers and heads."""
-    where = f"{kind} attention"
-    rows = sorted(places("layer", range(len(parts)), layers, where))
-    columns = tuple(sorted(places("head", range(parts[0].heads), heads, where)))
-    stack = RecordedLayers(kind, tuple(_described(row, parts[row]) for row in rows), columns)
-    if references:
-        both = [row for row in rows if {"q", "k"} <= set(parts[row].mechanism.uses)]
-        stack.reference = RecordedLayers(
-            kind, tuple(MapLayer(row, REFERENCE) for row in both), columns
-        )
-    return stack
+    chosen: dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]] = {}
+    for kind, parts in present.items():
+        if kinds is None or kind in kinds:
+            where = f"{kind} attention"
+            rows = sorted(indices_of("layer", range(len(parts)), layers, where))
+            columns = sorted(indices_of("head", range(parts[0].heads), heads, where))
+            chosen[kind] = {row: parts[row] for row in rows}, tuple(columns)
+    return chosen
 
 
 def _described(number: int, part: MultiHead) -> MapLayer:
@@ -158,28 +149,56 @@ def _described(number: int, part: MultiHead) -> MapLayer:
     )
 
 
-def _hook(stack: RecordedLayers, layer: MapLayer) -> Hook:
-    """What runs before a mechanism does."""
+def _hook(recorded: RecordedLayers, layer: MapLayer) -> Hook:
+    """What runs before a mechanism, with its arguments."""
 
     @torch.no_grad()
-    def hear(mechanism: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def record_layer(mechanism: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         assert isinstance(mechanism, Attention)
-        call = Call(*args, **named)
-        if call.state is not None or call.v is None:
+        given = dict(zip(ARGUMENTS, args, strict=False)) | named
+        q, k, mask, bias = given["q"], given["k"], given["mask"], given.get("bias")
+        if given.pop("state", None) is not None or given["v"] is None:
             raise ValueError("maps are recorded while whole rows are read, not step by step")
-        q, k = call.q, call.k
-        maps = mechanism.weights(q, k, call.v, call.mask, call.prior, call.bias, call.gates)
-        stack.put(layer.number, maps)
-        if q is None or k is None or (layer.exact and stack.reference is None):
+        maps = mechanism.weights(**given)
+        recorded.store(layer.number, maps)
+        if q is None or k is None or (layer.exact and recorded.reference is None):
             return
-        exact = reference(q, k, call.mask, call.bias)
+        exact = exact_softmax(q, k, mask, bias)
         if not layer.exact:
-            far = distance(maps, exact)[:, list(stack.heads)]
-            stack.distances[layer.number] = array(far)
-        if stack.reference is not None:
-            stack.reference.put(layer.number, exact)
+            distances = half_l1_distance(maps, exact)[:, list(recorded.heads)]
+            recorded.distances[layer.number] = array(distances)
+        if recorded.reference is not None:
+            recorded.reference.store(layer.number, exact)
 
-    return hear
+    return record_layer
+
+
+def exact_softmax(
+    q: Float[Tensor, "B H T D"],
+    k: Float[Tensor, "B G S D"],
+    mask: Mask,
+    bias: Float[Tensor, "b H T S"] | None = None,
+) -> Float[Tensor, "B H T S"]:
+    """softmax(q k^T / sqrt(D) + bias) over all keys that the mask allows.
+
+    That is all earlier tokens, or the whole sequence, also where a mechanism is sparse.  H / G
+    neighbouring heads share one of keys; `bias` is that of the model's positions.
+    """
+    scores = dot_scores(q * q.shape[-1] ** -0.5, k)
+    if bias is not None:
+        scores = scores + bias
+    return visible_softmax(scores, mask.dense())
+
+
+def half_l1_distance(
+    maps: Float[Tensor, "B H T S"], others: Float[Tensor, "B H T S"]
+) -> Float[Tensor, "B H T"]:
+    """Half the L1 distance of each pair of rows.
+
+    Between distributions it is the total variation distance: 0 for equal rows, 1 for rows that
+    share no key.  Effective maps may have negative entries; it may then exceed 1.
+    """
+    return (maps - others).abs().sum(-1) / 2
 
 
 def array(x: Tensor) -> NDArray[np.float32]:

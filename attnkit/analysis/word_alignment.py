@@ -1,72 +1,204 @@
-"""Word alignments: from maps to links, the Pharaoh format, and the alignment error rate.
+"""Word alignments of sentence pairs from the cross attention of a trained run.
 
 A link i-j says that word i of the source and word j of the target, both from 0, translate each
-other.  Gold alignments may hold possible links beside sure ones, written i?j.
+other; in text that is the Pharaoh format.  Gold alignments may hold possible links beside sure
+ones, written i?j.
 
 Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models",
-section 5.1.
+section 5.1, for the alignment error rate.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import tee
 from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.errors import DataError
+from attnkit.analysis.capture import MapReader
+from attnkit.analysis.inputs import MARKS
+from attnkit.analysis.maps import AttentionMaps, Token
+from attnkit.data.subword_sampling import MARK
+from attnkit.data.tokenizer import clean
+from attnkit.errors import DataError, UsageError
+from attnkit.runs import Run
 from attnkit.text import quoted
 
 Link = tuple[int, int]
 Links = frozenset[Link]
 Method = Literal["argmax", "mutual", "threshold"]
 METHODS: tuple[Method, ...] = ("argmax", "mutual", "threshold")
+Step = Literal["reading", "writing"]
+STEPS: tuple[Step, ...] = ("writing", "reading")
+BLANK = (".", ".")
+"""What is read for a pair with an empty side, so that pairs keep their numbers in messages."""
 
 _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})")
 
 
-class Gold(NamedTuple):
-    """What people say about a sentence pair."""
+class Head(NamedTuple):
+    """Where alignments are taken from."""
 
-    sure: Links
-    possible: Links
-    """The sure links among them."""
+    layer: int
+    head: int | None
+    """None: the mean over all heads of the layer."""
+    step: Step
+    """`writing` takes the weights with which a target word is predicted, `reading` those of the
+    step that reads it afterwards, which suits the middle layers of deep models (Chen et al. 2020,
+    "Accurate Word Alignment Induction from Neural Machine Translation")."""
+
+    def __str__(self) -> str:
+        name = "mean of heads" if self.head is None else f"head {self.head}"
+        return f"layer {self.layer}, {name}, {self.step}"
 
 
-class LinkCounts(NamedTuple):
-    """Links of some sentence pairs; add them up for more."""
+class LinkRule(NamedTuple):
+    """How weights become links, see `links`."""
 
-    made: int = 0
-    sure: int = 0
-    """In the gold."""
-    made_sure: int = 0
-    made_possible: int = 0
+    method: Method = "argmax"
+    least: float = 0.0
 
-    @classmethod
-    def of(cls, made: Links, gold: Gold) -> "LinkCounts":
-        """Those of one sentence pair."""
-        return cls(len(made), len(gold.sure), len(made & gold.sure), len(made & gold.possible))
 
-    def plus(self, other: "LinkCounts") -> "LinkCounts":
-        """Those of both."""
-        return LinkCounts(*(ours + theirs for ours, theirs in zip(self, other, strict=True)))
+HeadLinks = dict[Head, Links]
+"""The links of one sentence pair by each head."""
 
-    @property
-    def precision(self) -> float:
-        """Percent of the links made that are possible; 100 where none is made."""
-        return 100 * self.made_possible / self.made if self.made else 100.0
 
-    @property
-    def recall(self) -> float:
-        """Percent of the sure links that are made; 100 where there are none."""
-        return 100 * self.made_sure / self.sure if self.sure else 100.0
+def words(line: str) -> list[str]:
+    """The words that links count: what stands between white space."""
+    return clean(line).split()
 
-    @property
-    def error(self) -> float:
-        """Alignment error rate in percent: 1 - (|A and S| + |A and P|) / (|A| + |S|)."""
-        links = self.made + self.sure
-        return 100 * (1 - (self.made_sure + self.made_possible) / links) if links else 0.0
+
+def heads(run: Run) -> list[Head]:
+    """All places where alignments can be taken from, layer by layer, the means last in each.
+
+    Raises:
+        UsageError: the model has no cross attention.
+    """
+    model = run.recipe.model
+    if model.shape != "encoder-decoder":
+        raise UsageError(
+            f"{run.path}: word alignments come from cross attention, which a model of shape "
+            f"{model.shape} has none of"
+        )
+    numbers = [*range(model.heads), None]
+    layers = range(model.layers.decoder)
+    return [Head(layer, head, step) for layer in layers for head in numbers for step in STEPS]
+
+
+def default_head(run: Run) -> Head:
+    """The default without gold: the mean over the heads of the last layer but one, writing.
+
+    The layer as Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
+    Models"; of one or two layers the last.
+    """
+    layers = run.recipe.model.layers.decoder
+    return Head(layers - 2 if layers > 2 else layers - 1, None, "writing")
+
+
+def align(
+    run: Run,
+    pairs: Iterable[tuple[str, str]],
+    wanted: Sequence[Head],
+    rule: LinkRule = LinkRule(),  # noqa: B008 (immutable)
+    *,
+    device: str = "auto",
+) -> Iterator[HeadLinks]:
+    """Links of each sentence pair by each wanted head; none where a side is empty.
+
+    Args:
+        run: a finished one.
+        pairs: source and target lines.
+        wanted: some of `heads`.
+        rule: how weights become links.
+        device: auto takes a GPU where there is one.
+
+    Raises:
+        UsageError: the model has no cross attention, or no such layer or head.
+        DataError: a line is longer than the model reads.
+    """
+    model = run.recipe.model
+    known = heads(run)
+    for head in wanted:
+        if head not in known:
+            raise UsageError(
+                f"{head}: cross attention has layers 0 to {model.layers.decoder - 1} with heads 0 "
+                f"to {model.heads - 1}"
+            )
+    layers = sorted({head.layer for head in wanted})
+    reader = MapReader(run, kinds=["cross"], layers=layers, device=device)
+    pairs, read = tee(pairs)
+    captures = reader.read(pair if all(map(words, pair)) else BLANK for pair in read)
+    for (source, target), capture in zip(pairs, captures, strict=True):
+        sizes = len(words(source)), len(words(target))
+        if all(sizes):
+            yield _links(capture.maps["cross"], wanted, rule, sizes)
+        else:
+            yield dict.fromkeys(wanted, frozenset())
+
+
+def _links(
+    maps: AttentionMaps, wanted: Sequence[Head], rule: LinkRule, sizes: tuple[int, int]
+) -> HeadLinks:
+    """Links of one sentence pair."""
+    layers = [layer.number for layer in maps.layers]
+    by_step = {step: word_weights(maps, step, sizes) for step in {head.step for head in wanted}}
+    out: HeadLinks = {}
+    for head in wanted:
+        of_layer = by_step[head.step][layers.index(head.layer)]
+        weights = of_layer.mean(0) if head.head is None else of_layer[maps.heads.index(head.head)]
+        out[head] = links(weights, *rule)
+    return out
+
+
+def word_weights(
+    maps: AttentionMaps, step: Step, sizes: tuple[int, int]
+) -> Float[NDArray[np.float32], "L H T S"]:
+    """Weights between the words of two lines; attention to a word sums, from a word averages.
+
+    Args:
+        maps: cross attention; queries are what the decoder read, from its begin token on.
+        step: which row belongs to a target token, see `Head`.
+        sizes: words of the source and of the target; one without a token gets zeros.
+    """
+    queries = maps.queries
+    if step == "writing":
+        # the row that read one token wrote the next; the last wrote the end token
+        queries = (*queries[1:], queries[0])
+    by_word = replace(maps, queries=_numbered(queries), keys=_numbered(maps.keys)).by_word()
+    rows, columns = (
+        [(place, token.word) for place, token in enumerate(side) if token.word is not None]
+        for side in (by_word.queries, by_word.keys)
+    )
+    out = np.zeros((*by_word.weights.shape[:2], sizes[1], sizes[0]), np.float32)
+    known = by_word.weights[:, :, [place for place, _ in rows]][
+        ..., [place for place, _ in columns]
+    ]
+    out[:, :, [[word] for _, word in rows], [word for _, word in columns]] = known
+    return out
+
+
+def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
+    """Tokens with the number of their word in the line.
+
+    `Token.word` skips special tokens of the recipe, such as separators; here they are text.
+    """
+    out = []
+    word = 0
+    begun = False
+    for token in tokens:
+        if token.id in MARKS:
+            out.append(token._replace(word=None))
+            continue
+        marks = token.text.count(MARK)
+        leads = token.text.startswith(MARK)
+        word += begun and leads
+        out.append(token._replace(word=word))
+        word += marks - leads
+        begun = True
+    return tuple(out)
 
 
 def links(
@@ -80,18 +212,26 @@ def links(
     """
     if not weights.size:
         return frozenset()
-    kept = weights >= max(least, np.nextafter(0, 1, dtype=np.float32))
+    linked = weights >= max(least, np.nextafter(0, 1, dtype=np.float32))
     if method != "threshold":
-        kept &= np.arange(weights.shape[1]) == weights.argmax(1)[:, None]
+        linked &= np.arange(weights.shape[1]) == weights.argmax(1)[:, None]
     if method == "mutual":
-        kept &= np.arange(weights.shape[0])[:, None] == weights.argmax(0)
-    targets, sources = kept.nonzero()
+        linked &= np.arange(weights.shape[0])[:, None] == weights.argmax(0)
+    targets, sources = linked.nonzero()
     return frozenset(zip(sources.tolist(), targets.tolist(), strict=True))
 
 
-def pharaoh(made: Iterable[Link]) -> str:
+def pharaoh(links: Iterable[Link]) -> str:
     """Links as `0-0 1-2 2-1`, by source word."""
-    return " ".join(f"{source}-{target}" for source, target in sorted(made))
+    return " ".join(f"{source}-{target}" for source, target in sorted(links))
+
+
+class Gold(NamedTuple):
+    """The alignment of a sentence pair by human annotators."""
+
+    sure: Links
+    possible: Links
+    """The sure links among them."""
 
 
 def gold(line: str, where: str, source: int, target: int) -> Gold:
@@ -123,3 +263,57 @@ def gold(line: str, where: str, source: int, target: int) -> Gold:
         if found[2] == "-":
             sure.add(link)
     return Gold(frozenset(sure), frozenset(possible))
+
+
+class LinkCounts(NamedTuple):
+    """Links of some sentence pairs, predicted and gold."""
+
+    predicted: int = 0
+    sure: int = 0
+    """In the gold."""
+    predicted_sure: int = 0
+    predicted_possible: int = 0
+
+    @classmethod
+    def of(cls, predicted: Links, gold: Gold) -> "LinkCounts":
+        """The counts of one sentence pair."""
+        return cls(
+            len(predicted),
+            len(gold.sure),
+            len(predicted & gold.sure),
+            len(predicted & gold.possible),
+        )
+
+    def plus(self, other: "LinkCounts") -> "LinkCounts":
+        """The sum of both."""
+        return LinkCounts(*(ours + theirs for ours, theirs in zip(self, other, strict=True)))
+
+    @property
+    def precision(self) -> float:
+        """Percent of the predicted links that are possible; 100 where there are none."""
+        return 100 * self.predicted_possible / self.predicted if self.predicted else 100.0
+
+    @property
+    def recall(self) -> float:
+        """Percent of the sure links that are predicted; 100 where there are none."""
+        return 100 * self.predicted_sure / self.sure if self.sure else 100.0
+
+    @property
+    def error(self) -> float:
+        """Alignment error rate in percent: 1 - (|A and S| + |A and P|) / (|A| + |S|)."""
+        links = self.predicted + self.sure
+        return 100 * (1 - (self.predicted_sure + self.predicted_possible) / links) if links else 0.0
+
+
+def quality(found: Iterable[HeadLinks], golds: Iterable[Gold]) -> dict[Head, LinkCounts]:
+    """How the links of each head agree with gold, over all sentence pairs."""
+    total: dict[Head, LinkCounts] = {}
+    for predicted, gold in zip(found, golds, strict=True):
+        for head, links in predicted.items():
+            total[head] = total.get(head, LinkCounts()).plus(LinkCounts.of(links, gold))
+    return total
+
+
+def best(scores: dict[Head, LinkCounts]) -> Head:
+    """The head with the lowest alignment error rate; of equal ones the first."""
+    return min(scores, key=lambda head: scores[head].error)

@@ -24,9 +24,9 @@ from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Results
-from attnkit.scoring import CHOSEN, FORCED, Entry, context_found, expand, score
-from attnkit.scoring.evaluation import Progress, corpus_of, digest, kept_before
-from attnkit.scoring.saved_scores import described
+from attnkit.scoring import CONTEXT, TEACHER_FORCED, Entry, context_found, expand, score
+from attnkit.scoring.evaluation import Progress, corpus_of
+from attnkit.scoring.saved_scores import describe_run, digest, reusable_scores
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -46,7 +46,7 @@ class EvaluatedModel:
     name: str
     """For messages."""
     system: Mapping[str, Any]
-    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.described`."""
+    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.describe_run`."""
     results: Results
     """Where its answers and scores are stored."""
     weights: str
@@ -67,7 +67,7 @@ class EvaluatedModel:
         """A finished run; its answers are stored in it."""
         return cls(
             f"{run.variant} seed {run.seed}",
-            described(run),
+            describe_run(run),
             run,
             run.manifest["files"]["model.safetensors"],
             run.recipe.data.max_length,
@@ -207,7 +207,7 @@ def evaluate_model(
 
 def _metrics(eval: EvalConfig) -> tuple[str, ...]:
     names = expand(eval.metrics)
-    if wrong := [name for name in names if name in FORCED]:
+    if wrong := [name for name in names if name in TEACHER_FORCED]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
@@ -248,7 +248,7 @@ class _Evaluation:
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
         settings = self.spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
-        saved = kept_before(
+        saved = reusable_scores(
             model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search={
@@ -262,10 +262,10 @@ class _Evaluation:
             saved.facts |= {"sentences": len(replies), "warnings": []}
         self.done += len(questions)
         chosen = saved.facts["decode"]["chosen"]
-        known = () if chosen else CHOSEN
+        known = () if chosen else CONTEXT
         if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
             saved.scores |= score(missing, saved.texts, references, self.eval)
-            if chosen and set(missing) & set(CHOSEN):
+            if chosen and set(missing) & set(CONTEXT):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references)

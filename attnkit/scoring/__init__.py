@@ -2,9 +2,9 @@
 
 from attnkit.scoring.comparison import Entry, side_by_side
 from attnkit.scoring.metrics import (
-    CHOSEN,
-    FORCED,
+    CONTEXT,
     ROUGE,
+    TEACHER_FORCED,
     TEXT,
     TOKENIZERS,
     Score,
@@ -16,6 +16,6 @@ from attnkit.scoring.output_warnings import warnings
 from attnkit.scoring.significance import Comparison, compare, corrected
 
 __all__ = [
-    "CHOSEN", "FORCED", "ROUGE", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
+    "CONTEXT", "ROUGE", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
     "compare", "context_found", "corrected", "expand", "score", "side_by_side", "warnings",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ class Entry:
 
 
 System = tuple[str | None, str, str | None]
-"""Recipe, variant, and the method by which questions are asked."""
+"""Recipe, variant, and the method of question answering."""
 Group = dict[System, list[Entry]]
 """One entry a training seed."""
 
@@ -51,7 +51,7 @@ def side_by_side(
         entries: in the order in which they are shown.
         baselines: recipe -> the variant that others are compared with.  Systems are compared
             when they were scored on the same references, with the first baseline among them.
-        method: of the baseline, where questions are asked; the first when None.
+        method: of the baseline, in question answering; the first when None.
         resamples: of the paired bootstrap; 0 leaves the p-values out.
     """
     splits: dict[tuple[Any, ...], Group] = {}
@@ -114,12 +114,12 @@ def _record(
         if resamples:
             result = compare(system, against, resamples=resamples, seed=seed)
     row = group[key][0].row
-    asked = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}
+    questions = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}
     return {
         "recipe": key[0],
         "variant": key[1],
         "split": row["split"],
-        **(asked if "contexts" in row else {}),
+        **(questions if "contexts" in row else {}),
         "metric": metric,
         "baseline": base[1],
         "baseline_recipe": base[0],

@@ -1,29 +1,30 @@
-"""Scoring trained runs: decode a split, score it, keep what was measured, put runs side by side.
+"""Scoring models: decode a split, score it, save what was measured, compare runs.
 
 Outputs go to outputs/<split>.hyp.txt, their per-sentence statistics to outputs/<split>.stats.npz
 and everything that is reported to scores.json.  What the same weights gave under the same search
 settings on the same lines is not computed again.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from attnkit import __version__
+from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Row
+from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
-from attnkit.errors import DataError, MissingInputError, RecipeError
-from attnkit.recipe.schema import EvalConfig, SearchConfig
+from attnkit.errors import MissingInputError, RecipeError
+from attnkit.models.base import Model
+from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
+from attnkit.runs import Run
 from attnkit.scoring import (
-    CHOSEN,
-    FORCED,
+    CONTEXT,
+    TEACHER_FORCED,
     TEXT,
     Entry,
     Score,
@@ -33,26 +34,16 @@ from attnkit.scoring import (
     warnings,
 )
 from attnkit.scoring.output_warnings import SHARE
-from attnkit.scoring.saved_scores import SavedScores, described
-from attnkit.scoring.teacher_forced import forced, forced_scores
-from attnkit.search import Tally, translate
-
-if TYPE_CHECKING:
-    from attnkit.data.corpus import Corpus
-    from attnkit.data.tokenizer import Tokenizer
-    from attnkit.models.base import Model
-    from attnkit.runs import Results, Run
-
-__all__ = [
-    "baselines", "comparison", "digest", "evaluate", "forced", "kept_before", "stored",
-]  # fmt: skip
+from attnkit.scoring.saved_scores import SavedScores, describe_run, digest, reusable_scores
+from attnkit.scoring.teacher_forced import teacher_forced_scores
+from attnkit.search import LineCounts, translate
 
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
 
 
 def evaluate(
-    run: "Run",
+    run: Run,
     splits: Sequence[str],
     eval: EvalConfig,
     *,
@@ -63,7 +54,7 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[Entry]:
-    """Decode and score splits of a run's corpus; one entry a split, also stored in the run.
+    """Decode and score splits of a run's corpus; one entry a split, also saved in the run.
 
     Args:
         run: a finished one.
@@ -74,7 +65,7 @@ def evaluate(
         offline: never download.
         search: instead of the recipe's; always one output a line.
         force: compute everything again.
-        progress: told about decoding.
+        progress: called after every decoded line.
 
     Raises:
         MissingInputError: the run is not finished, or the corpus has no such split.
@@ -90,18 +81,16 @@ def evaluate(
     return [job.split(split, list(corpus.rows(split))) for split in splits]
 
 
-def corpus_of(run: "Run", data_dir: str | Path | None, offline: bool) -> "Corpus":
+def corpus_of(run: Run, data_dir: str | Path | None, offline: bool) -> Corpus:
     """The corpus of a finished run.
 
     Raises:
         MissingInputError: the run is not finished, or a file of the corpus is not there.
         DataError: a file is damaged.
     """
-    from attnkit.data.corpus import Corpus
-
     if not run.finished:
         raise MissingInputError(
-            f"{run.path}: training is not finished; run `attnkit train` again to go on"
+            f"{run.path}: training is not finished; run `attnkit train` again to resume it"
         )
     return Corpus.open(
         run.recipe.data,
@@ -112,7 +101,7 @@ def corpus_of(run: "Run", data_dir: str | Path | None, offline: bool) -> "Corpus
 
 
 def comparison(
-    runs: Iterable["Run"],
+    runs: Iterable[Run],
     splits: Sequence[str] | None = None,
     *,
     metrics: Sequence[str] | None = None,
@@ -131,7 +120,7 @@ def comparison(
 
     Raises:
         MissingInputError: a run was not evaluated on a split.
-        DataError: what was stored is damaged.
+        DataError: what was saved is damaged.
     """
     names = None if metrics is None else expand(metrics)
     if names is not None and "perplexity" in names:
@@ -139,7 +128,7 @@ def comparison(
     entries = [
         entry if names is None else entry.only(names)
         for run in runs
-        for entry in [stored(run, split) for split in splits or run.scores()]
+        for entry in [saved_entry(run, split) for split in splits or run.scores()]
     ]
     return side_by_side(entries, baselines(entries, baseline), resamples=resamples)
 
@@ -156,26 +145,74 @@ def baselines(
     return out
 
 
-def stored(run: "Run", split: str) -> Entry:
-    """What the last evaluation of a split found.
+def saved_entry(run: Run, split: str) -> Entry:
+    """What the last evaluation of a split saved.
 
     Raises:
         MissingInputError: there was none.
-        DataError: what it stored is damaged.
+        DataError: what it saved is damaged.
     """
-    kept = SavedScores.read(run, split)
-    if kept is None:
+    saved = SavedScores.read(run, split)
+    if saved is None:
         raise MissingInputError(
             f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
         )
-    return kept.entry(described(run), split)
+    return saved.entry(describe_run(run), split)
+
+
+def model_scores(
+    metrics: Sequence[str],
+    model: Model,
+    tokenizer: Tokenizer,
+    rows: Sequence[Row],
+    recipe: Recipe,
+    *,
+    search: SearchConfig | None = None,
+    eval: EvalConfig | None = None,
+) -> dict[str, Score]:
+    """Scores of a model on rows, of its output and teacher-forced; nothing is saved.
+
+    `search` and `eval` are the recipe's when None; always one output a row.
+
+    Raises:
+        DataError: there are no rows, or the model answers NaN.
+        UnavailableError: a tokeniser's package is missing.
+    """
+    found: dict[str, Score] = {}
+    if any(name in TEXT for name in metrics):
+        answers = translate(
+            model,
+            tokenizer,
+            [row.source for row in rows],
+            (search or recipe.search).model_copy(update={"n_best": 1}),
+            max_source=recipe.data.max_length,
+        )
+        texts = [answer[0][0] for answer in answers]
+        found = score(metrics, texts, _references(rows), eval or recipe.eval)
+    return found | _teacher_forced(metrics, model, tokenizer, rows, recipe)
+
+
+def _references(rows: Sequence[Row]) -> list[list[str]]:
+    return [list(row.references or (row.target,)) for row in rows]
+
+
+def _teacher_forced(
+    metrics: Sequence[str],
+    model: Model,
+    tokenizer: Tokenizer,
+    rows: Sequence[Row],
+    recipe: Recipe,
+) -> dict[str, Score]:
+    stream = recipe.task == "language-modeling"
+    length = recipe.data.max_length
+    return teacher_forced_scores(metrics, model, tokenizer, rows, max_length=length, stream=stream)
 
 
 @dataclass
 class _EvaluationJob:
     """One run and how it is evaluated."""
 
-    run: "Run"
+    run: Run
     eval: EvalConfig
     names: tuple[str, ...]
     search: SearchConfig
@@ -184,38 +221,9 @@ class _EvaluationJob:
     progress: Progress | None
 
     def split(self, split: str, rows: list[Row]) -> Entry:
-        """Evaluate one split, and store what was not known yet."""
-        references = [list(row.references or (row.target,)) for row in rows]
-        kept = self._start(split, rows, references)
-        text = [name for name in self.names if name in TEXT]
-        missing = [name for name in self.names if name not in kept.scores]
-        if text and not kept.texts:
-            kept.texts, kept.facts["decode"] = self._decode(split, rows)
-        if text and missing:
-            kept.scores |= score(missing, kept.texts, references, self.eval)
-        if set(missing) & set(FORCED):
-            kept.scores |= self._forced(missing, rows)
-        kept.facts |= {"sentences": len(rows), "warnings": []}
-        if text:
-            found = warnings(kept.texts, references, metrics=text, tokenize=self.eval.tokenize)
-            kept.facts["warnings"] = found + _limits(kept.facts["decode"], self.search)
-        if missing:
-            kept.write(self.run, split)
-        return kept.entry(described(self.run), split).only(self.names)
-
-    @cached_property
-    def model(self) -> "Model":
-        """The run's model; not loaded where everything is known already."""
-        return self.run.model(self.device)
-
-    @cached_property
-    def tokenizer(self) -> "Tokenizer":
-        """The run's tokenizer."""
-        return self.run.tokenizer()
-
-    def _start(self, split: str, rows: Sequence[Row], references: list[list[str]]) -> SavedScores:
-        """What an earlier evaluation found and is still true."""
-        return kept_before(
+        """Evaluate one split, and save what was not known yet."""
+        references = _references(rows)
+        saved = reusable_scores(
             self.run,
             self.run.manifest["files"]["model.safetensors"],
             split,
@@ -225,10 +233,36 @@ class _EvaluationJob:
             references=digest(*references),
             search=self.search.model_dump(mode="json"),
         )
+        text = [name for name in self.names if name in TEXT]
+        missing = [name for name in self.names if name not in saved.scores]
+        if text and not saved.texts:
+            saved.texts, saved.facts["decode"] = self._decode(split, rows)
+        if text and missing:
+            saved.scores |= score(missing, saved.texts, references, self.eval)
+        if set(missing) & set(TEACHER_FORCED):
+            recipe = self.run.recipe
+            saved.scores |= _teacher_forced(missing, self.model, self.tokenizer, rows, recipe)
+        saved.facts |= {"sentences": len(rows), "warnings": []}
+        if text:
+            found = warnings(saved.texts, references, metrics=text, tokenize=self.eval.tokenize)
+            saved.facts["warnings"] = found + _limits(saved.facts["decode"], self.search)
+        if missing:
+            saved.write(self.run, split)
+        return saved.entry(describe_run(self.run), split).only(self.names)
+
+    @cached_property
+    def model(self) -> Model:
+        """The run's model; not loaded where everything is known already."""
+        return self.run.model(self.device)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer."""
+        return self.run.tokenizer()
 
     def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
         """Outputs of the split, and how fast they came."""
-        what, texts, tally = f"{self.run.variant} seed {self.run.seed}, {split}", [], Tally()
+        what, texts, counts = f"{self.run.variant} seed {self.run.seed}, {split}", [], LineCounts()
         model, tokenizer = self.model, self.tokenizer
         start = time.perf_counter()
         for answer in translate(
@@ -237,8 +271,7 @@ class _EvaluationJob:
             [row.source for row in rows],
             self.search,
             max_source=self.run.recipe.data.max_length,
-            device=self.device,
-            tally=tally,
+            counts=counts,
         ):
             texts.append(answer[0][0])
             if self.progress is not None:
@@ -252,80 +285,8 @@ class _EvaluationJob:
             "tokens": tokens,
             "device": self.device,
             "threads": torch.get_num_threads(),
-            **asdict(tally),
+            **asdict(counts),
         }
-
-    def _forced(self, names: Sequence[str], rows: Sequence[Row]) -> dict[str, Score]:
-        """Scores of the model's probabilities."""
-        recipe = self.run.recipe
-        return forced_scores(
-            names,
-            self.model,
-            self.tokenizer,
-            rows,
-            max_length=recipe.data.max_length,
-            stream=recipe.task == "language-modeling",
-            device=self.device,
-        )
-
-
-def kept_before(
-    results: "Results",
-    weights: str,
-    split: str,
-    eval: EvalConfig,
-    *,
-    force: bool,
-    source: str,
-    references: str,
-    search: dict[str, Any],
-) -> SavedScores:
-    """What an earlier evaluation of a split found and is still true.
-
-    Args:
-        results: the folder, such as a finished run.
-        weights: SHA-256 of what decodes.
-        split: its name.
-        eval: settings of the metrics.
-        force: nothing is true any more.
-        source, references: digests of what is decoded, and of what it is compared with.
-        search: how it is decoded.
-
-    Raises:
-        DataError: the scores are damaged, without `force`.
-    """
-    kept = SavedScores(
-        weights=weights,
-        source=source,
-        references=references,
-        search=search,
-        scoring={
-            "tokenize": eval.tokenize,
-            "lowercase": eval.lowercase,
-            "sentences": eval.sentences,
-            "attnkit": __version__,
-            "sacrebleu": version("sacrebleu"),
-            "rouge-score": version("rouge-score"),
-        },
-    )
-    try:
-        results.scores()
-    except DataError as error:  # told before the work, since it cannot be written to either
-        if not force:
-            text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
-            raise DataError(text) from error
-        results.remove_scores()
-    try:
-        old = None if force else SavedScores.read(results, split)
-    except DataError:
-        return kept
-    made_from = (kept.weights, kept.source, kept.search)
-    if old is None or (old.weights, old.source, old.search) != made_from:
-        return kept
-    kept.texts, kept.facts = old.texts, old.facts
-    if (old.scoring, old.references) == (kept.scoring, kept.references):
-        kept.scores = old.scores
-    return kept
 
 
 def _limits(decode: Mapping[str, Any], search: SearchConfig) -> list[str]:
@@ -346,7 +307,7 @@ def _limits(decode: Mapping[str, Any], search: SearchConfig) -> list[str]:
 def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
     names = expand(eval.metrics)
-    if wrong := [name for name in names if name in CHOSEN]:
+    if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
     if task != "language-modeling":
         return names
@@ -356,14 +317,3 @@ def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:
             "use perplexity and accuracy"
         )
     return (*names, "word-perplexity") if "perplexity" in names else names
-
-
-def digest(*rows: Sequence[str]) -> str:
-    """SHA-256 of rows of texts, and of where each text and row ends."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(len(row).to_bytes(8, "big"))
-        for text in row:
-            data = text.encode("utf-8", "surrogatepass")
-            digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.hexdigest()

@@ -1,41 +1,48 @@
-"""Metrics of text: BLEU, chrF and TER by sacrebleu, ROUGE by rouge-score, exact match.
+"""Metrics of text: BLEU, chrF and TER by sacrebleu, ROUGE by rouge-score, short answers.
 
 A score is a function of summed per-sentence statistics (n-gram counts, edits, F values), so one
 table of statistics gives the corpus score and every bootstrap resample of it.  All scores are on
 the 0-100 scale but perplexity, and each carries a signature that says how it was computed.
 Nothing is ever downloaded.
+
+Source of answer-match and answer-f1: the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016,
+"SQuAD: 100,000+ Questions for Machine Comprehension of Text"), whose numbers these equal: case,
+punctuation and articles do not count, and of several references the best one does.
 """
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, UnavailableError, UsageError
-from attnkit.scoring import answers
-from attnkit.text import nearest, quoted
-
-if TYPE_CHECKING:
-    from attnkit.recipe.schema import EvalConfig
+from attnkit.recipe.schema import EvalConfig
+from attnkit.text import answer_words, contains_answer, nearest, quoted
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
-TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match", *answers.MEASURES)
+TEXT = ("bleu", "chrf", "ter", *ROUGE, "bleu1", "bleu4", "exact-match",
+        "answer-match", "answer-f1")  # fmt: skip
 """Metrics of output text."""
-CHOSEN = ("context-found",)
+ORDERS = {"bleu1": 1, "bleu4": 4}
+"""Longest n-grams, where the metric's name says them."""
+CONTEXT = ("context-found",)
 """Metrics of the context that was chosen, in question answering."""
-FORCED = ("accuracy", "perplexity", "word-perplexity")
+TEACHER_FORCED = ("accuracy", "perplexity", "word-perplexity")
 """Metrics of the model's probabilities while it reads the reference."""
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none",
               "flores101", "flores200", "spBLEU-1K")  # fmt: skip
 """sacrebleu's tokenisers of BLEU; the last three need a sentencepiece model on disk."""
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+NORMALISED = f"norm:squad-1.1|version:attnkit-{__version__}"
+"""End of the signatures of metrics of answers."""
 
 Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -70,7 +77,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: a name is unknown.
     """
-    known = (*TEXT, *CHOSEN, *FORCED)
+    known = (*TEXT, *CONTEXT, *TEACHER_FORCED)
     out: list[str] = []
     for name in names:
         if name != "rouge" and name not in known:
@@ -87,12 +94,12 @@ def score(
     metrics: Sequence[str],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    eval: "EvalConfig",
+    eval: EvalConfig,
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
-    Metrics that need the model (`FORCED`) are left out.  Cost: about 0.3 s for 1,000 sentences,
-    TER several times that.
+    Metrics that need the model (`TEACHER_FORCED`) are left out.  Cost: about 0.3 s for 1,000
+    sentences, TER several times that.
 
     Raises:
         DataError: the numbers of lines differ, or a line has no reference.
@@ -101,16 +108,12 @@ def score(
     """
     names = [name for name in expand(metrics) if name in TEXT]
     _check(hypotheses, references)
-    rouge = [name for name in names if name in ROUGE]
     out: dict[str, Score] = {}
-    if rouge:
-        out.update(_rouge(rouge, hypotheses, references, eval.sentences))
+    if rouge := [name for name in names if name in ROUGE]:
+        out = _rouge(rouge, hypotheses, references, eval.sentences)
     for name in names:
-        if name == "exact-match":
-            out[name] = _exact_match(hypotheses, references)
-        elif name in answers.MEASURES:
-            rows = answers.best_of(name, hypotheses, references)
-            out[name] = Score.of(name, rows, f"refs:max|{answers.NORMALISED}")
+        if name in MEASURES:
+            out[name] = _best_match(name, hypotheses, references)
         elif name not in ROUGE:
             out[name] = _sacrebleu(name, hypotheses, references, eval)
     return {name: out[name] for name in names}
@@ -128,9 +131,10 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
 
 
 def context_found(contexts: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """How many of the contexts that were chosen contain an answer."""
-    signature = f"context:decisive|refs:any|{answers.NORMALISED}"
-    return Score.of("context-found", answers.found(contexts, references), signature)
+    """How many of the contexts that were chosen contain an answer, word by word."""
+    pairs = zip(contexts, references, strict=True)
+    statistics = np.array([[float(contains_answer(text, line)), 1.0] for text, line in pairs])
+    return Score.of("context-found", statistics, f"context:decisive|refs:any|{NORMALISED}")
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
@@ -147,7 +151,7 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """References as sacrebleu takes them: stream r holds the r-th reference of each line."""
+    """References as sacrebleu takes them: stream r contains_answer the r-th reference of each line."""
     most = max(map(len, references))
     return [[line[r] if r < len(line) else None for line in references] for r in range(most)]
 
@@ -155,10 +159,6 @@ def _streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
 def _count(references: Sequence[Sequence[str]]) -> str:
     counts = {len(line) for line in references}
     return str(counts.pop()) if len(counts) == 1 else "var"
-
-
-def _order(metric: str) -> int:
-    return 1 if metric == "bleu1" else 4
 
 
 def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
@@ -171,20 +171,20 @@ def _metric(name: str, tokenize: str, lowercase: bool) -> Any:
         return CHRF(lowercase=lowercase)
     if name == "ter":
         return TER()
-    # force: the advice on tokenised text is ours (checks.py), not sacrebleu's
-    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=_order(name))
+    # force: the advice on tokenised text is ours (output_warnings), not sacrebleu's
+    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4))
 
 
 def _sacrebleu(
-    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: "EvalConfig"
+    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], eval: EvalConfig
 ) -> Score:
     """BLEU, chrF and TER; the statistics are those that sacrebleu's own tests resample."""
     tokenize = _tokenizer(eval.tokenize) if name.startswith("bleu") else "none"
     metric = _metric(name, tokenize, eval.lowercase)
     statistics = metric._extract_corpus_statistics(hypotheses, _streams(references))
     signature = metric.get_signature()
-    if name in ("bleu1", "bleu4"):
-        signature.update("order", _order(name))
+    if name in ORDERS:
+        signature.update("order", ORDERS[name])
     return Score.of(name, np.asarray(statistics, dtype=np.float64), str(signature))
 
 
@@ -260,13 +260,33 @@ def _rouge(
     return out
 
 
-def _exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
-    """Share of outputs equal to one of their references, white space at both ends aside."""
-    statistics = np.array(
-        [
-            [float(text.strip() in {reference.strip() for reference in line}), 1.0]
-            for text, line in zip(hypotheses, references, strict=True)
-        ]
-    )
-    signature = f"nrefs:{_count(references)}|case:mixed|refs:any|version:attnkit-{__version__}"
-    return Score.of("exact-match", statistics, signature)
+def answer_f1(answer: str, reference: str) -> float:
+    """Harmonic mean of precision and recall of words, 0 to 1."""
+    words, expected = answer_words(answer), answer_words(reference)
+    common = (Counter(words) & Counter(expected)).total()
+    return 2 * common / (len(words) + len(expected)) if common else 0.0
+
+
+def answer_match(answer: str, reference: str) -> float:
+    """1 where both are the same answer."""
+    return float(answer_words(answer) == answer_words(reference))
+
+
+def _exact_match(text: str, reference: str) -> float:
+    return float(text.strip() == reference.strip())
+
+
+MEASURES: dict[str, Callable[[str, str], float]] = {
+    "answer-match": answer_match, "answer-f1": answer_f1, "exact-match": _exact_match,
+}  # fmt: skip
+
+
+def _best_match(name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+    """Each line by the best of its references."""
+    signature = f"refs:max|{NORMALISED}"
+    if name == "exact-match":
+        signature = f"nrefs:{_count(references)}|case:mixed|refs:any|version:attnkit-{__version__}"
+    measure = MEASURES[name]
+    pairs = zip(hypotheses, references, strict=True)
+    rows = [[max(measure(text, reference) for reference in line), 1.0] for text, line in pairs]
+    return Score.of(name, np.array(rows), signature)

@@ -8,7 +8,7 @@ SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 """Kana and Han: scripts written without spaces between words."""
 SHARE = 0.1
-"""Share of lines above which something is a habit of the text, not of a sentence."""
+"""Share of lines above which a property is that of the system, not of a few sentences."""
 
 
 def warnings(
@@ -18,14 +18,14 @@ def warnings(
     metrics: Sequence[str] = (),
     tokenize: str = "13a",
 ) -> list[str]:
-    """What looks wrong about the outputs, one line each; empty when nothing does.
+    """What looks wrong about the outputs, one line each; empty where all is well.
 
     A mark that the first reference of the line carries as well is not reported.
 
     Args:
         hypotheses: one output a line.
         references: at least one for each line.
-        metrics: what is scored; some see nothing in some languages.
+        metrics: what is scored; some cannot read some languages.
         tokenize: sacrebleu's tokeniser of BLEU.
     """
     lines = len(hypotheses)

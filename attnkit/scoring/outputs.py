@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from attnkit.data.formats import BOM, ragged, read_lines
-from attnkit.data.rows import Counts
 from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.comparison import Entry
@@ -70,23 +69,20 @@ def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
         MissingInputError: the file is not there.
         DataError: malformed UTF-8 (file:line).
     """
-    if name == "-":
-        return _decode("standard input", stdin.read())
     path = Path(name)
-    if path.is_fifo():
-        try:
-            return _decode(name, path.read_bytes())
-        except OSError as error:
-            raise input_error(error, path) from error
-    return [line.rstrip() for line in read_lines(path, "strict", Counts())]
-
-
-def _decode(name: str, data: bytes) -> list[str]:
+    if name != "-" and not path.is_fifo():
+        return [line.rstrip() for line in read_lines(path)]
     try:
-        lines = data.removeprefix(BOM).decode("utf-8").split("\n")
+        data = (path.read_bytes() if name != "-" else stdin.read()).removeprefix(BOM)
+        lines = data.decode("utf-8").split("\n")
+    except OSError as error:
+        if name == "-":
+            raise
+        raise input_error(error, path) from error
     except UnicodeDecodeError as error:
-        line = data.removeprefix(BOM).count(b"\n", 0, error.start) + 1
-        raise DataError(f"{name}:{line}: malformed UTF-8; save it as UTF-8") from error
+        line = data.count(b"\n", 0, error.start) + 1
+        shown = "standard input" if name == "-" else name
+        raise DataError(f"{shown}:{line}: malformed UTF-8; save it as UTF-8") from error
     return [line.rstrip() for line in (lines if lines[-1] else lines[:-1])]
 
 

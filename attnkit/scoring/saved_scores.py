@@ -1,28 +1,31 @@
-"""What a folder keeps of an evaluation: outputs, per-sentence statistics, scores.json."""
+"""What an evaluation saves in a folder: outputs, per-sentence statistics, scores.json."""
 
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from attnkit import __version__
 from attnkit.errors import DataError, MissingInputError
+from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import Score, Statistics
 from attnkit.storage import files
 
-FACTS = ("sentences", "decode", "warnings")
+SAVED_FACTS = ("sentences", "decode", "warnings")
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
 
 
 @dataclass
 class SavedScores:
-    """What is known of one split of one system."""
+    """Outputs and scores of one split of one system, and what they were made from."""
 
     weights: str
     """SHA-256 of the weights."""
@@ -38,14 +41,14 @@ class SavedScores:
     """Outputs, one a line; empty where no metric reads them."""
     scores: dict[str, Score] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    """What is reported beside the scores; see FACTS."""
+    """What is reported beside the scores; see SAVED_FACTS."""
 
     @classmethod
     def read(cls, results: Results, split: str) -> "SavedScores | None":
-        """What is stored in a folder, or None.
+        """What is saved in a folder, or None.
 
         Raises:
-            DataError: a file is missing or is not the one that was stored.
+            DataError: a file is missing or is not the one that was saved.
         """
         entry = results.scores().get(split)
         if entry is None:
@@ -54,7 +57,7 @@ class SavedScores:
             digests = entry["digests"]
             path = results.output_path(split)
             data = _verified(path, digests["outputs"])
-            tables = _tables(_verified(_beside(path), digests["statistics"]))
+            tables = _tables(_verified(_statistics_path(path), digests["statistics"]))
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -63,7 +66,7 @@ class SavedScores:
                 dict(entry["scoring"]),
                 data.decode("utf-8").split("\n")[:-1],
                 {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
-                {key: entry[key] for key in FACTS if key in entry or key != "decode"},
+                {key: entry[key] for key in SAVED_FACTS if key in entry or key != "decode"},
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -72,13 +75,13 @@ class SavedScores:
             ) from error
 
     def write(self, results: Results, split: str) -> None:
-        """Store everything; scores.json, which has the other files' digests, comes last."""
+        """Save everything; scores.json, which has the other files' digests, comes last."""
         path = results.output_path(split)
         files.make_folder(path.parent, results.fs)
         packed = io.BytesIO()
         tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
         np.savez_compressed(packed, **tables)
-        files.atomic_write(_beside(path), packed.getvalue(), results.fs)
+        files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
         text = "".join(f"{text}\n" for text in self.texts)
         scores = {
             "metrics": {name: value.json() for name, value in self.scores.items()},
@@ -96,7 +99,7 @@ class SavedScores:
         results.write_scores(split, self.texts, scores)
 
     def entry(self, system: Mapping[str, Any], split: str) -> Entry:
-        """The row of a comparison, of a system as `described` tells it."""
+        """The row of a comparison, of a system as by `describe_run`."""
         decode = self.facts.get("decode", {})
         row = {
             **{name: system[name] for name in ("recipe", "variant", "seed")},
@@ -114,8 +117,72 @@ class SavedScores:
         return Entry(row, self.scores, self.references)
 
 
-def described(run: Run) -> dict[str, Any]:
-    """What a finished run is, for the rows of comparisons."""
+def reusable_scores(
+    results: Results,
+    weights: str,
+    split: str,
+    eval: EvalConfig,
+    *,
+    force: bool,
+    source: str,
+    references: str,
+    search: dict[str, Any],
+) -> SavedScores:
+    """The part of an earlier evaluation of a split that still holds.
+
+    Args:
+        results: the folder, such as a finished run.
+        weights: SHA-256 of the weights.
+        split: its name.
+        eval: settings of the metrics.
+        force: reuse nothing.
+        source, references: digests of what is decoded, and of what it is compared with.
+        search: how it is decoded.
+
+    Raises:
+        DataError: the scores are damaged, without `force`.
+    """
+    scoring = {
+        "tokenize": eval.tokenize,
+        "lowercase": eval.lowercase,
+        "sentences": eval.sentences,
+        "attnkit": __version__,
+        "sacrebleu": version("sacrebleu"),
+        "rouge-score": version("rouge-score"),
+    }
+    saved = SavedScores(weights, source, references, search, scoring)
+    try:
+        results.scores()
+    except DataError as error:  # before the work, since it cannot be written to either
+        if not force:
+            text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
+            raise DataError(text) from error
+        results.remove_scores()
+    try:
+        old = None if force else SavedScores.read(results, split)
+    except DataError:
+        return saved
+    if old is None or (old.weights, old.source, old.search) != (weights, source, search):
+        return saved
+    saved.texts, saved.facts = old.texts, old.facts
+    if (old.scoring, old.references) == (scoring, references):
+        saved.scores = old.scores
+    return saved
+
+
+def digest(*rows: Sequence[str]) -> str:
+    """SHA-256 of rows of texts, and of where each text and row ends."""
+    hashed = hashlib.sha256()
+    for row in rows:
+        hashed.update(len(row).to_bytes(8, "big"))
+        for text in row:
+            data = text.encode("utf-8", "surrogatepass")
+            hashed.update(len(data).to_bytes(8, "big") + data)
+    return hashed.hexdigest()
+
+
+def describe_run(run: Run) -> dict[str, Any]:
+    """The description of a finished run in the rows of comparisons."""
     return {
         "recipe": run.name,
         "variant": run.variant,
@@ -126,7 +193,7 @@ def described(run: Run) -> dict[str, Any]:
     }
 
 
-def _beside(path: Path) -> Path:
+def _statistics_path(path: Path) -> Path:
     """The file of per-sentence statistics beside the outputs."""
     return path.with_name(path.name.removesuffix(".hyp.txt") + ".stats.npz")
 

@@ -1,11 +1,11 @@
-"""Is a difference between two systems more than the luck of the test sentences?
+"""Whether a difference between two systems is more than chance in the test sentences.
 
 Paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine Translation
 Evaluation") over per-sentence statistics, with the resamples, the statistic and so the p-value
 of sacrebleu's `PairedTest`.  Holm (1979) corrects for several variants against one baseline.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,8 +52,8 @@ def compare(
         raise DataError(f"these scores cannot be compared: {'; '.join(parts)}")
     value = reducer(scores[0].metric)
     sums = _resample([score.statistics for score in scores], resamples, seed)
-    drawn = [_scores(table, value) for table in sums]
-    differences = _mean(drawn[: len(system)]) - _mean(drawn[len(system) :])
+    drawn = np.array([[value(row) for row in table.tolist()] for table in sums])
+    differences = drawn[: len(system)].mean(0) - drawn[len(system) :].mean(0)
     difference = float(
         np.mean([score.value for score in system]) - np.mean([score.value for score in baseline])
     )
@@ -110,12 +110,3 @@ def _resample(tables: Sequence[Statistics], resamples: int, seed: int) -> list[S
         for sums, table in zip(out, tables, strict=True):
             sums.append(weights @ table)
     return [np.concatenate(sums) for sums in out]
-
-
-def _scores(sums: Statistics, value: Callable[[list[float]], float]) -> Vector:
-    return np.array([value(row) for row in sums.tolist()])
-
-
-def _mean(drawn: Sequence[Vector]) -> Vector:
-    out: Vector = np.mean(drawn, axis=0)
-    return out

@@ -1,4 +1,4 @@
-"""Scores of a model's probabilities while it reads the references: perplexity and accuracy."""
+"""Teacher-forced scores, of a model's probabilities given the references: perplexity, accuracy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,36 +17,33 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
-from attnkit.scoring.metrics import FORCED, Score
+from attnkit.scoring.metrics import TEACHER_FORCED, Score
 
 BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
-CHUNK = 2**22
+LOGITS_AT_ONCE = 2**22
 """Logits held at a time: 16 MB in float32."""
 
 
 @torch.inference_mode()
-def forced(
-    model: Model, encoded: Encoded, *, device: str = "cpu", batch_tokens: int = BATCH_TOKENS
-) -> NDArray[np.float64]:
+def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     """How well a model predicts given targets: [rows, 3] = nll in nats, correct, tokens.
 
     Every token of the target and its end token count once.  The cross-entropy is plain, whatever
     the training loss was; a token is correct when none is likelier.
 
     Args:
-        model: on `device`; answers as in evaluation, whatever its mode.
+        model: answers as in evaluation, whatever its mode.
         encoded: rows, or the blocks of a stream.
-        device: where the model is.
-        batch_tokens: rows x longest side of a batch.
 
     Raises:
         NotFiniteError: the model answers NaN or infinity.
     """
     out = np.zeros((len(encoded), 3))
+    device = model.output.weight.device
     lengths = None if encoded.source is None else encoded.source.lengths
     batches = plan(
-        lengths, encoded.target.lengths, batch_tokens=batch_tokens, seed=0, epoch=0, shuffle=False
+        lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False
     )
     training = model.training
     model.eval()
@@ -67,7 +64,7 @@ def forced(
     return out
 
 
-def forced_scores(
+def teacher_forced_scores(
     metrics: Sequence[str],
     model: Model,
     tokenizer: Tokenizer,
@@ -75,19 +72,18 @@ def forced_scores(
     *,
     max_length: int,
     stream: bool,
-    device: str = "cpu",
 ) -> dict[str, Score]:
-    """The metrics of `FORCED` among the given ones; the statistics are per row, or per block.
+    """The metrics of `TEACHER_FORCED` among the given ones; statistics are per row, or per block.
 
     Perplexity and accuracy are per token, so they compare models of one vocabulary, which is
     therefore part of the signature.  Word perplexity spreads the same nll over the words between
     spaces and one end of line a row: it compares any vocabularies.
     """
-    names = [name for name in metrics if name in FORCED]
+    names = [name for name in metrics if name in TEACHER_FORCED]
     if not names:
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
-    nll, correct, tokens = forced(model, encoded, device=device).T
+    nll, correct, tokens = teacher_forced(model, encoded).T
     words = _words(rows, encoded, tokenizer, max_length)
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
@@ -100,20 +96,20 @@ def forced_scores(
     }
     out = {}
     for name in names:
-        above, below, unit = tables[name]
+        numerator, denominator, unit = tables[name]
         signature = f"nrefs:1|{unit}|{cut}|version:attnkit-{__version__}"
-        out[name] = Score.of(name, np.stack([above, below], 1), signature)
+        out[name] = Score.of(name, np.stack([numerator, denominator], 1), signature)
     return out
 
 
 def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_length: int) -> int:
-    """Words of what the model predicts, and an end of line a row; of a cut row what is left."""
+    """Words of the predicted text, and an end of line a row; of a cut row what is left."""
     if encoded.source is None:
         return sum(len(row.target.split()) + 1 for row in rows if row.target.strip())
     texts = [row.target for row in rows]
     cut = (encoded.target.lengths == max_length - 1).nonzero()[0].tolist()
-    kept = tokenizer.target.decode([encoded.target[row].tolist() for row in cut])
-    for row, text in zip(cut, kept, strict=True):
+    shortened = tokenizer.target.decode([encoded.target[row].tolist() for row in cut])
+    for row, text in zip(cut, shortened, strict=True):
         texts[row] = text
     return sum(len(text.split()) + 1 for text in texts)
 
@@ -148,7 +144,7 @@ def _predictions(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """nll and correctness of each token, a chunk of the [tokens, vocabulary] matrix at a time."""
     nll, correct = [], []
-    size = max(1, CHUNK // output.out_features)
+    size = max(1, LOGITS_AT_ONCE // output.out_features)
     for h, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
         logits = output(h).float()
         chosen = logits.gather(1, y[:, None])[:, 0]

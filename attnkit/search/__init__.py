@@ -1,10 +1,6 @@
-"""Search: from a model's start and step to text, by beam, greedily, or by sampling.
-
-`search` takes a batch of ids, `translate` a stream of lines.
-"""
+"""Search: from a model's start and step to text, by beam, greedily, or by sampling."""
 
 from attnkit.search.base import Hypothesis
-from attnkit.search.lines import Tally, translate
-from attnkit.search.sentences import search
+from attnkit.search.decoding import LineCounts, search, search_all, translate
 
-__all__ = ["Hypothesis", "Tally", "search", "translate"]
+__all__ = ["Hypothesis", "LineCounts", "search", "search_all", "translate"]

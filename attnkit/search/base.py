@@ -1,4 +1,4 @@
-"""What every search shares: its answer, what it asks of a model, and the arithmetic of a step."""
+"""What every search shares: hypotheses, what it needs of a model, and the arithmetic of a step."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from torch import Tensor
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
 
-GROWTH = 64
-"""Steps for which a search makes room at first; more room comes when it is needed."""
+INITIAL_STEPS = 64
+"""Steps for which a search allocates memory at first; it doubles when they are used up."""
 
 SHORT_LIST = 64
-"""torch.topk on a CPU is quick where a row has at least this many times k elements."""
-PIECE = {"cpu": 2**22}
-"""Logits made at a time, by device; elsewhere all.  What fits in a cache is quickly read again."""
+"""torch.topk on a CPU is fast where a row has at least this many times k elements."""
+LOGITS_AT_ONCE = {"cpu": 2**22}
+"""Logits computed at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
 
@@ -32,7 +32,7 @@ class Projection(Protocol):
 
 
 class Predictor(Protocol):
-    """What a search reads of a model, or of several that answer as one."""
+    """The part of a model, or of several combined, that a search uses."""
 
     @property
     def output(self) -> Projection:
@@ -55,7 +55,7 @@ class Hypothesis(NamedTuple):
     """False: closed without EOS, by max_length or because the constraints left no token."""
 
 
-def steps(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
+def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
     """The most tokens that a sentence may get: max_length, or what the model's positions allow.
 
     Raises:
@@ -99,8 +99,8 @@ def top(
 ) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]:
     """The k highest of each row in order, equal ones by lowest id: (scores, ids, any ties).
 
-    Without `exact` the choice among equal scores is the device's.  A caller that then learns that
-    there were ties asks again, which spares a second wait for the device in every other step.
+    Without `exact` the choice among equal scores is the device's.  A caller that then
+    learns of ties calls again with it, which spares every other step a second wait for the device.
     """
     values, ids = highest(scores, min(k + 1, scores.shape[1]))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)

@@ -10,13 +10,12 @@ tokens scores at most L / n ** length_penalty, which is largest at the longest n
 penalty and at the shortest for a negative one.  Hypotheses that reach the last step without EOS
 fill the places that finished ones leave empty.
 
-What has been chosen is kept as a trellis of (token, parent beam): nothing is copied when beams
+The chosen tokens form a trellis of (token, parent beam): nothing is copied when beams
 swap, and sentences that leave keep their column.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -42,7 +41,7 @@ class FinishedHypotheses(NamedTuple):
     beam: Int[Tensor, "b N"]
     """The beam, one step before the end, that it continues."""
     ended: Int[Tensor, " b"]
-    """How many have finished, kept or not."""
+    """How many have finished, also those that are not among the n best."""
 
     @classmethod
     def none(cls, sentences: int, places: int, like: Tensor) -> Self:
@@ -87,32 +86,32 @@ class BeamStep(NamedTuple):
     """The beam that each live hypothesis continues."""
     finished: FinishedHypotheses
     status: Bool[Tensor, " 2+b"]
-    """Were there ties; is there a NaN; which sentences are done."""
+    """Whether there were ties; whether there is a NaN; which sentences are done."""
 
 
-class Record:
-    """What a whole batch has chosen: a trellis of all live hypotheses, and those that finished."""
+class Trellis:
+    """Live hypotheses of a batch as a trellis of tokens and parents, and the finished ones."""
 
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
-        shape = (min(longest, base.GROWTH), sentences, spec.beam)
+        shape = (min(longest, base.INITIAL_STEPS), sentences, spec.beam)
         self.spec, self.longest = spec, longest
         self.token = torch.zeros(shape, dtype=torch.int32, device=like.device)
         self.parent = torch.zeros(shape, dtype=torch.int32, device=like.device)
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
-    def write(self, step: int, home: Int[Tensor, " b"], chosen: BeamStep) -> None:
-        """Add a step (0-based) of the sentences whose columns are `home`."""
+    def write(self, step: int, active: Int[Tensor, " b"], chosen: BeamStep) -> None:
+        """Add a step (0-based) of the `active` sentences of the batch."""
         if step == len(self.token):
             self.token = torch.cat((self.token, torch.zeros_like(self.token)))
             self.parent = torch.cat((self.parent, torch.zeros_like(self.parent)))
-        self.token[step, home] = chosen.token.int()
-        self.parent[step, home] = chosen.parent.int()
+        self.token[step, active] = chosen.token.int()
+        self.parent[step, active] = chosen.parent.int()
 
-    def close(self, home: Int[Tensor, " b"], finished: FinishedHypotheses) -> None:
+    def close(self, active: Int[Tensor, " b"], finished: FinishedHypotheses) -> None:
         """Keep what these sentences have finished so far."""
         for whole, part in zip(self.finished, finished, strict=True):
-            whole[home] = part
+            whole[active] = part
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Each sentence's n best: the finished ones, then those still live, both best first."""
@@ -126,13 +125,10 @@ class Record:
         logprob = torch.cat((done.logprob, self.live), 1).tolist()
         answers = []
         for row, values in enumerate(score):
-            there = [n for n, value in enumerate(values) if value > -math.inf][:places]
-            tokens = [ids[row, n, : length[row][n]].tolist() for n in there]
+            best = [n for n, value in enumerate(values) if value > -math.inf][:places]
+            tokens = {n: ids[row, n, : length[row][n]].tolist() for n in best}
             answers.append(
-                [
-                    Hypothesis(found, values[n], logprob[row][n], n < places)
-                    for n, found in zip(there, tokens, strict=True)
-                ]
+                [Hypothesis(tokens[n], values[n], logprob[row][n], n < places) for n in best]
             )
         return answers
 
@@ -149,13 +145,8 @@ class Record:
         return ids
 
 
-class Best(NamedTuple):
-    """The highest log-probabilities of each of b x W hypotheses."""
-
-    value: Float[Tensor, "R k"]
-    token: Int[Tensor, "R k"]
-    tied: Bool[Tensor, ""]
-    """Were there equal ones, whose order is the device's."""
+Best = tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]
+"""Log-probabilities and tokens that continue each of b x W hypotheses, and whether some tie."""
 
 
 def continuations(
@@ -170,7 +161,7 @@ def continuations(
 
     The vocabulary's scores are made for as many rows at a time as suits the device.
     """
-    most = base.PIECE.get(hidden.device.type)
+    most = base.LOGITS_AT_ONCE.get(hidden.device.type)
     pieces = 1 if most is None else -(-len(hidden) * model.output.out_features // most)
     parts, start = [], 0
     for piece in hidden.chunk(pieces):
@@ -180,7 +171,7 @@ def continuations(
         parts.append(base.top(scores, 2 * spec.beam, exact))
         start = end
     value, token, tied = zip(*parts, strict=True)
-    return Best(torch.cat(value), torch.cat(token), torch.stack(tied).any())
+    return torch.cat(value), torch.cat(token), torch.stack(tied).any()
 
 
 def candidates(
@@ -206,7 +197,7 @@ def decide(
     longest: int,
     spec: SearchConfig,
 ) -> BeamStep:
-    """One step, the `length`-th token of at most `longest`; changes nothing that it is given."""
+    """One step, the `length`-th token of at most `longest`; its arguments stay unchanged."""
     beams = spec.beam
     logprob, parent, token = candidates(live, best, 2 * beams)
     stops = token == EOS
@@ -214,12 +205,12 @@ def decide(
     finished = finished.add(
         ends, logprob[:, :beams], parent[:, :beams], length, spec.length_penalty
     )
-    # a stable sort of the flags brings the candidates that go on to the front, in order
+    # a stable sort of the flags brings the unfinished candidates to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
-    status = torch.cat((torch.stack((best.tied, live.isnan().any())), done))
+    status = torch.cat((torch.stack((best[2], live.isnan().any())), done))
     return BeamStep(live, token.gather(1, going), parent.gather(1, going), finished, status)
 
 
@@ -240,55 +231,42 @@ def beam_search(
         spec: beam, n_best <= beam, length_penalty and the constraints.
         longest: the most tokens, EOS included.
         lines: number of each sentence, for messages.
+
+    Raises:
+        DataError: the model answers NaN.
     """
-    home = torch.arange(len(ids), device=ids.device)
+    active = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
     hidden, state = base.advance(model, ids, state)
     live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
-    record = Record(len(ids), spec, longest, live)
-    finished = record.finished
+    trellis = Trellis(len(ids), spec, longest, live)
+    finished = trellis.finished
     for step in range(longest):
-        best = partial(continuations, model, hidden, spec, step, prefix)
-        chosen, done = settle(live, best, finished, step + 1, longest, spec, lines)
-        record.write(step, home, chosen)
-        rows = torch.arange(len(home), device=ids.device)[:, None] * live.shape[1] + chosen.parent
+        for exact in (False, True):  # again where there were ties
+            best = continuations(model, hidden, spec, step, prefix, exact)
+            chosen = decide(live, best, finished, step + 1, longest, spec)
+            tied, nan, *done = chosen.status.tolist()  # waits for the device
+            if nan:
+                base.refuse_nan(lines)
+            if not tied:
+                break
+        trellis.write(step, active, chosen)
+        rows = torch.arange(len(active), device=ids.device)[:, None] * live.shape[1] + chosen.parent
         live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
         if any(done) or step + 1 == longest:
-            record.close(home, finished)
+            trellis.close(active, finished)
             if all(done):
                 break
             stay = torch.tensor([i for i, ended in enumerate(done) if not ended], device=ids.device)
-            home, live, rows, token = (x.index_select(0, stay) for x in (home, live, rows, token))
+            active, live, rows, token = (
+                x.index_select(0, stay) for x in (active, live, rows, token)
+            )
             finished = finished.take(stay)
         if step + 1 == longest:
-            record.live[home] = live
+            trellis.live[active] = live
             break
         ids, rows = token.reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
         hidden, state = base.advance(model, ids, state.select(rows, stay))
-    return record.hypotheses()
-
-
-def settle(
-    live: Float[Tensor, "b W"],
-    best: Callable[[bool], Best],
-    finished: FinishedHypotheses,
-    length: int,
-    longest: int,
-    spec: SearchConfig,
-    lines: Sequence[int],
-) -> tuple[BeamStep, list[bool]]:
-    """`decide`, again where there were ties; with which sentences are done.  Waits for the device.
-
-    Raises:
-        DataError: the model answers NaN.
-    """
-    for exact in (False, True):
-        chosen = decide(live, best(exact), finished, length, longest, spec)
-        tied, nan, *done = chosen.status.tolist()
-        if nan:
-            base.refuse_nan(lines)
-        if not tied:
-            break
-    return chosen, done
+    return trellis.hypotheses()

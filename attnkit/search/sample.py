@@ -1,8 +1,8 @@
 """One token at a time: greedy search and sampling.
 
-Sampling is a race of exponential clocks, one a token of the vocabulary.  The clocks of a draw come
-from PCG64 seeded by (seed, line, draw), so they depend on nothing else: not on the device, the
-batch, or the other lines.
+Sampling is an exponential race: each token of the vocabulary gets a waiting time, and the first to
+arrive wins.  The times of a draw come from PCG64 seeded by (seed, line, draw), so they depend on
+nothing else: not on the device, the batch, or the other lines.
 """
 
 import math
@@ -24,7 +24,7 @@ NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
 
 
-class Clocks:
+class WaitingTimes:
     """Exponential waiting times, one a token of the vocabulary, for every step of every draw.
 
     They depend on (seed, line, draw, step) alone.
@@ -39,48 +39,50 @@ class Clocks:
             for line in lines
         ]
 
-    def next(self, home: Sequence[int], size: int) -> Float[Tensor, "R V"]:
-        """Those of the next step, for all draws of some of the lines; `size` is that of V."""
-        drawn = [one for line in home for one in self.generators[line]]
+    def next(self, active: Sequence[int], size: int) -> Float[Tensor, "R V"]:
+        """The times of the next step, for all draws of some lines; V is `size`."""
+        drawn = [one for line in active for one in self.generators[line]]
         times = np.empty((len(drawn), size), np.float32)
         for row, generator in zip(times, drawn, strict=True):
             generator.standard_exponential(out=row, dtype=np.float32)
         return torch.from_numpy(times).to(self.device)
 
 
-def draw(
+def sample_tokens(
     scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
 ) -> Int[Tensor, " R"]:
-    """A token for each row: temperature, then top-k, then top-p, then the race.
+    """A token for each row: temperature, then top-k, then top-p, then the exponential race.
 
     Top-p keeps the smallest set of likeliest tokens whose share of what top-k left reaches p.
     """
     best, place = scores.max(1, keepdim=True)
     # the maximum goes first: a tiny temperature would make every quotient infinite
-    token = _among((scores - best) / spec.temperature, times, spec)
+    token = _sample_scaled((scores - best) / spec.temperature, times, spec)
     # the caller finds NaN in the score of the token
     return torch.where(best.isnan(), place, token[:, None]).squeeze(1)
 
 
-def _among(
+def _sample_scaled(
     scaled: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
 ) -> Int[Tensor, " R"]:
     """A token for each row from log-probabilities whose maximum is 0."""
     if spec.top_k == 0 and spec.top_p == 1:
-        return race(scaled.exp(), times)
+        return exponential_race(scaled.exp(), times)
     if spec.top_k:
         values, ids, _ = base.top(scaled, spec.top_k, exact=True)
-        return nucleus(values, ids, values.exp().sum(1), times, spec.top_p)[0]
+        return sample_nucleus(values, ids, values.exp().sum(1), times, spec.top_p)[0]
     total = scaled.exp().sum(1)
-    token, short = nucleus(*base.top(scaled, NUCLEUS, exact=True)[:2], total, times, spec.top_p)
+    token, short = sample_nucleus(
+        *base.top(scaled, NUCLEUS, exact=True)[:2], total, times, spec.top_p
+    )
     rows = short.nonzero().squeeze(1)
     if len(rows) and scaled.shape[1] > NUCLEUS:
         ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
-        token[rows] = nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
+        token[rows] = sample_nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
     return token
 
 
-def nucleus(
+def sample_nucleus(
     values: Float[Tensor, "R k"],
     ids: Int[Tensor, "R k"],
     total: Float[Tensor, " R"],
@@ -89,20 +91,22 @@ def nucleus(
 ) -> tuple[Int[Tensor, " R"], Bool[Tensor, " R"]]:
     """Draw from ranked tokens cut where their mass reaches `share` of the total.
 
-    The second answer says which rows do not reach it with the k tokens that they are given.
+    Also returns which rows do not reach it with their k tokens.
     """
     weights = values.exp()
     reached = weights.cumsum(1)
-    wanted = share * total[:, None]
-    kept = reached - weights < wanted
-    place = race(weights * kept, times.gather(1, ids))
-    return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < wanted[:, 0]
+    needed = share * total[:, None]
+    inside = reached - weights < needed
+    place = exponential_race(weights * inside, times.gather(1, ids))
+    return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < needed[:, 0]
 
 
-def race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tensor, " R"]:
+def exponential_race(
+    weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]
+) -> Int[Tensor, " R"]:
     """The first to arrive when each waits its time divided by its weight.
 
-    It is each one with a probability proportional to its weight.  Unlike the inverse of a
+    Each one wins with a probability proportional to its weight.  Unlike the inverse of a
     cumulative sum, a rounding error in thousands of weights changes the winner only where two
     arrive together, so a batch of another size draws the same tokens.
     """
@@ -110,12 +114,12 @@ def race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tens
     return (weights / times.clamp_min(1e-30).to(weights.dtype)).argmax(1)
 
 
-class Draws:
-    """What the sentences of a batch have so far, D outputs each."""
+class BatchOutputs:
+    """The tokens that a batch of sentences has so far, D outputs each."""
 
     def __init__(self, sentences: int, draws: int, longest: int, like: Tensor) -> None:
         shape, device = (sentences, draws), like.device
-        room = min(longest, base.GROWTH)
+        room = min(longest, base.INITIAL_STEPS)
         self.ids = torch.full((*shape, room), PAD, dtype=torch.long, device=device)
         self.logprob = like.new_zeros(shape)
         self.length = torch.zeros(shape, dtype=torch.long, device=device)
@@ -124,7 +128,7 @@ class Draws:
     def write(
         self,
         step: int,
-        home: Int[Tensor, " b"],
+        active: Int[Tensor, " b"],
         token: Int[Tensor, "b D"],
         value: Float[Tensor, "b D"],
         alive: Bool[Tensor, "b D"],
@@ -137,10 +141,10 @@ class Draws:
             self.ids = torch.cat((self.ids, torch.full_like(self.ids, PAD)), 2)
         chosen = alive & (value > -math.inf)
         ends = chosen & (token == EOS)
-        self.ids[home, :, step] = token.masked_fill(ends | ~chosen, PAD)
-        self.logprob[home] += value.masked_fill(~chosen, 0)
-        self.length[home] += chosen
-        self.complete[home] |= ends
+        self.ids[active, :, step] = token.masked_fill(ends | ~chosen, PAD)
+        self.logprob[active] += value.masked_fill(~chosen, 0)
+        self.length[active] += chosen
+        self.complete[active] |= ends
         return chosen & ~ends
 
     def hypotheses(self, length_penalty: float) -> list[list[Hypothesis]]:
@@ -177,24 +181,26 @@ def step_by_step(
     draws, device = spec.n_best, ids.device
     hidden, state = base.advance(model, ids, state)
     scores = base.predict(model, hidden)
-    record = Draws(len(ids), draws, longest, scores)
-    home = torch.arange(len(ids), device=device)
+    outputs = BatchOutputs(len(ids), draws, longest, scores)
+    active = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
     sampling = spec.method == "sample"
-    clocks = Clocks(spec.seed, lines, draws, device) if sampling else None
+    waiting_times = WaitingTimes(spec.seed, lines, draws, device) if sampling else None
     if draws > 1:
-        rows = home.repeat_interleave(draws)
+        rows = active.repeat_interleave(draws)
         scores, state = scores.index_select(0, rows), state.select(rows, None)
     for step in range(longest):
-        prefix = record.ids[home, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
+        prefix = outputs.ids[active, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         constrain(scores, spec, step, prefix)
-        if clocks is None:
+        if waiting_times is None:
             token = scores.argmax(1)  # equal ones: the lowest id
         else:
-            token = draw(scores, clocks.next(home.tolist(), scores.shape[1]), spec)
+            token = sample_tokens(
+                scores, waiting_times.next(active.tolist(), scores.shape[1]), spec
+            )
         value = scores.gather(1, token[:, None])
         token = token.view(alive.shape)
-        alive = record.write(step, home, token, value.view(alive.shape), alive)
+        alive = outputs.write(step, active, token, value.view(alive.shape), alive)
         nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()
         if nan:
             base.refuse_nan(lines)
@@ -204,7 +210,7 @@ def step_by_step(
             stay = torch.tensor([i for i, lives in enumerate(live) if lives], device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)
-            home, alive, token = (x.index_select(0, stay) for x in (home, alive, token))
+            active, alive, token = (x.index_select(0, stay) for x in (active, alive, token))
         hidden, state = base.advance(model, token.reshape(-1, 1), state)
         scores = base.predict(model, hidden)
-    return record.hypotheses(spec.length_penalty)
+    return outputs.hypotheses(spec.length_penalty)

@@ -10,9 +10,8 @@ from torch import Tensor
 from attnkit.data.preparation import PreparedData
 from attnkit.models import Model
 from attnkit.recipe import schema
-from attnkit.scoring import score
-from attnkit.scoring.teacher_forced import forced
-from attnkit.search import translate
+from attnkit.scoring.evaluation import model_scores
+from attnkit.scoring.teacher_forced import teacher_forced
 
 BATCH_TOKENS = 8192
 """Budget of a decoding batch while training."""
@@ -59,8 +58,7 @@ class Validator:
     def measure(self, weights: Mapping[str, Tensor]) -> tuple[TeacherForcedSums, float]:
         """The teacher-forced sums and the monitored value of these weights."""
         self.model.load_state_dict(weights, strict=False)
-        device = str(self.model.output.weight.device)
-        sums = TeacherForcedSums(*forced(self.model, self.encoded, device=device).sum(0).tolist())
+        sums = TeacherForcedSums(*teacher_forced(self.model, self.encoded).sum(0).tolist())
         if self.monitor == "loss":
             return sums, sums.loss
         if self.monitor == "accuracy":
@@ -69,16 +67,8 @@ class Validator:
 
     def _decoded(self) -> float:
         greedy = self.recipe.search.model_copy(
-            update={"method": "greedy", "n_best": 1, "batch_tokens": BATCH_TOKENS}
+            update={"method": "greedy", "batch_tokens": BATCH_TOKENS}
         )
-        answers = translate(
-            self.model,
-            self.tokenizer,
-            (row.source for row in self.rows),
-            greedy,
-            max_source=self.recipe.data.max_length,
-            device=self.model.output.weight.device,
-        )
-        texts = [answer[0][0] for answer in answers]
-        references = [row.references or (row.target,) for row in self.rows]
-        return score([self.monitor], texts, references, self.recipe.eval)[self.monitor].value
+        metrics, rows = [self.monitor], self.rows
+        scores = model_scores(metrics, self.model, self.tokenizer, rows, self.recipe, search=greedy)
+        return scores[self.monitor].value

@@ -10,8 +10,8 @@ from helpers.recorded import LENGTH, cases, run_of, sections
 from helpers.trained import ROWS, tokenizer
 
 from attnkit.analysis import capture as capture_run
-from attnkit.analysis.capture import Captor, capture, captures
-from attnkit.analysis.inputs import InputReader
+from attnkit.analysis.capture import MapReader, capture
+from attnkit.analysis.inputs import InputBuilder
 from attnkit.analysis.maps import Capture
 from attnkit.data.tokenizer import BOS, EOS, UNK
 from attnkit.errors import AttnkitError, DataError, NotFiniteError, UsageError
@@ -72,7 +72,7 @@ def test_what_is_written_is_what_generate_writes(
 
     before = generated()
     state = torch.get_rng_state()
-    found = list(captures(run, [(text, None) for text in texts], search=spec, device="cpu"))
+    found = list(MapReader(run, device="cpu").read([(text, None) for text in texts], spec))
     assert torch.equal(torch.get_rng_state(), state)
     assert [one.output for one in found] == before
     assert {one.how for one in found} == {how}
@@ -84,13 +84,13 @@ def test_what_is_written_is_what_generate_writes(
 def test_maps_of_an_output_equal_those_of_its_ids_as_target(
     runs: dict[str, Run], shape: str, how: str
 ) -> None:
-    captor = Captor(runs[shape], device="cpu")
-    (written,) = captor.read([(TEXT, None)], SEARCHES[how])
+    reader = MapReader(runs[shape], device="cpu")
+    (written,) = reader.read([(TEXT, None)], SEARCHES[how])
     queries = [token.id for token in written.maps["decoder"].queries]
     before = {"pair": 1, "causal": 1 + len(ids(TEXT)), "joint": len(ids(TEXT)) + 2}[shape]
-    (forced,) = captor.read([(TEXT, queries[before:])])
-    assert (written.how, forced.how, forced.output) == (how, "given", written.output)
-    same(written, forced)
+    (given,) = reader.read([(TEXT, queries[before:])])
+    assert (written.how, given.how, given.output) == (how, "given", written.output)
+    same(written, given)
 
 
 def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Run]) -> None:
@@ -160,10 +160,10 @@ def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
     texts: list[tuple[str, Any]] = [(row.source, row.target) for row in ROWS]
     alone = [capture(runs[shape], text, target=target, device="cpu") for text, target in texts]
     for kept in (1, 2**26):
-        monkeypatch.setattr("attnkit.analysis.inputs.KEPT", kept)
+        monkeypatch.setattr("attnkit.analysis.inputs.HELD_WEIGHTS", kept)
         for block in (2, 256):
             monkeypatch.setattr(capture_run, "BLOCK", block)
-            together = list(captures(runs[shape], iter(texts), device="cpu"))
+            together = list(MapReader(runs[shape], device="cpu").read(iter(texts)))
             for one, other in zip(alone, together, strict=True):
                 assert (one.source, one.output) == (other.source, other.output)
                 same(one, other, atol=1e-5)
@@ -175,11 +175,11 @@ def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
 def test_every_mechanism_is_captured_in_batches(word: str, role: str, tmp_path: Path) -> None:
     """Also where it has pads beside it, with its distance and reference."""
     section = sections(word, role, shape="encoder-decoder")
-    captor = Captor(run_of(tmp_path, section), reference=True, device="cpu")
+    reader = MapReader(run_of(tmp_path, section), reference=True, device="cpu")
     texts = [(row.source, row.target) for row in ROWS]
-    together = list(captor.read(texts))
+    together = list(reader.read(texts))
     for text, found in zip(texts, together, strict=True):
-        (alone,) = captor.read([text])
+        (alone,) = reader.read([text])
         same(alone, found, atol=2e-5)
         assert alone.reference is not None
         assert found.reference is not None
@@ -190,10 +190,10 @@ def test_numbers_of_sampled_lines_are_those_of_the_input(runs: dict[str, Run]) -
     """The third text draws what it draws as the third line of an input."""
     spec = SEARCHES["sampled, seed 4"]
     texts = [(row.source, None) for row in ROWS]
-    whole = list(captures(runs["pair"], texts, search=spec, device="cpu"))
-    captor = Captor(runs["pair"], device="cpu")
-    (third,) = captor.read(texts[2:3], spec, first=2)
-    (first,) = captor.read(texts[2:3], spec)
+    reader = MapReader(runs["pair"], device="cpu")
+    whole = list(reader.read(texts, spec))
+    (third,) = reader.read_block(texts[2:3], spec, first=2)
+    (first,) = reader.read(texts[2:3], spec)
     assert third.output == whole[2].output != first.output
 
 
@@ -215,7 +215,7 @@ def test_texts_that_cannot_be_read_are_refused(
 
 def test_errors_name_the_text_among_several(runs: dict[str, Run]) -> None:
     with pytest.raises(UsageError, match="text 2 is empty"):
-        list(captures(runs["pair"], [("cat", "a"), ("", "a")], device="cpu"))
+        list(MapReader(runs["pair"], device="cpu").read([("cat", "a"), ("", "a")]))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_longer_texts_than_in_training_are_read_with_a_note(runs: dict[str, Run]
 def test_maps_that_fill_the_memory_are_refused_before_decoding(
     runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(InputReader, "answered", None)
+    monkeypatch.setattr(InputBuilder, "with_search", None)
     with pytest.raises(DataError, match=r"the text: its maps would take 6\.4 GB, and at most 4\.3"):
         capture(runs["pair"], "cat " * 19_999, kinds=["encoder"], layers=[0], heads=[1])
     with pytest.raises(DataError, match="shorten it, or choose some by --kind, --layer and --head"):
@@ -267,11 +267,11 @@ def test_maps_that_fill_the_memory_are_refused_before_decoding(
 
 
 def test_a_damaged_model_is_told(tmp_path: Path) -> None:
-    captor = Captor(run_of(tmp_path, sections()), device="cpu")
+    reader = MapReader(run_of(tmp_path, sections()), device="cpu")
     with torch.no_grad():
-        captor.model.output.weight[5:].fill_(float("nan"))
+        reader.model.output.weight[5:].fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="the model answers NaN or infinity"):
-        list(captor.read([("cat", "a cat")]))
+        list(reader.read([("cat", "a cat")]))
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_maps_that_are_not_there_are_refused_before_decoding(
     runs: dict[str, Run], asked: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(AttnkitError, match=words):
-        Captor(runs["causal"], device="cpu", **asked)
+        MapReader(runs["causal"], device="cpu", **asked)
 
 
 def test_chosen_layers_and_heads_are_those_of_the_whole(runs: dict[str, Run]) -> None:

@@ -7,15 +7,15 @@ import torch
 from helpers.recorded import build, cases, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 
-from attnkit.analysis.head_ablation import HeadPlace, probe_heads, probed, silenced
-from attnkit.analysis.recorder import stacks
+from attnkit.analysis.head_ablation import HeadPlace, ablated, chosen_heads, probe_heads
+from attnkit.analysis.recorder import attention_layers
 from attnkit.data.tokenizer import BOS, EOS
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.layers import MultiHead
 from attnkit.models import Model
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
-from attnkit.scoring.teacher_forced import forced_scores
+from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import translate
 
 SOURCE = torch.tensor([[7, 9, 11, EOS], [8, 12, 6, EOS]])
@@ -47,10 +47,10 @@ def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, rol
     model = build(sections(word, role))
     whole = answer(model, role)
     place = HeadPlace(role, 1, 2)  # type: ignore[arg-type]
-    with silenced(model, place):
+    with ablated(model, place):
         without = answer(model, role)
     assert torch.equal(answer(model, role), whole)
-    cut(stacks(model)[place.kind][1], 2)
+    cut(attention_layers(model)[place.kind][1], 2)
     torch.testing.assert_close(without, answer(model, role), rtol=1e-5, atol=1e-6)
     assert not torch.allclose(without, whole, atol=1e-3)
 
@@ -66,9 +66,9 @@ def test_a_head_stays_silent_in_cached_steps_and_beams(kind: str, method: str) -
 
     model = build(sections())
     place = HeadPlace(kind, 0, 1)  # type: ignore[arg-type]
-    with silenced(model, place):
+    with ablated(model, place):
         without = decode(model)
-    cut(stacks(model)[place.kind][0], 1)
+    cut(attention_layers(model)[place.kind][0], 1)
     expected = decode(model)
     assert [[text for text, _ in one] for one in without] == [[t for t, _ in e] for e in expected]
     for one, other in zip(without, expected, strict=True):
@@ -82,8 +82,8 @@ def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
     ]
     for place, effects in found.effects.items():
         model = run.model()
-        cut(stacks(model)[place.kind][0], place.head)
-        scores = forced_scores(
+        cut(attention_layers(model)[place.kind][0], place.head)
+        scores = teacher_forced_scores(
             ["perplexity", "accuracy"],
             model,
             run.tokenizer(),
@@ -123,8 +123,8 @@ def test_progress_is_told_after_each_head(run: Run) -> None:
 
 def test_the_heads_of_a_model_can_be_chosen(run: Run) -> None:
     model = build(sections())
-    assert len(probed(model)) == 3 * 2 * 4
-    assert probed(model, ["cross"], [1], [2, 0]) == [
+    assert len(chosen_heads(model)) == 3 * 2 * 4
+    assert chosen_heads(model, ["cross"], [1], [2, 0]) == [
         HeadPlace("cross", 1, 0),
         HeadPlace("cross", 1, 2),
     ]

@@ -30,7 +30,7 @@ def words(tokens: tuple[Token, ...]) -> list[str]:
 
 def axis(kind: str, text: str = TEXT, known: bool = True) -> tuple[Token, ...]:
     tokenizer = pretrained.tokenizer(kind, "<s> $A </s>")
-    return Speller(tokenizer).axis(encode(tokenizer, text), text if known else None)
+    return Speller(tokenizer).tokens_of(encode(tokenizer, text), text if known else None)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,13 @@ def test_words_of_an_unknown_text_are_told_by_its_marks(kind: str) -> None:
 def test_words_are_told_by_marks_where_the_text_is_another() -> None:
     tokenizer = pretrained.tokenizer("byte-level")
     ids = encode(tokenizer, "The old, old mill")
-    assert words(Speller(tokenizer).axis(ids, "another text")) == ["The", "old,", "old", "mill"]
-    assert words(Speller(tokenizer).axis(ids, "The old, old mill")) == [
+    assert words(Speller(tokenizer).tokens_of(ids, "another text")) == [
+        "The",
+        "old,",
+        "old",
+        "mill",
+    ]
+    assert words(Speller(tokenizer).tokens_of(ids, "The old, old mill")) == [
         "The", "old", ",", "old", "mill"
     ]  # fmt: skip
 
@@ -90,13 +95,13 @@ def test_bytes_are_text_again(text: str) -> None:
 def test_a_line_break_parts_words_of_an_unknown_text() -> None:
     tokenizer = pretrained.tokenizer("byte-level")
     ids = encode(tokenizer, "old\nmill")
-    assert words(Speller(tokenizer).axis(ids)) == ["old", "\n", "mill"]
-    assert words(Speller(tokenizer).axis(ids, "old\nmill")) == ["old", "\n", "mill"]
+    assert words(Speller(tokenizer).tokens_of(ids)) == ["old", "\n", "mill"]
+    assert words(Speller(tokenizer).tokens_of(ids, "old\nmill")) == ["old", "\n", "mill"]
 
 
 def test_bytes_that_are_no_character_are_numbers() -> None:
     tokenizer = pretrained.tokenizer("byte-level")
-    tokens = Speller(tokenizer).axis(encode(tokenizer, "a\U0001f600"), "a\U0001f600")
+    tokens = Speller(tokenizer).tokens_of(encode(tokenizer, "a\U0001f600"), "a\U0001f600")
     assert "".join(token.text for token in tokens) == "a<0xF0><0x9F><0x98><0x80>"
     assert readable("\u00e4\u00bd\u0142") == "\u4f60"
     assert readable("x\u00e4") == "x<0xE4>"
@@ -106,7 +111,7 @@ def test_bytes_that_are_no_character_are_numbers() -> None:
 def test_special_tokens_are_those_that_stand_for_no_text() -> None:
     """An unknown word and a mask are places of the text."""
     made = pretrained.tokenizer("wordpiece", "<s> $A </s>")
-    tokens = Speller(made).axis(encode(made, "The <mask> \u2603"), "The <mask> \u2603")
+    tokens = Speller(made).tokens_of(encode(made, "The <mask> \u2603"), "The <mask> \u2603")
     assert [(token.text, token.special) for token in tokens] == [
         ("<s>", True), ("the", False), ("\u2581<mask>", False), ("\u2581<unk>", False),
         ("</s>", True),
@@ -120,19 +125,19 @@ def test_special_tokens_are_those_that_stand_for_no_text() -> None:
 def test_continuation_marks_of_subword_nmt_are_taken_off() -> None:
     vocabulary = {"un@@": 4, "break@@": 5, "able": 6, "river": 7, "s@@": 8}
     speller = Speller(Slow(vocabulary))
-    assert [(t.text, t.word) for t in speller.axis([4, 5, 6, 7])] == [
+    assert [(t.text, t.word) for t in speller.tokens_of([4, 5, 6, 7])] == [
         ("un", 0), ("break", 0), ("able", 0), ("\u2581river", 1)
     ]  # fmt: skip
 
 
 def test_plain_vocabularies_have_a_word_a_token() -> None:
     speller = Speller(Slow({"the": 4, "river": 5}))
-    assert [(t.text, t.word) for t in speller.axis([4, 5])] == [("the", 0), ("\u2581river", 1)]
+    assert [(t.text, t.word) for t in speller.tokens_of([4, 5])] == [("the", 0), ("\u2581river", 1)]
 
 
 def test_characters_are_grouped_between_spaces() -> None:
     made = transformers.ByT5Tokenizer()
-    tokens = Speller(made).axis(encode(made, "ab cd"), "ab cd")
+    tokens = Speller(made).tokens_of(encode(made, "ab cd"), "ab cd")
     assert [(t.text, t.word) for t in tokens[:-1]] == [
         ("a", 0), ("b", 0), ("\u2581", 1), ("c", 1), ("d", 1)
     ]  # fmt: skip
@@ -182,7 +187,7 @@ def test_a_sentencepiece_file_alone_is_read(sentences: Path) -> None:
     with quiet():
         made = transformers.AutoTokenizer.from_pretrained(sentences)
     text = "The old mill, and nobody"
-    tokens = Speller(made).axis(encode(made, text), text)
+    tokens = Speller(made).tokens_of(encode(made, text), text)
     assert words(tokens) == ["The", "old", "mill,", "and", "nobody"]
     assert tokens[0].text.startswith("\u2581")
     assert tokens[-1].special
@@ -210,7 +215,7 @@ def test_source_and_target_may_have_two_vocabularies(sentences: Path, tmp_path: 
     own, other = (encode(made, text, target=side) for side in (False, True))
     assert len(own) < len(other)
     for ids, side in ((own, False), (other, True)):
-        tokens = Speller(made).axis(ids, text, target=side)
+        tokens = Speller(made).tokens_of(ids, text, target=side)
         assert words(tokens) == ["The", "old", "mill"]
         assert tokens[-1].text == "</s>"
         assert tokens[-1].special

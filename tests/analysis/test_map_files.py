@@ -1,20 +1,20 @@
-"""Files of maps: what was saved comes back, the same bytes each time, and damage is told."""
+"""Files of maps: other programs read what was saved, and it is the same bytes each time."""
 
 import csv
 import json
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers.saved_maps import load
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnkit.analysis.map_files import check_suffix, load, save
+from attnkit.analysis.map_files import check_suffix, save
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
-from attnkit.errors import DataError, MissingInputError, OutputPathError, UsageError
+from attnkit.errors import OutputPathError, UsageError
 
 HOSTILE = (
     "</script>", "\"onmouseover='x'", "\u2028", "\u202eabc", "\ud800", "\x00", "\x1b[31m", "a\nb",
@@ -140,74 +140,7 @@ def test_other_suffixes_are_refused_with_those_that_work(name: str) -> None:
         check_suffix(Path(name))
 
 
-def test_a_table_cannot_be_read_back(tmp_path: Path) -> None:
-    save(tmp_path / "maps.csv", capture())
-    with pytest.raises(UsageError, match=r"suffix '\.csv' is not known; use \.npz or"):
-        load(tmp_path / "maps.csv")
-
-
-def test_a_file_that_is_not_there_or_cannot_be_made_is_told(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="no such file"):
-        load(tmp_path / "maps.npz")
+def test_a_file_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     for suffix in (".npz", ".safetensors", ".csv"):
         with pytest.raises(OutputPathError, match="cannot be created"):
             save(tmp_path / "none" / f"maps{suffix}", capture())
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_a_damaged_file_is_told_in_one_line(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"maps{suffix}"
-    save(path, capture())
-    whole = path.read_bytes()
-    for cut in (0, 3, 50, len(whole) // 2, len(whole) - 40):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match="not a valid file of attention maps") as error:
-            load(path)
-        assert "\n" not in str(error.value)
-
-
-def rewritten(path: Path, change: Any) -> None:
-    """The file with another description."""
-    with np.load(path) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    plain = json.loads(arrays.pop("capture").tobytes())
-    change(plain, arrays)
-    text = json.dumps(plain).encode()
-    np.savez(path, capture=np.frombuffer(text, np.uint8), **arrays)
-
-
-CHANGES = {
-    "version": lambda plain, arrays: plain.update(version=2),
-    "format": lambda plain, arrays: plain.pop("format"),
-    "no text": lambda plain, arrays: plain.update(source=3),
-    "kind": lambda plain, arrays: plain["maps"].update(other={}),
-    "token": lambda plain, arrays: plain["maps"]["cross"]["keys"].pop(),
-    "id": lambda plain, arrays: plain["maps"]["cross"]["keys"][0].__setitem__(1, "1"),
-    "distance": lambda plain, arrays: plain["maps"]["cross"]["layers"][1].update(distance=[1.0]),
-    "weights": lambda plain, arrays: arrays.pop("cross"),
-    "type": lambda plain, arrays: arrays.update(cross=arrays["cross"].astype(np.float64)),
-    "not finite": lambda plain, arrays: arrays["cross"].fill(np.nan),
-    "object": lambda plain, arrays: plain.update(facts=[1]),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_description_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "maps.npz"
-    save(path, capture())
-    rewritten(path, lambda plain, arrays: None)
-    assert load(path).how == "beam 5"
-    rewritten(path, CHANGES[change])
-    with pytest.raises(DataError, match="not a valid file of attention maps"):
-        load(path)
-
-
-def test_code_and_bombs_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "maps.npz"
-    np.savez(path, capture=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(DataError, match="allow_pickle"):
-        load(path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("capture.npy", b"\0" * 1000)
-    with pytest.raises(DataError, match="compressed"):
-        load(path)

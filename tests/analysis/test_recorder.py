@@ -8,7 +8,7 @@ import torch
 from helpers.recorded import build, cases, heard, sections
 from torch import Tensor
 
-from attnkit.analysis.recorder import record, stacks
+from attnkit.analysis.recorder import attention_layers, record
 from attnkit.attention import mix
 from attnkit.errors import UsageError
 from attnkit.models import Model
@@ -35,7 +35,7 @@ def test_maps_times_values_are_what_the_layer_computed(word: str, role: str) -> 
     assert torch.equal(plain, again)
     names = {part: name for name, part in model.named_modules()}
     lengths = SOURCES if role == "encoder" else TARGETS
-    for number, layer in enumerate(stacks(model)[role]):  # type: ignore[index]
+    for number, layer in enumerate(attention_layers(model)[role]):  # type: ignore[index]
         maps = recorded[role].maps[number]  # type: ignore[index]
         v, y = computed[names[layer]]
         ours = mix(torch.from_numpy(maps).double(), v)
@@ -65,7 +65,7 @@ def test_scores_carried_biases_and_shared_keys_are_in_the_maps(
         computed = {name: calls[-1] for name, calls in found.items()}
         with record(test_of) as recorded:
             read(test_of)
-    last = stacks(test_of)[role][1]  # type: ignore[index]
+    last = attention_layers(test_of)[role][1]  # type: ignore[index]
     name = next(name for name, part in test_of.named_modules() if part is last)
     v, y = computed[name]
     maps = torch.from_numpy(recorded[role].maps[1]).double()  # type: ignore[index]

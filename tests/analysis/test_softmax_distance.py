@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 import torch
 from helpers.recorded import build, run_of, sections
+from helpers.saved_maps import load
 
 from attnkit.analysis.capture import capture
-from attnkit.analysis.map_files import load, save
-from attnkit.analysis.recorder import record, stacks
-from attnkit.analysis.softmax_distance import distance, reference
+from attnkit.analysis.map_files import save
+from attnkit.analysis.recorder import (
+    attention_layers,
+    exact_softmax,
+    half_l1_distance,
+    record,
+)
 from attnkit.attention.mask import Mask
 from attnkit.models import Model
 
@@ -28,7 +33,7 @@ def read(model: Model) -> None:
 def test_the_distance_is_half_the_sum_of_differences() -> None:
     rows = torch.tensor([[0.5, 0.5, 0], [1, 0, 0], [0, 0, 1], [2, -1, 0]])[None, None]
     others = torch.tensor([[0.5, 0.5, 0], [0, 1, 0], [0.5, 0, 0.5], [1, 0, 0]])[None, None]
-    assert distance(rows, others).tolist() == [[[0, 1, 0.5, 1]]]
+    assert half_l1_distance(rows, others).tolist() == [[[0, 1, 0.5, 1]]]
 
 
 def test_the_reference_by_hand() -> None:
@@ -36,9 +41,9 @@ def test_the_reference_by_hand() -> None:
     q = torch.tensor([[[[2.0, 0, 0, 0]]]])
     k = torch.tensor([[[[0.0, 0, 0, 0], [math.log(3), 0, 0, 0], [9, 0, 0, 0]]]])
     mask = Mask.cross(torch.tensor([[True, True, False]]), 1)
-    torch.testing.assert_close(reference(q, k, mask), torch.tensor([[[[0.25, 0.75, 0]]]]))
+    torch.testing.assert_close(exact_softmax(q, k, mask), torch.tensor([[[[0.25, 0.75, 0]]]]))
     bias = torch.tensor([math.log(3), 0.0, 0.0]).expand(1, 1, 1, 3)
-    torch.testing.assert_close(reference(q, k, mask, bias), torch.tensor([[[[0.5, 0.5, 0]]]]))
+    torch.testing.assert_close(exact_softmax(q, k, mask, bias), torch.tensor([[[[0.5, 0.5, 0]]]]))
 
 
 @pytest.mark.parametrize(
@@ -134,6 +139,6 @@ def test_rows_beside_longer_ones_are_as_far_as_alone() -> None:
         read(model)
     with record(model, kinds=["encoder"]) as alone, torch.no_grad():
         model(SOURCE[1:, :3], TARGET[1:])
-    for number in range(len(stacks(model)["encoder"])):
+    for number in range(len(attention_layers(model)["encoder"])):
         padded = both["encoder"].distances[number][1, :, :3]
         np.testing.assert_allclose(alone["encoder"].distances[number][0], padded, atol=1e-6)

@@ -13,7 +13,7 @@ from helpers.shell import Command, environment
 from helpers.trained import ROWS, make_run
 
 from attnkit.runs import Run
-from attnkit.scoring.evaluation import stored
+from attnkit.scoring.evaluation import saved_entry
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"
@@ -235,10 +235,10 @@ def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_p
 def test_fresh_decodes_again(attnkit: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     attnkit("runs", "--device", "cpu")
-    first = stored(Run.open(run.path), "test").row
+    first = saved_entry(Run.open(run.path), "test").row
     assert "decoded" not in attnkit("runs", "--device", "cpu").err
     assert "decoded" in attnkit("runs", "--device", "cpu", "--fresh").err
-    again = stored(Run.open(run.path), "test").row
+    again = saved_entry(Run.open(run.path), "test").row
     assert again["metrics"] == first["metrics"]
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from helpers.called import Done, called
+from helpers.saved_maps import load
 from helpers.trained import make_run
 from rich.cells import cell_len
 
-from attnkit.analysis import map_files
 from attnkit.cli import main
 from attnkit.runs import Run
 
@@ -95,7 +95,7 @@ def test_files_hold_what_was_captured(show: Any) -> None:
     assert done.code == 0, done.err
     assert done.out == ""
     assert all(f"wrote {name}" in done.err for name in names)
-    loaded = map_files.load(Path("m.npz"))
+    loaded = load(Path("m.npz"))
     assert set(loaded.maps) == {"encoder", "decoder", "cross"}
     assert loaded.source == TEXT
     page = Path("m.html").read_text(encoding="utf-8")
@@ -193,7 +193,7 @@ def test_the_reference_is_exact_softmax_on_the_same_queries_and_keys(show: Any) 
 def test_a_file_of_numbers_holds_the_reference_too(show: Any) -> None:
     done = show(TEXT, "--reference", "--words", "--save", "m.npz")
     assert done.code == 0, done.err
-    loaded = map_files.load(Path("m.npz"))
+    loaded = load(Path("m.npz"))
     assert loaded.reference is not None
     assert loaded.reference.maps["cross"].queries == loaded.maps["cross"].queries
 

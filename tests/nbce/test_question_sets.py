@@ -17,8 +17,8 @@ from attnkit.nbce.opening import open_run
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
-from attnkit.scoring.answers import match
 from attnkit.scoring.evaluation import evaluate as evaluate_text
+from attnkit.scoring.metrics import answer_match
 from attnkit.show.comparison_tables import comparison_table, contexts_table
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
@@ -64,7 +64,7 @@ def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> Non
     stored = run.scores()["test.mean.4"]
     outputs = run.output_path("test.mean.4").read_text(encoding="utf-8").splitlines()
     rows = asked(run, 4)
-    right = [match(text, row.target) for text, (row, _) in zip(outputs, rows, strict=True)]
+    right = [answer_match(text, row.target) for text, (row, _) in zip(outputs, rows, strict=True)]
     assert stored["metrics"]["answer-match"]["score"] == pytest.approx(100 * sum(right) / 6)
     assert stored["search"]["contexts"]["method"] == "mean"
 

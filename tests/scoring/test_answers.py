@@ -5,7 +5,7 @@ import pytest
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import context_found, score
-from attnkit.scoring.answers import f1, match
+from attnkit.scoring.metrics import answer_f1, answer_match
 from attnkit.text import answer_words, contains_answer
 
 
@@ -34,8 +34,8 @@ def test_case_marks_and_articles_do_not_count(text: str, words: list[str]) -> No
     ],
 )
 def test_match_and_f1_are_squads(answer: str, reference: str, exact: int, overlap: float) -> None:
-    assert match(answer, reference) == exact
-    assert f1(answer, reference) == pytest.approx(overlap)
+    assert answer_match(answer, reference) == exact
+    assert answer_f1(answer, reference) == pytest.approx(overlap)
 
 
 def test_the_best_reference_of_a_line_counts() -> None:

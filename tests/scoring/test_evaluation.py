@@ -21,8 +21,8 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
 from attnkit.scoring import score
-from attnkit.scoring.evaluation import baselines, comparison, evaluate, forced, stored
-from attnkit.scoring.teacher_forced import encode_rows, forced_scores
+from attnkit.scoring.evaluation import baselines, comparison, evaluate, saved_entry
+from attnkit.scoring.teacher_forced import encode_rows, teacher_forced, teacher_forced_scores
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_other_search_settings_force_and_damage_decode_again(
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]
-    assert stored(run, "test").row["search"]["beam"] == (3 if change == "search" else 2)
+    assert saved_entry(run, "test").row["search"]["beam"] == (3 if change == "search" else 2)
 
 
 def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> None:
@@ -134,7 +134,7 @@ def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> N
     evaluate(run, ["test"], EvalConfig(), device="cpu")
     (run.path / "outputs" / "test.stats.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"evaluation of test is damaged .*: score again with"):
-        stored(run, "test")
+        saved_entry(run, "test")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_split_that_the_corpus_lacks_is_named(make: Callable[..., Run]) -> Non
 
 def test_a_split_that_was_not_scored_is_named(make: Callable[..., Run]) -> None:
     with pytest.raises(MissingInputError, match="split test is not scored: run `attnkit eval`"):
-        stored(make(), "test")
+        saved_entry(make(), "test")
 
 
 def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run]) -> None:
@@ -234,11 +234,11 @@ def test_output_metrics_of_a_language_model_are_refused(make: Callable[..., Run]
         evaluate(make(task="language-modeling"), ["test"], EvalConfig(), device="cpu")
 
 
-def test_forced_sums_are_those_of_every_sentence_alone(make: Callable[..., Run]) -> None:
+def test_teacher_forced_sums_are_those_of_every_sentence_alone(make: Callable[..., Run]) -> None:
     run = make()
     model, tokenizer = run.model("cpu"), run.tokenizer()
     encoded = encode_rows(ROWS, tokenizer, LENGTH, stream=False)
-    sums = forced(model, encoded)
+    sums = teacher_forced(model, encoded)
     for row, (nll, correct, tokens) in zip(ROWS, sums, strict=True):
         source = torch.tensor([[*tokenizer.source.encode([row.source])[0], EOS]])
         target = tokenizer.target.encode([row.target])[0]
@@ -251,18 +251,20 @@ def test_forced_sums_are_those_of_every_sentence_alone(make: Callable[..., Run])
         assert tokens == len(wanted)
 
 
-def test_forced_sums_do_not_depend_on_the_batch(make: Callable[..., Run]) -> None:
+def test_teacher_forced_sums_do_not_depend_on_the_batch(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make()
     encoded = encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False)
     model = run.model("cpu")
-    np.testing.assert_allclose(
-        forced(model, encoded), forced(model, encoded, batch_tokens=1), rtol=1e-5
-    )
+    together = teacher_forced(model, encoded)
+    monkeypatch.setattr("attnkit.scoring.teacher_forced.BATCH_TOKENS", 1)
+    np.testing.assert_allclose(together, teacher_forced(model, encoded), rtol=1e-5)
 
 
 def test_longer_rows_are_cut_and_counted_in_the_signature(make: Callable[..., Run]) -> None:
     run = make()
-    scores = forced_scores(
+    scores = teacher_forced_scores(
         ["perplexity"], run.model("cpu"), run.tokenizer(), ROWS, max_length=4, stream=False
     )
     assert "|cut:4|max-length:4|" in scores["perplexity"].signature
@@ -275,13 +277,15 @@ def test_word_perplexity_of_cut_rows_counts_the_words_that_are_left(
     """All words of a row were counted, those behind the cut too, so it came out too low."""
     run, names = make(), ["perplexity", "word-perplexity"]
     tokenizer = run.tokenizer()
-    scores = forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=4, stream=False)
+    scores = teacher_forced_scores(
+        names, run.model("cpu"), tokenizer, ROWS, max_length=4, stream=False
+    )
     nll = scores["perplexity"].statistics[:, 0].sum()
     cut = tokenizer.target.decode([tokenizer.target.encode([row.target])[0][:3] for row in ROWS])
     words = sum(len(text.split()) + 1 for text in cut)
     assert words < sum(len(row.target.split()) + 1 for row in ROWS)
     assert scores["word-perplexity"].value == pytest.approx(math.exp(nll / words))
-    forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=1, stream=False)
+    teacher_forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=1, stream=False)
 
 
 def test_a_model_that_answers_nan_is_refused(make: Callable[..., Run]) -> None:
@@ -290,7 +294,7 @@ def test_a_model_that_answers_nan_is_refused(make: Callable[..., Run]) -> None:
     with torch.no_grad():
         model.output.weight[5] = math.nan
     with pytest.raises(DataError, match="the model answers NaN or infinity"):
-        forced(model, encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
+        teacher_forced(model, encode_rows(ROWS, run.tokenizer(), LENGTH, stream=False))
 
 
 def test_perplexities_of_different_vocabularies_are_not_compared(make: Callable[..., Run]) -> None:
@@ -299,10 +303,10 @@ def test_perplexities_of_different_vocabularies_are_not_compared(make: Callable[
     sizes = (len(other.source), len(other.target))
     model = models.build(run.recipe.model, sizes, LENGTH)
     names = ["perplexity", "word-perplexity"]
-    first = forced_scores(
+    first = teacher_forced_scores(
         names, run.model("cpu"), run.tokenizer(), ROWS, max_length=LENGTH, stream=False
     )
-    second = forced_scores(names, model, other, ROWS, max_length=99, stream=False)
+    second = teacher_forced_scores(names, model, other, ROWS, max_length=99, stream=False)
     assert first["perplexity"].signature != second["perplexity"].signature
     assert first["word-perplexity"].signature == second["word-perplexity"].signature
 

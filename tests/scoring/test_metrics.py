@@ -12,7 +12,7 @@ import pytest
 
 from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring import FORCED, TEXT, Score, expand, score
+from attnkit.scoring import TEACHER_FORCED, TEXT, Score, expand, score
 
 TEXT_OF_WORDS = "the dog cat runs over a red bridge , and Anna's bike stops . \u00fcber Stra\u00dfe"
 
@@ -157,7 +157,7 @@ def test_empty_hypotheses_and_references_score_without_error() -> None:
 
 
 def test_metrics_of_the_model_are_left_out_of_text_scores() -> None:
-    assert score(FORCED, ["a"], [["a"]], EvalConfig()) == {}
+    assert score(TEACHER_FORCED, ["a"], [["a"]], EvalConfig()) == {}
 
 
 def test_rouge_stands_for_four_metrics_and_repeats_go() -> None:

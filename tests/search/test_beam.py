@@ -184,7 +184,7 @@ def test_scores_made_in_pieces_give_the_same_answers(
     sizes = []
     model.output.register_forward_hook(lambda _, __, y: sizes.append(y.shape[0]))
     for logits in (1, 200, 350):
-        monkeypatch.setattr(base, "PIECE", {"cpu": logits})
+        monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": logits})
         sizes.clear()
         found = search(model, source, spec, lines=range(11))
         assert [answers(one) for one in found] == [

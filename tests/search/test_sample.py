@@ -11,7 +11,7 @@ from helpers.plain_search import Fixed, Toy, clocks, plain_sample, sources
 from attnkit.data.tokenizer import EOS, PAD
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search
-from attnkit.search.sample import Clocks, draw
+from attnkit.search.sample import WaitingTimes, sample_tokens
 
 SPECS = [
     {},
@@ -56,7 +56,7 @@ def test_a_line_is_drawn_alike_alone_and_in_any_batch(options: dict) -> None:
 
 
 def test_clocks_are_those_of_one_generator_a_draw() -> None:
-    made = Clocks(1, [5, 0], 2)
+    made = WaitingTimes(1, [5, 0], 2)
     found = np.stack([made.next([1], 7).numpy() for _ in range(20)], 1)
     assert np.array_equal(found[None], clocks(1, [0], 2, 20, 7))
     assert found.min() > 0
@@ -84,7 +84,7 @@ def test_draws_follow_the_distribution() -> None:
     kept = {4: 0.5 / 0.8, 5: 0.3 / 0.8}
     for options, expected in (({}, share), ({"top_p": 0.8}, kept), ({"top_k": 2}, kept)):
         spec = SearchConfig(method="sample", **options)
-        found = Counter(draw(scores, times, spec).tolist())
+        found = Counter(sample_tokens(scores, times, spec).tolist())
         assert set(found) == set(expected)
         for token, p in expected.items():
             assert abs(found[token] / 20_000 - p) < 4.5 * math.sqrt(p * (1 - p) / 20_000)
@@ -96,7 +96,7 @@ def test_a_share_met_exactly_keeps_no_further_token() -> None:
     times = torch.tensor([[1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-7, 1e-9]])
     for share, token in ((0.4, 4), (0.5, 4), (0.6, 5), (0.75, 5), (0.76, 6)):
         spec = SearchConfig(method="sample", top_p=share)
-        assert draw(scores.double(), times, spec).item() == token
+        assert sample_tokens(scores.double(), times, spec).item() == token
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-3])

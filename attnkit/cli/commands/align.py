@@ -15,8 +15,7 @@ from attnkit.cli.options import choice, value
 from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from attnkit.analysis.sentence_alignment import Head, LinkRule
-    from attnkit.analysis.word_alignment import Gold, LinkCounts
+    from attnkit.analysis.word_alignment import Gold, Head, LinkCounts, LinkRule
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
@@ -100,7 +99,7 @@ def align(
         raise UsageError("--dev chooses the layer and head: use either --dev or --layer")
     if threshold is not None and not 0 <= threshold < math.inf:
         raise UsageError(f"--threshold {threshold}: must be at least 0")
-    from attnkit.analysis import sentence_alignment as alignment
+    from attnkit.analysis import word_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.runs import Run
 
@@ -113,7 +112,7 @@ def align(
     elif dev is not None:
         heads = [_best(trained, dev, heads, rule, device)]
     elif gold is None:
-        usual = alignment.usual(trained)
+        usual = alignment.default_head(trained)
         heads = [usual._replace(step=step or usual.step)]
         console.say(f"{heads[0]}; --dev SOURCE TARGET GOLD finds the best")
     if gold is None:
@@ -172,8 +171,7 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
     Raises:
         DataError: a line is malformed, or there are more or fewer lines than pairs.
     """
-    from attnkit.analysis.sentence_alignment import words
-    from attnkit.analysis.word_alignment import gold
+    from attnkit.analysis.word_alignment import gold, words
 
     with open_lines(file, "strict") as stream:
         lines = list(stream)
@@ -189,7 +187,7 @@ def _best(
     run: "Run", dev: tuple[str, str, str], heads: "Sequence[Head]", rule: "LinkRule", device: str
 ) -> "Head":
     """The head that aligns the development sentences best."""
-    from attnkit.analysis.sentence_alignment import align, best, quality
+    from attnkit.analysis.word_alignment import align, best, quality
 
     pairs = list(_pairs(dev[0], dev[1]))
     golds = _golds(dev[2], pairs)
@@ -205,7 +203,7 @@ def table(
     title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule"
 ) -> "Table":
     """A row per head."""
-    from attnkit.analysis.sentence_alignment import best
+    from attnkit.analysis.word_alignment import best
     from attnkit.show.table import Cell, Column, Table
 
     first = best(scores)
@@ -216,7 +214,7 @@ def table(
             Cell(str(head.layer), {"layer": head.layer}),
             Cell(str(number), {"head": number}),
             Cell(head.step, {"step": head.step}),
-            Cell(f"{counts.made:,}", {"links": counts.made}),
+            Cell(f"{counts.predicted:,}", {"links": counts.predicted}),
             Cell(f"{counts.precision:.2f}", {"precision": counts.precision}),
             Cell(f"{counts.recall:.2f}", {"recall": counts.recall}),
             Cell(f"{counts.error:.2f}", {"aer": counts.error}, best=head == first),

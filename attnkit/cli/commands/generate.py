@@ -89,9 +89,9 @@ def generate(
     }  # fmt: skip
     spec = search_settings(recipe.search, options, sample)
     from attnkit.device import pick_device
-    from attnkit.search import Tally, translate
+    from attnkit.search import LineCounts, translate
 
-    tally, place = Tally(), pick_device(device)
+    counts, place = LineCounts(), pick_device(device)
     with open_lines(input, errors) as lines:
         typed = input == "-" and sys.stdin.isatty()
         if typed and streams.terminal(sys.stderr):
@@ -102,10 +102,9 @@ def generate(
             lines,
             spec,
             max_source=recipe.data.max_length,
-            device=place,
             block=block or (1 if typed else BLOCK),
             prompts=recipe.task == "language-modeling",
-            tally=tally,
+            counts=counts,
         )
         with destination(output) as write:
             for line, outputs in enumerate(answers, 1):
@@ -113,8 +112,8 @@ def generate(
                 write("".join(_shown(line, *one, scores, as_json) for one in ranked))
     for count, what in (
         (lines.replaced, "malformed UTF-8 sequences of the input replaced by U+FFFD"),
-        (tally.truncated, f"input lines cut to {recipe.data.max_length - 1} tokens"),
-        (tally.unfinished, "outputs cut at the maximum length"),
+        (counts.truncated, f"input lines cut to {recipe.data.max_length - 1} tokens"),
+        (counts.unfinished, "outputs cut at the maximum length"),
     ):
         if count:
             console.warn(f"{what}: {count:,}")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attnkit.analysis.axes import axis
+from attnkit.analysis.inputs import tokens_of
 
 
 class Spelled:
@@ -17,7 +17,7 @@ class Spelled:
 
 def words(ids: list[int], *pieces: str, special: tuple[str, ...] = ()) -> list[int | None]:
     vocabulary: Any = Spelled(*pieces)
-    return [token.word for token in axis([(vocabulary, ids)], special)]
+    return [token.word for token in tokens_of([(vocabulary, ids)], special)]
 
 
 def test_a_mark_begins_a_word() -> None:
@@ -32,7 +32,7 @@ def test_a_piece_behind_a_special_token_begins_a_word_without_a_mark() -> None:
 def test_words_are_counted_on_from_part_to_part() -> None:
     first: Any = Spelled("\u2581a")
     second: Any = Spelled("b", "\u2581c")
-    tokens = axis([(first, [4, 4, 3]), (second, [2, 4, 5])], ())
+    tokens = tokens_of([(first, [4, 4, 3]), (second, [2, 4, 5])], ())
     assert [(t.text, t.word) for t in tokens] == [
         ("\u2581a", 0), ("\u2581a", 1), ("</s>", None), ("<s>", None), ("b", 2), ("\u2581c", 3),
     ]  # fmt: skip

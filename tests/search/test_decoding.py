@@ -7,13 +7,16 @@ import pytest
 import torch
 from helpers.plain_search import clocks, follow, plain_beam, plain_sample
 from helpers.trained import LENGTH, recipe, tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnkit import models
 from attnkit.data.tokenizer import BOS, EOS
 from attnkit.models import Model
 from attnkit.recipe.schema import AttentionConfig, DataConfig, Layers, Roles, SearchConfig
 from attnkit.recipe.schema import ModelConfig as Shape
-from attnkit.search import Tally, search, translate
+from attnkit.search import LineCounts, search, translate
+from attnkit.search.decoding import SHORTEST, batches
 
 TEXTS = [
     "one red dog",
@@ -132,12 +135,12 @@ def test_there_are_always_n_best_outputs(model: Model) -> None:
 
 
 def test_what_happened_to_lines_is_counted(model: Model) -> None:
-    tally = Tally()
+    counts = LineCounts()
     texts = ["cats " * 40, "", "two cats"]
     spec = SearchConfig(max_length=3, min_length=2)
-    list(translate(model, tokenizer(), texts, spec, max_source=9, tally=tally))
-    assert (tally.lines, tally.empty, tally.truncated) == (3, 1, 1)
-    assert tally.unfinished == sum(
+    list(translate(model, tokenizer(), texts, spec, max_source=9, counts=counts))
+    assert (counts.lines, counts.empty, counts.truncated) == (3, 1, 1)
+    assert counts.unfinished == sum(
         not search(model, torch.tensor([[*ids[:8], EOS]]), spec, lines=[0])[0][0].complete
         for ids in tokenizer().source.encode([texts[0], texts[2]])
     )
@@ -204,9 +207,9 @@ def test_the_limit_of_a_decoder_is_the_same_for_short_and_long_inputs() -> None:
     model = build(shape.model_copy(update={"positions": "learned"}))
     assert model.limit == 2 * (LENGTH + 1)
     spec = SearchConfig(method="greedy", min_length=499, max_length=500)
-    tally = Tally()
-    read(model, spec, ["cats", "one red dog and a very red cat"], tally=tally)
-    assert tally.unfinished == 2
+    counts = LineCounts()
+    read(model, spec, ["cats", "one red dog and a very red cat"], counts=counts)
+    assert counts.unfinished == 2
 
 
 def test_scores_are_log_probabilities_of_the_model(model: Model) -> None:
@@ -217,3 +220,20 @@ def test_scores_are_log_probabilities_of_the_model(model: Model) -> None:
         logprob = sum(follow(model, source[0], whole[:i])[t] for i, t in enumerate(whole))
         assert hypothesis.logprob == pytest.approx(logprob, abs=1e-9)
         assert hypothesis.score == pytest.approx(logprob / len(whole) ** 0.7, abs=1e-9)
+
+
+@given(st.lists(st.integers(1, 300), max_size=200), st.integers(1, 12), st.integers(1, 20_000))
+def test_every_sentence_is_in_one_batch_within_the_budget(
+    lengths: list[int], beams: int, budget: int
+) -> None:
+    plan = list(batches(lengths, beams=beams, budget=budget))
+    assert sorted(index for batch in plan for index in batch) == list(range(len(lengths)))
+    for batch in plan:
+        longest = max(lengths[index] for index in batch)
+        assert len(batch) == 1 or len(batch) * beams * max(longest, SHORTEST) <= budget
+
+
+@given(st.lists(st.integers(1, 300), max_size=100))
+def test_batches_go_from_long_to_short_and_keep_the_order_of_equals(lengths: list[int]) -> None:
+    order = [index for batch in batches(lengths, beams=2, budget=900) for index in batch]
+    assert order == sorted(order, key=lambda index: (-lengths[index], index))

@@ -1,0 +1,238 @@
+"""From encoded sentences to hypotheses, and from lines of text to lines of text.
+
+`search` takes one padded batch, `search_all` any number of sentences, `translate` lines of text.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from attnkit.errors import RecipeError, UsageError
+from attnkit.models.base import Model
+from attnkit.recipe.schema import SearchConfig
+from attnkit.search import base
+from attnkit.search.base import Hypothesis
+from attnkit.search.beam import beam_search
+from attnkit.search.sample import step_by_step
+
+SHORTEST = 8
+"""Shorter sources count as this long: scores over the vocabulary take memory for each row."""
+EMPTY_LINE = ("", 0.0)
+"""The answer to a line without text."""
+NO_HYPOTHESIS = ("", float("-inf"))
+"""Stands where a search found fewer hypotheses than were requested."""
+
+
+@dataclass
+class LineCounts:
+    """What happened to the lines of a translation."""
+
+    lines: int = 0
+    """Lines read."""
+    empty: int = 0
+    """Lines without text, answered by an empty line."""
+    truncated: int = 0
+    """Lines of which only the first tokens (of a prompt: the last) were read."""
+    unfinished: int = 0
+    """Lines whose best output was closed without an end token, at the maximum length."""
+
+
+def translate(
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    spec: SearchConfig,
+    *,
+    max_source: int,
+    block: int = 2048,
+    prompts: bool = False,
+    counts: LineCounts | None = None,
+) -> Iterator[list[tuple[str, float]]]:
+    """For each text, in order, its spec.n_best outputs as (text, score), best first.
+
+    Reads and answers `block` texts at a time; inside a block they are sorted by length.  A text
+    without tokens gets empty outputs (score 0) without running the model; where a search finds
+    fewer hypotheses than requested, empty ones with score -inf take their places.
+
+    Args:
+        model: an encoder-decoder or a decoder.
+        tokenizer: the model's.
+        texts: one line each.
+        spec: how to search; batch_tokens bounds sentences x beams x the longest source.
+        max_source: longest source in tokens, EOS included; longer ones are cut and counted.
+        block: texts read before the first answer, and held in memory.
+        prompts: the model is a language model and continues each text.
+        counts: updated with every block.
+
+    Raises:
+        RecipeError, UsageError, DataError: as `search`.
+    """
+    check_n_best(spec)
+    counts = LineCounts() if counts is None else counts
+    spec = within_positions(model, spec, max_source)
+    remaining = iter(texts)
+    while lines := list(islice(remaining, block)):
+        sources = _encode(tokenizer, lines, max_source, prompts, counts)
+        rows = [row for row, ids in enumerate(sources) if ids]
+        found = search_all(
+            model,
+            [sources[row] for row in rows],
+            spec,
+            lines=[counts.lines + row for row in rows],
+            prompts=prompts,
+        )
+        counts.lines += len(lines)
+        counts.empty += len(lines) - len(rows)
+        counts.unfinished += sum(not n_best[0].complete for n_best in found if n_best)
+        decoded = iter(tokenizer.target.decode([h.ids for n_best in found for h in n_best]))
+        outputs = {
+            row: [(next(decoded), hypothesis.score) for hypothesis in n_best]
+            for row, n_best in zip(rows, found, strict=True)
+        }
+        for row in range(len(lines)):
+            filler = NO_HYPOTHESIS if row in outputs else EMPTY_LINE
+            answer = outputs.get(row, [])
+            yield answer + [filler] * (spec.n_best - len(answer))
+
+
+def _encode(
+    tokenizer: Tokenizer, texts: Sequence[str], longest: int, prompts: bool, counts: LineCounts
+) -> list[list[int]]:
+    """Source ids, with EOS (of prompts: with BOS before them); [] where there is no text."""
+    sources = []
+    for ids in (tokenizer.target if prompts else tokenizer.source).encode(texts):
+        counts.truncated += len(ids) >= longest
+        if ids:
+            ids = [BOS, *ids[-max(1, longest - 1) :]] if prompts else [*ids[: longest - 1], EOS]
+        sources.append(ids)
+    return sources
+
+
+def within_positions(model: Model, spec: SearchConfig, max_source: int) -> SearchConfig:
+    """The search with outputs short enough that a decoder has positions for the longest source.
+
+    The limit is the same for every line, whatever the longest one in its batch.
+    """
+    if model.limit is None or model.shape != "decoder":
+        return spec
+    longest = max(1, min(spec.max_length, model.limit - max_source))
+    return spec.model_copy(update={"max_length": longest})
+
+
+def search_all(
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    spec: SearchConfig,
+    *,
+    lines: Sequence[int],
+    prompts: bool = False,
+) -> list[list[Hypothesis]]:
+    """The n best outputs of each source, in order; searched in batches of similar length.
+
+    Args:
+        model: an encoder-decoder or a decoder.
+        sources: ids of each, none empty: with EOS, or prompts with BOS.
+        spec: how to search; batch_tokens bounds sentences x beams x the longest source.
+        lines: 0-based number of each source in the input, see `search`.
+        prompts: the output continues the source.
+
+    Raises:
+        RecipeError, UsageError, DataError: as `search`.
+    """
+    answers: list[list[Hypothesis]] = [[] for _ in sources]
+    beams = spec.beam if spec.method == "beam" else spec.n_best
+    device = model.output.weight.device
+    for rows in batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens):
+        batch, first = [sources[row] for row in rows], None
+        if prompts:
+            first = pad([ids[-1:] for ids in batch], device)
+            batch = [ids[:-1] for ids in batch]
+        numbers = [lines[row] for row in rows]
+        found = search(model, pad(batch, device), spec, lines=numbers, first=first)
+        for row, n_best in zip(rows, found, strict=True):
+            answers[row] = n_best
+    return answers
+
+
+def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list[int]]:
+    """Indices of sentences of similar length, longest first, equal lengths in order.
+
+    A batch holds at most `budget` tokens, counted as sentences x beams x its longest source, but
+    always one sentence.  Longest first, so that a lack of memory shows at once.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    start = 0
+    while start < len(order):
+        cost = beams * max(lengths[order[start]], SHORTEST)
+        end = start + max(1, budget // cost)
+        yield order[start:end]
+        start = end
+
+
+def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B S"]:
+    """Rows of ids as one tensor, padded on the right."""
+    longest = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows], device=device)
+
+
+@torch.inference_mode()
+def search(
+    model: Model,
+    source: Int[Tensor, "B S"],
+    spec: SearchConfig,
+    *,
+    lines: Sequence[int],
+    first: Int[Tensor, "B 1"] | None = None,
+) -> list[list[Hypothesis]]:
+    """The n best outputs of each sentence, best first: spec.n_best, or fewer if there are no more.
+
+    A sentence's answer does not depend on the rest of the batch, up to the rounding of the model's
+    matrix products.  The model answers as in evaluation, whatever its mode.
+
+    Args:
+        model: an encoder-decoder or a decoder.
+        source: rows that end with EOS, padded with PAD on the right.
+        spec: method and limits.
+        lines: 0-based number of each sentence in the input; seeds sampling and names it in errors.
+        first: the token that the output follows; BOS unless a language model continues a prompt,
+            whose last token it then is, the source being the tokens before it.
+
+    Raises:
+        RecipeError: more hypotheses are requested than the method gives.
+        UsageError: the model has no decoder.
+        DataError: the model answers NaN, or has no position left for an output.
+    """
+    check_n_best(spec)
+    if model.shape == "encoder":
+        raise UsageError("a model of shape encoder cannot generate: it has no decoder")
+    if not len(source):
+        return []
+    training = model.training
+    model.eval()
+    try:
+        longest = base.longest_output(model, source, spec.max_length)
+        ids = source.new_full((len(source), 1), BOS) if first is None else first
+        state = model.start(source, rows=len(source))
+        method = beam_search if spec.method == "beam" else step_by_step
+        return method(model, state, ids, spec, longest, lines)
+    finally:
+        model.train(training)
+
+
+def check_n_best(spec: SearchConfig) -> None:
+    """Refuse a number of hypotheses that the method cannot give.
+
+    Raises:
+        RecipeError: n_best exceeds the beam, or greedy search is to give more than one.
+    """
+    most = {"greedy": 1, "beam": spec.beam, "sample": spec.n_best}[spec.method]
+    if spec.n_best > most:
+        raise RecipeError(
+            f"search.n_best: {spec.n_best} hypotheses are requested, but search.method "
+            f"{spec.method} gives at most {most}; use a beam of {spec.n_best}, or sample"
+        )
