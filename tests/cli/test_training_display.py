@@ -226,8 +226,8 @@ def test_an_unknown_variant_names_the_nearest(
 ) -> None:
     assert train("--variant", "vanila") == 2
     assert capsys.readouterr().err == (
-        "attnkit: error: toy has no variant 'vanila': it has vanilla, linear; "
-        "did you mean 'vanilla'?\n"
+        "attnkit: error: toy has no variant 'vanila'; "
+        "did you mean vanilla? choose from vanilla, linear\n"
     )
 
 
