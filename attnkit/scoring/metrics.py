@@ -151,7 +151,7 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """References as sacrebleu takes them: stream r contains_answer the r-th reference of each line."""
+    """References as sacrebleu takes them: stream r holds the r-th reference of each line."""
     most = max(map(len, references))
     return [[line[r] if r < len(line) else None for line in references] for r in range(most)]
 
