@@ -36,9 +36,7 @@ def cut(layer: MultiHead, head: int) -> None:
 
 def answer(model: Model, role: str) -> torch.Tensor:
     with torch.inference_mode():
-        if role == "encoder":
-            return model.hidden(SOURCE, None)
-        return model.hidden(SOURCE if role == "cross" else None, IDS)
+        return model.hidden(None if role == "decoder" else SOURCE, IDS)
 
 
 @pytest.mark.parametrize(("word", "role"), list(cases()))

@@ -321,7 +321,7 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
         reader.limit = LENGTH
         return reader
 
-    monkeypatch.setattr("attnkit.nbce.run_reader.open_run", opened)
+    monkeypatch.setattr("attnkit.nbce.opening.open_run", opened)
     done = nbce("--context", "long.txt", "--prompt", "ein")
     assert done.code == 2
     assert f"do not fit the {LENGTH} positions of" in done.err
