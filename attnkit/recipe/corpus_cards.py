@@ -33,11 +33,6 @@ def _secure(url: str) -> str:
     return url
 
 
-def _several(value: object) -> object:
-    """One file, or a list of files that are read one after the other."""
-    return value if isinstance(value, list) else [value]
-
-
 class _CardPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,7 +67,12 @@ class File(_CardPart):
     """Its name in that archive."""
 
 
-Files = Annotated[tuple[File, ...], BeforeValidator(_several), Field(min_length=1)]
+Files = Annotated[
+    tuple[File, ...],
+    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
+    Field(min_length=1),
+]
+"""One file, or a list of files that are read one after the other."""
 
 
 class Card(_CardPart):

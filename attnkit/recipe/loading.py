@@ -176,8 +176,14 @@ def _variants(node: Node, problems: Problems) -> dict[str, Override]:
 def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settings, Document]:
     """The settings of a file upon those of the one that it extends, and its variants."""
     settings = Settings(problems)
-    if document.extends is not None:
-        parent = _split(_parent(document.extends, path), problems)
+    if (node := document.extends) is not None:
+        if not isinstance(node, Scalar) or node.null:
+            text = f"must be the file of a recipe, relative to this one, got {written(node)}"
+            refuse(node.place, text, ("extends",))
+        try:
+            parent = _split(read_file(path.parent / node.text), problems)
+        except MissingInputError as error:
+            raise MissingInputError(f"{node.place}: extends: {error}") from None
         if parent.extends is not None:
             text = "this recipe is extended by another, so it cannot extend a third; copy its keys"
             refuse(parent.extends.place, text, ("extends",))
@@ -188,17 +194,6 @@ def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settin
             document = document._replace(variants=parent.variants, baseline=own)
     settings.put((), document.settings.place, document.settings)
     return settings, document
-
-
-def _parent(node: Node, path: Path) -> Mapping:
-    """The file that a recipe extends; its name is relative to the recipe's folder."""
-    if not isinstance(node, Scalar) or node.null:
-        text = f"must be the file of a recipe, relative to this one, got {written(node)}"
-        refuse(node.place, text, ("extends",))
-    try:
-        return read_file(path.parent / node.text)
-    except MissingInputError as error:
-        raise MissingInputError(f"{node.place}: extends: {error}") from None
 
 
 def _by_variant(

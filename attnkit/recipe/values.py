@@ -60,7 +60,12 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
         else:
             break
     path = max((path for path, _ in faults), key=len)
-    raise Refused(*_refusal(_inside(node, path), _schema(kind, path), default))
+    node, schema = _inside(node, path), _schema(kind, path)
+    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
+    if advice is None and default is not None:
+        advice = f"the default is {shown(default)}"
+    text = f"must be {_phrase(schema)}, got {written(node)}"
+    raise Refused(node.place, f"{text}; {advice}" if advice else text)
 
 
 def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
@@ -150,15 +155,6 @@ def _leaves(schema: Json) -> Iterator[Json]:
 
 def _choices(schema: Json) -> list[Any]:
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
-
-
-def _refusal(node: Node, schema: Json, default: Any) -> tuple[Position, str]:
-    """Where and why a value is refused: what is wanted, what was found, what would do."""
-    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
-    if advice is None and default is not None:
-        advice = f"the default is {shown(default)}"
-    text = f"must be {_phrase(schema)}, got {written(node)}"
-    return node.place, f"{text}; {advice}" if advice else text
 
 
 def _phrase(schema: Json) -> str:
