@@ -60,7 +60,15 @@ class UnigramSampler(Segmenter):
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
         """Ids of `number` independent segmentations; O(length x longest piece)."""
         arcs = self._arcs(text)
-        return [self._draw(arcs, random) for _ in range(number)]
+        draws = []
+        for _ in range(number):
+            ids, end = [], len(text)
+            while end:
+                point = random.random()
+                _, end, id_ = next(arc for arc in arcs[end] if arc[0] > point)
+                ids.append(id_)
+            draws.append(ids[::-1])
+        return draws
 
     def _arcs(self, text: str) -> list[list[tuple[float, int, int]]]:
         """For each end, the pieces that end there: (probability up to and with it, start, id)."""
@@ -85,17 +93,6 @@ class UnigramSampler(Segmenter):
             # Rounding may leave the last sum below the point that is drawn.
             arcs[end][-1] = (math.inf, *here[-1][1:])
         return arcs
-
-    def _draw(self, arcs: list[list[tuple[float, int, int]]], random: Random) -> list[int]:
-        """One segmentation, drawn from the end to the start."""
-        ids = []
-        end = len(arcs) - 1
-        while end:
-            point = random.random()
-            arc = next(arc for arc in arcs[end] if arc[0] > point)
-            ids.append(arc[2])
-            end = arc[1]
-        return ids[::-1]
 
 
 class BpeDropout(Segmenter):

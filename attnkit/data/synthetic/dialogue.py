@@ -133,22 +133,17 @@ class ConversationWriter:
             sentences.append(self._draw.one(wordings))
         return self._draw.several(sentences)
 
-    def _fact(self, persona: Persona) -> tuple[str, str, str] | None:
-        """A topic, a way to ask for it, and the answer; None when the split owns none."""
+    def _topic(self, persona: Persona) -> Exchange | None:
+        """A question about the speaker, or a remark that returns it; None where none is owned."""
         owned = [
             (name, way, value)
             for name, value in persona.facts.items()
             for way in (*TOPICS[name].questions, "and you", "check")
             if self._owns("asked", name, way, value)
         ]
-        return self._draw.one(owned) if owned else None
-
-    def _topic(self, persona: Persona) -> Exchange | None:
-        """A question about the speaker, or a remark that returns the question."""
-        fact = self._fact(persona)
-        if fact is None:
+        if not owned:
             return None
-        name, way, value = fact
+        name, way, value = self._draw.one(owned)
         topic = TOPICS[name]
         replies = tuple(wording.format(value) for wording in topic.wordings)
         other = self._draw.one([one for one in topic.values if one != value])
