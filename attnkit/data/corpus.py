@@ -189,8 +189,6 @@ class Corpus(ABC):
 
 @final
 class _Generated(Corpus):
-    """A corpus made by a seeded generator."""
-
     def __init__(
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
@@ -223,8 +221,6 @@ class _Generated(Corpus):
 
 @final
 class _Files(Corpus):
-    """A corpus in files, of a card or of the user's own."""
-
     def __init__(
         self, name: str, languages: Languages, splits: Mapping[str, Sequence[SplitPart]],
         data: DataConfig, task: str, *, fields: tuple[str, str], cache: Path,

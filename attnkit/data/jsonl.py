@@ -115,7 +115,6 @@ class _Fields:
         return join_dialogue(self.texts("persona"), self.texts("turns"))
 
     def text(self, key: str) -> str:
-        """The string of one field."""
         if key not in self.values:
             near = nearest(key, self.values)
             hint = f" (did you mean {near!r}?)" if near else ""

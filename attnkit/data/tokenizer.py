@@ -261,7 +261,6 @@ def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tup
 
 
 def _read(path: Path) -> Vocabulary:
-    """The model in a file."""
     require_file(path)
     with reading(path):
         return Vocabulary(path.read_bytes(), str(path))
@@ -300,7 +299,6 @@ def _check_special(spec: schema.TokenizerConfig) -> None:
 
 
 def _train(spec: schema.TokenizerConfig, lines: list[str], what: str) -> Vocabulary:
-    """Train one model on cleaned lines."""
     if not lines:
         raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
     model = io.BytesIO()
@@ -344,5 +342,4 @@ def _available(method: Callable[..., Any], **options: Any) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The library's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__

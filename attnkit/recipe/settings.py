@@ -143,7 +143,6 @@ SCHEMA = dict(_walk((), Recipe))
 
 
 def field_at(key: Key) -> FieldInfo:
-    """The schema's field of a known key."""
     field = SCHEMA[key]
     assert isinstance(field, FieldInfo)
     return field

@@ -37,14 +37,11 @@ class Scalar:
 
     @property
     def null(self) -> bool:
-        """Whether it is YAML's null."""
         return self.plain and self.text in _NULLS
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """A list."""
-
     place: Position
     items: list["Node"]
 

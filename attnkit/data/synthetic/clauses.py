@@ -49,7 +49,6 @@ class Phrase(NamedTuple):
         return (*((described,) if self.adjective else ()), *digits(self.counted))
 
     def english(self) -> str:
-        """The phrase in English."""
         noun = self.noun.plural if self.plural else self.noun.english
         rest = join(str(self.counted or ""), self.adjective, noun)
         if self.owner:
@@ -59,7 +58,6 @@ class Phrase(NamedTuple):
         return f"{self.article} {rest}".strip()
 
     def german(self, case: str) -> str:
-        """The phrase in German, in a case."""
         words = [lexicon.number(self.counted)] if self.counted else []
         if self.article:
             words.append(lexicon.column(lexicon.ARTICLES, self.article, self.gender, case))
@@ -96,7 +94,6 @@ class Clause(NamedTuple):
 
     @property
     def plural(self) -> bool:
-        """Whether the verb is plural."""
         return self.subject is not None and self.subject.plural
 
     @property
@@ -153,7 +150,6 @@ class Clause(NamedTuple):
         return join(subject, middle, joined)
 
     def english(self) -> str:
-        """The clause as an English statement."""
         subject = self.shown("subject")
         present = self.verb.base if self.plural else self.verb.third
         verb = {"past": self.verb.past, "present": present, "future": f"will {self.verb.base}"}

@@ -72,8 +72,6 @@ class Being(NamedTuple):
 
 
 class Persona(NamedTuple):
-    """The facts about a speaker."""
-
     facts: dict[str, str]
     """Topic to value."""
     beings: tuple[Being, ...]
@@ -107,7 +105,6 @@ class ConversationWriter:
         return share("dialogue", *combination) == self._split
 
     def _persona(self) -> Persona:
-        """Two facts about the speaker, and one or two beings."""
         facts = self._draw.one(self._facts)
         one = self._draw.one(self._animals if self._draw.chance(0.4) else self._relatives)
         others = [
@@ -119,7 +116,6 @@ class ConversationWriter:
         return Persona(dict(facts), (one, *two))
 
     def _sentences(self, persona: Persona) -> list[str]:
-        """The persona in sentences, in random order."""
         sentences = [
             self._draw.one(TOPICS[topic].wordings).format(value)
             for topic, value in persona.facts.items()
@@ -158,7 +154,6 @@ class ConversationWriter:
         return Exchange(topic.check.format(guess), answers, name)
 
     def _animal(self, persona: Persona) -> Exchange:
-        """The question whether there is an animal."""
         other = self._draw.one(ANIMALS)
         question = self._draw.one(("do you have a pet ?", f"do you have a {other} ?"))
         replies: tuple[str, ...] = ("no , i have no pet .", "no , i do not have a pet .")
@@ -169,7 +164,6 @@ class ConversationWriter:
         return Exchange(question, replies, "animal")
 
     def _family(self, persona: Persona) -> Exchange:
-        """The question for relatives."""
         question = self._draw.one(("do you have a family ?", "tell me about your family ."))
         kinds = [being.kind for being in persona.beings if being.job]
         if not kinds:

@@ -213,7 +213,6 @@ class ReportWriter:
         )
 
     def row(self) -> Row:
-        """A paragraph and its headline."""
         event, city, day = self._own("event")
         story = self._events[event](city, day)
         asides = self._draw.several(WORDS["asides"], 1 + self._draw.below(2))

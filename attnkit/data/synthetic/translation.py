@@ -74,7 +74,6 @@ class SentenceWriter:
         return value + 1 if value % 100 == 1 else value
 
     def _person(self, noun: Noun) -> Phrase:
-        """A phrase around a person."""
         if noun in lexicon.KIN and self._draw.chance(0.2):
             owner = self._draw.one([one for one in lexicon.PERSONS if one not in lexicon.KIN])
             return Phrase(noun, "the", False, self._adjective(noun, 0.3), owner=owner)
@@ -82,7 +81,6 @@ class SentenceWriter:
         return Phrase(noun, article, plural, self._adjective(noun, 0.4))
 
     def _thing(self, noun: Noun) -> Phrase:
-        """A phrase around a thing."""
         if self._draw.chance(0.25):
             count = self._number(*self._draw.weighted(COUNTS))
             return Phrase(noun, "", True, self._adjective(noun, 0.3), count)
@@ -169,7 +167,6 @@ class SentenceWriter:
         return Sentence(f"{clause.english_question()}?", f"{german}?", clause.combinations)
 
     def _open_question(self) -> Sentence:
-        """A question for one part of the clause."""
         clause = self._clause(self._draw.weighted(TENSES))
         if not clause.plural and self._draw.chance(0.2):
             rest = clause._replace(subject=None)
@@ -215,7 +212,6 @@ class SentenceWriter:
         return Sentence(english, f"{main.german('second')}, {clause}.", used)
 
     def _reported(self) -> Sentence:
-        """A clause with `that`."""
         tense = self._draw.one(("past", "present"))
         subject = self._person(self._draw.one(lexicon.PERSONS))
         main = Clause(self._draw.one(lexicon.VERBS["clause"]), tense, subject)
