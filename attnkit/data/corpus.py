@@ -117,15 +117,9 @@ class Corpus(ABC):
 
     @final
     def questions(self, split: str, contexts: int) -> list[Row]:
-        """The questions of a split with their passages.
+        """The questions of a split with their passages; raises as `rows`.
 
-        Args:
-            split: its name.
-            contexts: passages for each question; a generator makes so many, files give what they
-                have.
-
-        Raises:
-            as `rows`.
+        A generator makes `contexts` passages for each question, files give what they have.
         """
         self._require(split)
         self._check(split)
@@ -138,8 +132,7 @@ class Corpus(ABC):
     def fingerprint(self, split: str) -> str:
         """SHA-256 over the content of a split and all that decides how it is read.
 
-        Raises:
-            as `rows`.
+        Raises as `rows`.
         """
         self._require(split)
         data = self._data
@@ -235,8 +228,14 @@ class _Files(Corpus):
         others = self.splits if split == "train" else ()
         for name in (split, *others):
             for part in self._parts[name]:
-                if name == split or all(map(self._at_hand, part.files)):
-                    self._aligned(part)
+                if name != split and not all(map(self._at_hand, part.files)):
+                    continue
+                paths = [self._path(file) for file in part.files]
+                # Segments of .sgm files are compared when they are read.
+                if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
+                    lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
+                    if lines[0] != lines[1]:
+                        raise formats.ragged(paths, lines)
 
     def at_hand(self, split: str) -> bool:
         return all(self._at_hand(file) for part in self._parts[split] for file in part.files)
@@ -254,14 +253,6 @@ class _Files(Corpus):
             return file
         assert self._card_files is not None
         return self._card_files.path(file)
-
-    def _aligned(self, part: SplitPart) -> None:
-        """Compare the numbers of lines; segments of .sgm files are compared when they are read."""
-        paths = [self._path(file) for file in part.files]
-        if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
-            lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
-            if lines[0] != lines[1]:
-                raise formats.ragged(paths, lines)
 
     def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
         errors = self._data.errors

@@ -53,8 +53,7 @@ class QuestionSet:
     def __init__(self, rows: Sequence[Row], seed: int) -> None:
         """Passages are drawn from (seed, row), those of fewer among those of more.
 
-        Raises:
-            DataError: no row has a context.
+        Raises DataError: no row has a context.
         """
         if not any(row.contexts for row in rows):
             raise DataError("no row has contexts: questions are asked with passages")
@@ -68,8 +67,7 @@ class QuestionSet:
         With one context it is the right one; a question that needs several has all of them in it.
         They keep their order among others, which have no answer.
 
-        Raises:
-            DataError: there are not enough passages without the answer.
+        Raises DataError: there are not enough passages without the answer.
         """
         row = self.rows[number]
         needed = _gold(row)

@@ -60,8 +60,7 @@ class Vocabulary:
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         """Read a serialised sentencepiece model; `name` stands in error messages.
 
-        Raises:
-            DataError: it is no sentencepiece model, or its special ids differ.
+        Raises DataError: it is no sentencepiece model, or its special ids differ.
         """
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -146,8 +145,7 @@ class Vocabulary:
 
         PAD, BOS and EOS vanish, UNK becomes U+2047.
 
-        Raises:
-            IndexError: an id is outside the vocabulary.
+        Raises IndexError: an id is outside the vocabulary.
         """
         rows = [[int(i) for i in row] for row in ids]
         if not rows:
@@ -215,8 +213,7 @@ class Tokenizer(NamedTuple):
     def save(self, folder: Path) -> None:
         """Write tokenizer.model, and tokenizer.target.model where the target has its own.
 
-        Raises:
-            OutputPathError, OutputError: a file cannot be written.
+        Raises OutputPathError, OutputError: a file cannot be written.
         """
         atomic_write(folder / SOURCE_FILE, self.source.model)
         if not self.shared:

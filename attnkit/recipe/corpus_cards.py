@@ -126,8 +126,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Card:
     """The card of a corpus.
 
-    Raises:
-        RecipeError: there is no such card; the nearest name is given.
+    Raises RecipeError: there is no such card; the nearest name is given.
     """
     if name not in names():
         close = nearest(name, names())

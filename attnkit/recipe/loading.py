@@ -76,7 +76,7 @@ def load(
     document = _split(read_file(path), problems)
     base, document = _inherit(document, path, problems)
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
-    common, own = _by_variant([parse_override(text) for text in overrides], variants, problems)
+    common, own = _by_variant(overrides, variants, problems)
     baselines = [change.node for change in common if change.key == ("baseline",)]
     common = [change for change in common if change.key != ("baseline",)]
     tables = {}
@@ -126,17 +126,6 @@ def parent_of(path: Path) -> str | None:
     """The file that a recipe extends, as it is written there.  Raises RecipeError."""
     node = _split(read_file(path), Problems()).extends
     return node.text if isinstance(node, Scalar) and not node.null else None
-
-
-def parse_override(text: str) -> Override:
-    """KEY=VALUE from the command line.  Raises RecipeError."""
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        refuse(COMMAND_LINE, f"{quoted(text)} must be KEY=VALUE, such as train.steps=200")
-    if len(text) > LARGEST:
-        refuse(COMMAND_LINE, "the value is too long", (key,))
-    return Override(tuple(key.split(".")), COMMAND_LINE, read_value(value))
 
 
 def _split(root: Mapping, problems: Problems) -> Document:
@@ -197,13 +186,19 @@ def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settin
 
 
 def _by_variant(
-    changes: list[Override], variants: Table[str, Override], problems: Problems
+    overrides: Sequence[str], variants: Table[str, Override], problems: Problems
 ) -> tuple[list[Override], dict[str, list[Override]]]:
-    """Part overrides for all variants from those for one, `variants.NAME.KEY=VALUE`."""
+    """Part overrides KEY=VALUE for all variants from those for one, `variants.NAME.KEY=VALUE`."""
     common: list[Override] = []
     own: dict[str, list[Override]] = {}
-    for change in changes:
-        key = change.key
+    for text in overrides:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name:
+            refuse(COMMAND_LINE, f"{quoted(text)} must be KEY=VALUE, such as train.steps=200")
+        if len(text) > LARGEST:
+            refuse(COMMAND_LINE, "the value is too long", (name,))
+        key = tuple(name.split("."))
+        change = Override(key, COMMAND_LINE, read_value(value))
         if key[0] != "variants":
             common.append(change)
             continue

@@ -91,8 +91,7 @@ def option_type(text: str) -> TypeAdapter[Any]:
 def option_value(facts: Facts, name: str, place: Position, node: Node) -> Any:
     """The value of one option; `place` is that of its key.
 
-    Raises:
-        Refused: there is no such option, or it does not take this value.
+    Raises Refused: there is no such option, or it does not take this value.
     """
     option = facts.options.get(name)
     if option is None:
@@ -110,8 +109,7 @@ def option_value(facts: Facts, name: str, place: Position, node: Node) -> Any:
 def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
     """Options of a mechanism from KEY=VALUE words of a command line; a value may be YAML.
 
-    Raises:
-        UsageError: one line for each word that is refused, or an option is missing.
+    Raises UsageError: one line for each word that is refused, or an option is missing.
     """
     problems, options = Problems(), {}
     for word in words:
