@@ -22,10 +22,7 @@ MISSING: dict[Key, str] = {
     ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
-USED = {
-    "encoder-decoder": ROLES,
-    "decoder": ("decoder",),
-}
+USED = {"encoder-decoder": ROLES, "decoder": ("decoder",)}
 """The attention places, and so the stacks, that each shape of model has."""
 
 
@@ -38,13 +35,9 @@ class Built(NamedTuple):
 
     def origins(self) -> dict[str, str]:
         """Dotted key -> default, derived, command line or file:line:column."""
-        return {dotted(key): self.origin(key) for key, _ in flatten(self.recipe)}
-
-    def origin(self, key: Key) -> str:
-        """Where the value of one key came from."""
-        if key in self.derived:
-            return "derived"
-        return str(self.given[key].node.place) if key in self.given else "default"
+        places = {key: str(setting.node.place) for key, setting in self.given.items()}
+        places |= dict.fromkeys(self.derived, "derived")
+        return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
     def place(self, *keys: Key) -> tuple[Position, Key] | None:
         """The first of some keys or sections that was set, and where."""

@@ -116,8 +116,9 @@ def parts(known: Facts, given: object) -> list[Part]:
             )
         word, options = item["name"], {name: item[name] for name in item if name != "name"}
         known_options = part(word, known.word).options
-        if unknown := next((name for name in options if name not in known_options), None):
-            raise UsageError(no_option(word, unknown, known.word))
+        for name in options:
+            if name not in known_options:
+                raise UsageError(no_option(word, name, known.word))
         chosen.append(Part(word, options))
     return chosen
 

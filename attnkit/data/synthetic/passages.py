@@ -78,15 +78,12 @@ class QuestionWriter:
         entries = [_entry(kind, *fact) for fact in zip(owners, values, strict=True)]
         return " ".join(self._draw.several([*entries, *more]))
 
-    def _kind(self, *but: str) -> str:
-        return self._draw.one([kind for kind in RELATIONS if kind not in but])
-
     def single(self, kind: str = "") -> QuestionStory:
         """One passage answers: it has the same kind of fact on others, and one other fact."""
-        kind = kind or self._kind()
+        kind = kind or self._draw.one(tuple(RELATIONS))
         who = self._draw.several(self._people, 1 + RIVALS)
         values = self._values(kind, len(who))
-        other = self._kind(kind)
+        other = self._draw.one([other for other in RELATIONS if other != kind])
         extra = _entry(other, self._draw.one(who), *self._values(other, 1))
         passage = self._passage(kind, who, values, extra)
         return QuestionStory(tuple(who), f"{kind} of {who[0]}?", values[0], (passage,))

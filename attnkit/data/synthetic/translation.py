@@ -25,7 +25,7 @@ TIMES = {
     "present": (Adverbial("today", "heute"), Adverbial("every day", "jeden Tag")),
     "future": (Adverbial("tomorrow", "morgen"), Adverbial("next week", "nächste Woche")),
 }
-CONJUNCTIONS = ("because", "although", "while", "when")
+CONJUNCTIONS = {"because": "weil", "although": "obwohl", "while": "während", "when": "wenn"}
 TENSES = (("past", 45), ("present", 35), ("future", 20))
 KINDS = (("thing", 45), ("person", 25), ("both", 15), ("alone", 15))
 SIMPLE_KINDS = KINDS[:2]
@@ -61,9 +61,8 @@ class SentenceWriter:
 
     def _verb(self, kind: str, noun: Noun) -> Verb | None:
         """A verb of a kind that may go with the noun, or nothing."""
-        allowed = [
-            verb for verb in lexicon.VERBS[kind] if self._owns("verb", verb.base, noun.english)
-        ]
+        verbs = lexicon.VERBS[kind]
+        allowed = [verb for verb in verbs if self._owns("verb", verb.base, noun.english)]
         return self._draw.one(allowed) if allowed else None
 
     def _number(self, low: int, high: int) -> int:
@@ -119,9 +118,8 @@ class SentenceWriter:
         if tense == "future":
             return Adverbial(english, german, (used,))
         year = self._number(1500, 1999)
-        return Adverbial(
-            f"{english} {year}", f"{german} {lexicon.year(year)}", (used, *digits(year))
-        )
+        german = f"{german} {lexicon.year(year)}"
+        return Adverbial(f"{english} {year}", german, (used, *digits(year)))
 
     def _clause(
         self,
@@ -183,24 +181,18 @@ class SentenceWriter:
         elif clause.direct:
             questions.append(("what", "was", clause._replace(direct=None)))
         question, frage, rest = self._draw.one(questions)
-        english, german = (
-            f"{question} {rest.english_question()}?",
-            f"{frage} {rest.german('first')}?",
-        )
-        return Sentence(english, german, rest.combinations)
+        english = f"{question} {rest.english_question()}?"
+        return Sentence(english, f"{frage} {rest.german('first')}?", rest.combinations)
 
     def _subordinate(self) -> Sentence:
         """Two clauses and a conjunction, in either order."""
-        conjunction = self._draw.one(CONJUNCTIONS)
+        conjunction = self._draw.one(tuple(CONJUNCTIONS))
         tense, other = self._draw.weighted(TENSES), self._draw.weighted(TENSES)
         if conjunction in ("while", "when"):
             tense = other = self._draw.one(("past", "present"))
-        german = {
-            "because": "weil",
-            "although": "obwohl",
-            "while": "während",
-            "when": "als" if tense == "past" else "wenn",
-        }[conjunction]
+        german = CONJUNCTIONS[conjunction]
+        if conjunction == "when" and tense == "past":
+            german = "als"
         main = self._clause(tense, extras=False)
         inner = self._clause(other, extras=False, beside=main)
         used = main.combinations + inner.combinations
