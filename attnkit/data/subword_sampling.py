@@ -103,20 +103,20 @@ class BpeDropout(Segmenter):
 
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
         """Ids of `number` independent segmentations; O(length ** 2)."""
-        return [self._draw(list(text), random) for _ in range(number)]
-
-    def _draw(self, symbols: list[str], random: Random) -> list[int]:
-        while True:
-            best, start = -math.inf, -1
-            for i in range(len(symbols) - 1):
-                piece = self.pieces.get(symbols[i] + symbols[i + 1])
-                if piece and piece.score > best and random.random() >= self.alpha:
-                    best, start = piece.score, i
-            if start < 0:
-                break
-            symbols[start : start + 2] = [symbols[start] + symbols[start + 1]]
-        missing = Piece(self.unknown, 0.0)
-        return [self.pieces.get(symbol, missing).id for symbol in symbols]
+        missing, draws = Piece(self.unknown, 0.0), []
+        for _ in range(number):
+            symbols = list(text)
+            while True:
+                best, start = -math.inf, -1
+                for i in range(len(symbols) - 1):
+                    piece = self.pieces.get(symbols[i] + symbols[i + 1])
+                    if piece and piece.score > best and random.random() >= self.alpha:
+                        best, start = piece.score, i
+                if start < 0:
+                    break
+                symbols[start : start + 2] = [symbols[start] + symbols[start + 1]]
+            draws.append([self.pieces.get(symbol, missing).id for symbol in symbols])
+        return draws
 
 
 def sample(

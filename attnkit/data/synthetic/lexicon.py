@@ -10,6 +10,7 @@ from typing import NamedTuple
 from attnkit.data.synthetic import word_tables
 
 CASES = ("nom", "acc", "dat", "gen")
+FORMS = (*CASES, "pl", "pl-dat")
 
 
 class Noun(NamedTuple):
@@ -39,14 +40,10 @@ class Verb(NamedTuple):
 
 def _nouns(table: str) -> tuple[Noun, ...]:
     """Nouns of lines: english, plural, gender, nominative, oblique, genitive, plural, dative."""
-    nouns = []
-    for line in table.split("\n"):
-        english, plural, gender, nominative, oblique, *rest = line.split()
-        forms = (nominative, oblique, oblique, *rest)
-        nouns.append(
-            Noun(english, plural, gender, dict(zip((*CASES, "pl", "pl-dat"), forms, strict=True)))
-        )
-    return tuple(nouns)
+    return tuple(
+        Noun(english, plural, gender, dict(zip(FORMS, (nom, oblique, oblique, *rest), strict=True)))
+        for english, plural, gender, nom, oblique, *rest in map(str.split, table.split("\n"))
+    )
 
 
 def _verbs(table: str) -> dict[str, list[Verb]]:
