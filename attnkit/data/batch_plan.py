@@ -67,9 +67,7 @@ def plan(
 def padding_share(batches: Sequence[Rows], lengths: Lengths) -> float:
     """Share of padding in all tokens of one side's tensors, from 0 to 1.
 
-    Args:
-        batches: a plan.
-        lengths: [rows] in tokens with all that a tensor holds: a target's plus one.
+    `lengths` [rows] are in tokens with all that a tensor holds: a target's plus one.
     """
     if not batches:
         return 0.0

@@ -78,20 +78,18 @@ class Corpus(ABC):
             RecipeError: unknown corpus or language, or keys that do not fit together.
             MissingInputError: `data_dir` or a file that the section names is not there.
         """
-        folder, cache = _data_folder(data_dir), cache or cache_dir()
+        given = os.environ.get("ATTNKIT_DATA")
+        folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
+        if folder is not None and not os.path.isdir(folder):
+            origin = "--data-dir" if data_dir else "ATTNKIT_DATA"
+            raise MissingInputError(f"{folder}: no such folder ({origin})")
         for fault in data_faults(data, task):
             raise RecipeError(f"{fault.keys[0]}: {fault.text}")
         if data.corpus is None:
             return _own_files(data, task, folder, cache)
         card = corpus_cards.load(data.corpus)
-        languages = _languages(card, data, task == "language-modeling")
-        if card.format == "generated":
-            return _Generated(card, languages, data, task)
         files = CardFiles(card, folder, cache, offline=offline, progress=progress)
-        return _Files(
-            card.name, languages, _card_parts(card, languages), data, task,
-            fields=_card_fields(card, languages), cache=cache, card_files=files,
-        )  # fmt: skip
+        return _of_card(card, data, task, cache, files)
 
     @final
     def rows(self, split: str, counts: Counts | None = None) -> Iterator[Row]:
@@ -119,15 +117,9 @@ class Corpus(ABC):
 
     @final
     def questions(self, split: str, contexts: int) -> list[Row]:
-        """The questions of a split with their passages.
+        """The questions of a split with their passages; raises as `rows`.
 
-        Args:
-            split: its name.
-            contexts: passages for each question; a generator makes so many, files give what they
-                have.
-
-        Raises:
-            as `rows`.
+        A generator makes `contexts` passages for each question, files give what they have.
         """
         self._require(split)
         self._check(split)
@@ -140,8 +132,7 @@ class Corpus(ABC):
     def fingerprint(self, split: str) -> str:
         """SHA-256 over the content of a split and all that decides how it is read.
 
-        Raises:
-            as `rows`.
+        Raises as `rows`.
         """
         self._require(split)
         data = self._data
@@ -161,8 +152,7 @@ class Corpus(ABC):
     def _empty(self, split: str) -> DataError:
         return DataError(f"{self._first(split)}: the {split} split has no rows")
 
-    @abstractmethod
-    def _check(self, split: str) -> None:
+    def _check(self, split: str) -> None:  # noqa: B027
         """Find faults of files early: of this split, and before training of all at hand."""
 
     def at_hand(self, split: str) -> bool:
@@ -192,17 +182,12 @@ class Corpus(ABC):
 
 @final
 class _Generated(Corpus):
-    """A corpus made by a seeded generator."""
-
     def __init__(
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
         super().__init__(card.name, languages, card.splits, data, task)
         self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
-
-    def _check(self, split: str) -> None:
-        """A generator has no files."""
 
     def _first(self, split: str) -> str:
         return self.name
@@ -229,8 +214,6 @@ class _Generated(Corpus):
 
 @final
 class _Files(Corpus):
-    """A corpus in files, of a card or of the user's own."""
-
     def __init__(
         self, name: str, languages: Languages, splits: Mapping[str, Sequence[SplitPart]],
         data: DataConfig, task: str, *, fields: tuple[str, str], cache: Path,
@@ -245,8 +228,14 @@ class _Files(Corpus):
         others = self.splits if split == "train" else ()
         for name in (split, *others):
             for part in self._parts[name]:
-                if name == split or all(map(self._at_hand, part.files)):
-                    self._aligned(part)
+                if name != split and not all(map(self._at_hand, part.files)):
+                    continue
+                paths = [self._path(file) for file in part.files]
+                # Segments of .sgm files are compared when they are read.
+                if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
+                    lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
+                    if lines[0] != lines[1]:
+                        raise formats.ragged(paths, lines)
 
     def at_hand(self, split: str) -> bool:
         return all(self._at_hand(file) for part in self._parts[split] for file in part.files)
@@ -255,9 +244,8 @@ class _Files(Corpus):
         return f"{self._path(self._parts[split][0].files[0])}:1"
 
     def _at_hand(self, file: corpus_cards.File | Path) -> bool:
-        if isinstance(file, Path):
+        if isinstance(file, Path) or self._card_files is None:
             return True
-        assert self._card_files is not None
         return self._card_files.at_hand(file)
 
     def _path(self, file: corpus_cards.File | Path) -> Path:
@@ -265,14 +253,6 @@ class _Files(Corpus):
             return file
         assert self._card_files is not None
         return self._card_files.path(file)
-
-    def _aligned(self, part: SplitPart) -> None:
-        """Compare the numbers of lines; segments of .sgm files are compared when they are read."""
-        paths = [self._path(file) for file in part.files]
-        if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
-            lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
-            if lines[0] != lines[1]:
-                raise formats.ragged(paths, lines)
 
     def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
         errors = self._data.errors
@@ -304,45 +284,37 @@ class _Files(Corpus):
         }
 
 
-def _data_folder(data_dir: Path | None) -> Path | None:
-    """The folder of the corpora, if one is given."""
-    chosen = data_dir or (Path(given) if (given := os.environ.get("ATTNKIT_DATA")) else None)
-    if chosen is not None and not os.path.isdir(chosen):
-        origin = "--data-dir" if data_dir else "ATTNKIT_DATA"
-        raise MissingInputError(f"{chosen}: no such folder ({origin})")
-    return chosen
-
-
-def _languages(card: corpus_cards.Card, data: DataConfig, causal: bool) -> Languages:
-    """The languages of source and target; a card without a choice gives its own."""
+def _of_card(
+    card: corpus_cards.Card, data: DataConfig, task: str, cache: Path, files: CardFiles
+) -> Corpus:
+    """The corpus of a card; one whose section chooses no languages has those of the card."""
     source, target = data.source, data.target
     if card.task != "translation":
         source, target = source or card.languages[0], target or card.languages[0]
     elif source is target is None:
         source, target = card.languages[:2]
-    return None if causal else source, target
-
-
-def _card_fields(card: corpus_cards.Card, languages: Languages) -> tuple[str, str]:
-    """The JSONL fields of source and target."""
-    if card.task == "translation":
-        return card.columns.get(languages[0] or "", ""), card.columns.get(languages[1] or "", "")
-    return card.columns.get("source", "source"), card.columns.get("target", "target")
-
-
-def _card_parts(card: corpus_cards.Card, languages: Languages) -> dict[str, list[SplitPart]]:
-    """The files of each split, those of the chosen languages side by side."""
-    if card.format != "lines":
-        return {
+    languages = (None if task == "language-modeling" else source, target)
+    if card.format == "generated":
+        return _Generated(card, languages, data, task)
+    if card.format == "lines":  # the files of the chosen languages side by side
+        chosen = [language for language in languages if language is not None]
+        kind = "lines" if len(chosen) == 2 else "plain"
+        splits = {
+            split: [SplitPart(kind, part) for part in zip(*(sides[c] for c in chosen), strict=True)]
+            for split, sides in card.splits.items()
+        }
+    else:
+        splits = {
             split: [SplitPart(card.format, (file,)) for file in sides["rows"]]
             for split, sides in card.splits.items()
         }
-    chosen = [language for language in languages if language is not None]
-    kind = "lines" if len(chosen) == 2 else "plain"
-    return {
-        split: [SplitPart(kind, files) for files in zip(*(sides[c] for c in chosen), strict=True)]
-        for split, sides in card.splits.items()
-    }
+    columns = card.columns
+    fields = (columns.get("source", "source"), columns.get("target", "target"))
+    if card.task == "translation":
+        fields = (columns.get(languages[0] or "", ""), columns.get(languages[1] or "", ""))
+    return _Files(
+        card.name, languages, splits, data, task, fields=fields, cache=cache, card_files=files
+    )
 
 
 def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) -> Corpus:

@@ -40,8 +40,7 @@ class FileFacts(NamedTuple):
 def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
     """The content's facts, from `cache` if the file's path, size and times have not changed.
 
-    Raises:
-        MissingInputError, DataError: the file is absent, not a file, or damaged gzip data.
+    Raises MissingInputError, DataError: the file is absent, not a file, or damaged gzip data.
     """
     status = check_file(path)
     full = os.path.abspath(path)
@@ -105,7 +104,15 @@ class CardFiles:
         elif file.archive:
             self._unpack(self._card.archives[file.archive], file.archive)
         else:
-            raise self._missing(file)
+            name, where = self._card.name, f"neither in {self._given} nor in {self._downloads}"
+            if self._given is None:
+                unset = "no data folder (ATTNKIT_DATA and --data-dir are not set)"
+                where = f"not in {self._downloads}, and there is {unset}"
+            raise MissingInputError(
+                f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
+                f"folder with {name}/{file.path}. How to obtain it ({self._card.homepage}): "
+                f"{self._card.obtain}"
+            )
         return path
 
     def _find(self, name: str) -> Path | None:
@@ -125,7 +132,15 @@ class CardFiles:
                 f"{path}: has {size:,} bytes, the card of {self._card.name} says {file.size:,}; "
                 f"{advice}"
             )
-        expected = file.sha256 or _recorded(path)
+        expected, record = file.sha256, _record_path(path)
+        if expected is None and record.is_file():
+            with record.open("rb") as recorded:
+                words = recorded.read(1024).decode("utf-8", "replace").split()
+            if not words or len(words[0]) != 64:
+                raise DataError(
+                    f"{record}: not a SHA-256; delete it to have the file recorded anew"
+                )
+            expected = words[0].lower()
         if expected is None and not path.is_relative_to(self._downloads):
             return
         sha256 = file_facts(path, self._cache).sha256
@@ -175,34 +190,6 @@ class CardFiles:
                 f"{digest}"
             )
 
-    def _missing(self, file: File) -> MissingInputError:
-        name = self._card.name
-        where = f"neither in {self._given} nor in {self._downloads}"
-        if self._given is None:
-            unset = "no data folder (ATTNKIT_DATA and --data-dir are not set)"
-            where = f"not in {self._downloads}, and there is {unset}"
-        return MissingInputError(
-            f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
-            f"folder with {name}/{file.path}. How to obtain it ({self._card.homepage}): "
-            f"{self._card.obtain}"
-        )
-
 
 def _record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
-
-
-def _recorded(path: Path) -> str | None:
-    """The hash recorded beside a file, if there is one.
-
-    Raises:
-        DataError: the record holds something else.
-    """
-    record = _record_path(path)
-    if not record.is_file():
-        return None
-    with record.open("rb") as file:
-        words = file.read(1024).decode("utf-8", "replace").split()
-    if not words or len(words[0]) != 64:
-        raise DataError(f"{record}: not a SHA-256; delete it to have the file recorded anew")
-    return words[0].lower()

@@ -32,7 +32,6 @@ class Draw:
         return low + self.below(high - low + 1)
 
     def chance(self, probability: float) -> bool:
-        """True with this probability."""
         return self._random.random() < probability
 
     def one(self, items: Sequence[Item]) -> Item:

@@ -55,11 +55,9 @@ class Ragged:
         return np.diff(self.offsets).astype(np.int32)
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.starts)
 
     def __getitem__(self, row: int) -> Ids:
-        """Ids of one row."""
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -269,7 +267,6 @@ class _HashedFile:
         self.file, self.sha256 = file, hashlib.sha256()
 
     def write(self, array: NDArray[Any]) -> None:
-        """Append the values."""
         data = array.tobytes()
         self.sha256.update(data)
         DISK.write(self.file, data)
@@ -308,7 +305,6 @@ def _write(
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """The rows in lists of bounded size."""
     chunk: list[Row] = []
     characters = 0
     for row in rows:
@@ -330,7 +326,6 @@ def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
 
 
 def _close(flat: _Flat) -> _Flat:
-    """Each row followed by EOS."""
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
 
 

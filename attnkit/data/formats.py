@@ -87,8 +87,7 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
 
     Entities stay as they are, which is also what sacrebleu does with these files.
 
-    Raises:
-        MissingInputError, DataError: as `read_lines`; also a segment that does not end.
+    Raises MissingInputError, DataError: as `read_lines`; also a segment that does not end.
     """
     lines = read_lines(path, errors, counts)
     if path.suffix != ".sgm":
@@ -106,8 +105,7 @@ def read_pairs(
 ) -> Iterator[Row]:
     """Rows of two aligned files: line n of one belongs to line n of the other.
 
-    Raises:
-        DataError: the files have different numbers of lines; both numbers are given.
+    Raises DataError: the files have different numbers of lines; both numbers are given.
     """
     left, right = read_text(source, errors, counts), read_text(target, errors, counts)
     for number, (ours, theirs) in enumerate(zip_longest(left, right), 1):

@@ -9,7 +9,7 @@ are counted, because outputs and references are written a line a row.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,16 @@ class _Fields:
         self.place, self.errors, self.counts = place, errors, counts
         # Only an escape can bring a line break, a control character or a lone surrogate.
         self.escaped = "\\" in line
-        self.values = _object(place, line)
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            what = "the line is empty" if not line.strip() else error.msg
+            raise DataError(f"{place}:{error.colno}: not JSON: {what}") from error
+        except (RecursionError, ValueError) as error:
+            raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{place}:1: each line must be one JSON object, not {_kind(value)}")
+        self.values: dict[str, Any] = value
 
     def source(self, key: str) -> str:
         """The input text: the field, or a dialogue joined from `persona` and `turns`."""
@@ -106,7 +115,6 @@ class _Fields:
         return join_dialogue(self.texts("persona"), self.texts("turns"))
 
     def text(self, key: str) -> str:
-        """The string of one field."""
         if key not in self.values:
             near = nearest(key, self.values)
             hint = f" (did you mean {near!r}?)" if near else ""
@@ -153,20 +161,6 @@ class _Fields:
             value, replaced = SURROGATE.subn("\ufffd", value)
             self.counts.replaced += replaced
         return value
-
-
-def _object(place: str, line: str) -> Mapping[str, Any]:
-    """The JSON object that a line holds."""
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        what = "the line is empty" if not line.strip() else error.msg
-        raise DataError(f"{place}:{error.colno}: not JSON: {what}") from error
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{place}:1: each line must be one JSON object, not {_kind(value)}")
-    return value
 
 
 def _kind(value: object) -> str:

@@ -54,10 +54,8 @@ def prepare(
 
     Args:
         recipe: one variant.
-        data_dir: folder of the corpora; $ATTNKIT_DATA when None.
+        data_dir, offline, progress: as `Corpus.open`.
         cache: folder for downloads, tokenizers and encoded splits; `cache_dir()` when None.
-        offline: never download.
-        progress: called now and then.
 
     Raises:
         RecipeError: the tokenizer's settings do not fit together or do not fit the text.
@@ -189,11 +187,7 @@ def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed:
     A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
     in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
 
-    Args:
-        prepared: what `prepare` gave for this recipe.
-        recipe: one variant.
-        epoch: counted from 0.
-        seed: of the training.
+    `prepared` is what `prepare` gave for this recipe; epochs count from 0.
     """
     alpha = recipe.tokenizer.sampling
     if not alpha:
@@ -246,13 +240,9 @@ def _tokenizer(
 
 
 def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, Any]) -> list[str]:
-    """Lines for people on a trained tokenizer."""
-    if tokenizer.shared:
-        sides = [("shared", tokenizer.source)]
-    else:
-        sides = [("source", tokenizer.source), ("target", tokenizer.target)]
     lines = []
-    for name, vocabulary in sides:
+    sides = {"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()
+    for name, vocabulary in sides.items():
         line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
         if len(vocabulary) < spec.size:
             line += f" of the {spec.size:,} requested: the text gives no more"
@@ -263,7 +253,6 @@ def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, A
 
 
 def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:
-    """The rows, with a report now and then."""
     for number, row in enumerate(rows, start=1):
         yield row
         if progress is not None and number % _REPORT_EVERY == 0:

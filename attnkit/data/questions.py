@@ -53,8 +53,7 @@ class QuestionSet:
     def __init__(self, rows: Sequence[Row], seed: int) -> None:
         """Passages are drawn from (seed, row), those of fewer among those of more.
 
-        Raises:
-            DataError: no row has a context.
+        Raises DataError: no row has a context.
         """
         if not any(row.contexts for row in rows):
             raise DataError("no row has contexts: questions are asked with passages")
@@ -68,8 +67,7 @@ class QuestionSet:
         With one context it is the right one; a question that needs several has all of them in it.
         They keep their order among others, which have no answer.
 
-        Raises:
-            DataError: there are not enough passages without the answer.
+        Raises DataError: there are not enough passages without the answer.
         """
         row = self.rows[number]
         needed = _gold(row)
@@ -77,26 +75,22 @@ class QuestionSet:
             return (" ".join(needed),) if needed else None
         if count < len(needed):
             return None
-        contexts = self._without_answer(number, count - len(needed))
+        # Passages without the answer: the row's own first, then those of other rows.
+        wanted = count - len(needed)
+        known = self._others.setdefault(number, list(dict.fromkeys(distractors(row))))
+        if len(known) < wanted:
+            taken = {*known, *row.contexts}
+            for text in Draw(f"others/{self._seed}/{number}").several(self._pool):
+                if text not in taken and not contains_answer(text, accepted(row)):
+                    known.append(text)
+        if len(known) < wanted:
+            raise DataError(
+                f"row {number + 1} has {len(known)} passages without its answer, and {wanted} are "
+                "needed: ask with fewer contexts"
+            )
+        contexts = known[:wanted]
         draw = Draw(f"places/{self._seed}/{number}/{count}")
         positions = sorted(draw.several(range(count), len(needed)))
         for position, text in zip(positions, needed, strict=True):
             contexts.insert(position, text)
         return tuple(contexts)
-
-    def _without_answer(self, number: int, count: int) -> list[str]:
-        """Passages without the answer: the row's own first, then those of other rows."""
-        row = self.rows[number]
-        known = self._others.setdefault(number, list(dict.fromkeys(distractors(row))))
-        if len(known) < count:
-            taken = {*known, *row.contexts}
-            draw = Draw(f"others/{self._seed}/{number}")
-            for text in draw.several(self._pool):
-                if text not in taken and not contains_answer(text, accepted(row)):
-                    known.append(text)
-        if len(known) < count:
-            raise DataError(
-                f"row {number + 1} has {len(known)} passages without its answer, and {count} are "
-                "needed: ask with fewer contexts"
-            )
-        return known[:count]

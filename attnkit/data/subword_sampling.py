@@ -60,7 +60,15 @@ class UnigramSampler(Segmenter):
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
         """Ids of `number` independent segmentations; O(length x longest piece)."""
         arcs = self._arcs(text)
-        return [self._draw(arcs, random) for _ in range(number)]
+        draws = []
+        for _ in range(number):
+            ids, end = [], len(text)
+            while end:
+                point = random.random()
+                _, end, id_ = next(arc for arc in arcs[end] if arc[0] > point)
+                ids.append(id_)
+            draws.append(ids[::-1])
+        return draws
 
     def _arcs(self, text: str) -> list[list[tuple[float, int, int]]]:
         """For each end, the pieces that end there: (probability up to and with it, start, id)."""
@@ -86,17 +94,6 @@ class UnigramSampler(Segmenter):
             arcs[end][-1] = (math.inf, *here[-1][1:])
         return arcs
 
-    def _draw(self, arcs: list[list[tuple[float, int, int]]], random: Random) -> list[int]:
-        """One segmentation, drawn from the end to the start."""
-        ids = []
-        end = len(arcs) - 1
-        while end:
-            point = random.random()
-            arc = next(arc for arc in arcs[end] if arc[0] > point)
-            ids.append(arc[2])
-            end = arc[1]
-        return ids[::-1]
-
 
 class BpeDropout(Segmenter):
     """BPE in which each possible merge of each step is left out with probability alpha.
@@ -106,20 +103,20 @@ class BpeDropout(Segmenter):
 
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
         """Ids of `number` independent segmentations; O(length ** 2)."""
-        return [self._draw(list(text), random) for _ in range(number)]
-
-    def _draw(self, symbols: list[str], random: Random) -> list[int]:
-        while True:
-            best, start = -math.inf, -1
-            for i in range(len(symbols) - 1):
-                piece = self.pieces.get(symbols[i] + symbols[i + 1])
-                if piece and piece.score > best and random.random() >= self.alpha:
-                    best, start = piece.score, i
-            if start < 0:
-                break
-            symbols[start : start + 2] = [symbols[start] + symbols[start + 1]]
-        missing = Piece(self.unknown, 0.0)
-        return [self.pieces.get(symbol, missing).id for symbol in symbols]
+        missing, draws = Piece(self.unknown, 0.0), []
+        for _ in range(number):
+            symbols = list(text)
+            while True:
+                best, start = -math.inf, -1
+                for i in range(len(symbols) - 1):
+                    piece = self.pieces.get(symbols[i] + symbols[i + 1])
+                    if piece and piece.score > best and random.random() >= self.alpha:
+                        best, start = piece.score, i
+                if start < 0:
+                    break
+                symbols[start : start + 2] = [symbols[start] + symbols[start + 1]]
+            draws.append([self.pieces.get(symbol, missing).id for symbol in symbols])
+        return draws
 
 
 def sample(

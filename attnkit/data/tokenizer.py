@@ -60,8 +60,7 @@ class Vocabulary:
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         """Read a serialised sentencepiece model; `name` stands in error messages.
 
-        Raises:
-            DataError: it is no sentencepiece model, or its special ids differ.
+        Raises DataError: it is no sentencepiece model, or its special ids differ.
         """
         self.model = model
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -146,8 +145,7 @@ class Vocabulary:
 
         PAD, BOS and EOS vanish, UNK becomes U+2047.
 
-        Raises:
-            IndexError: an id is outside the vocabulary.
+        Raises IndexError: an id is outside the vocabulary.
         """
         rows = [[int(i) for i in row] for row in ids]
         if not rows:
@@ -215,8 +213,7 @@ class Tokenizer(NamedTuple):
     def save(self, folder: Path) -> None:
         """Write tokenizer.model, and tokenizer.target.model where the target has its own.
 
-        Raises:
-            OutputPathError, OutputError: a file cannot be written.
+        Raises OutputPathError, OutputError: a file cannot be written.
         """
         atomic_write(folder / SOURCE_FILE, self.source.model)
         if not self.shared:
@@ -261,7 +258,6 @@ def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tup
 
 
 def _read(path: Path) -> Vocabulary:
-    """The model in a file."""
     require_file(path)
     with reading(path):
         return Vocabulary(path.read_bytes(), str(path))
@@ -300,7 +296,6 @@ def _check_special(spec: schema.TokenizerConfig) -> None:
 
 
 def _train(spec: schema.TokenizerConfig, lines: list[str], what: str) -> Vocabulary:
-    """Train one model on cleaned lines."""
     if not lines:
         raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
     model = io.BytesIO()
@@ -344,5 +339,4 @@ def _available(method: Callable[..., Any], **options: Any) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The library's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -22,10 +22,7 @@ MISSING: dict[Key, str] = {
     ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
-USED = {
-    "encoder-decoder": ROLES,
-    "decoder": ("decoder",),
-}
+USED = {"encoder-decoder": ROLES, "decoder": ("decoder",)}
 """The attention places, and so the stacks, that each shape of model has."""
 
 
@@ -38,13 +35,9 @@ class Built(NamedTuple):
 
     def origins(self) -> dict[str, str]:
         """Dotted key -> default, derived, command line or file:line:column."""
-        return {dotted(key): self.origin(key) for key, _ in flatten(self.recipe)}
-
-    def origin(self, key: Key) -> str:
-        """Where the value of one key came from."""
-        if key in self.derived:
-            return "derived"
-        return str(self.given[key].node.place) if key in self.given else "default"
+        places = {key: str(setting.node.place) for key, setting in self.given.items()}
+        places |= dict.fromkeys(self.derived, "derived")
+        return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
     def place(self, *keys: Key) -> tuple[Position, Key] | None:
         """The first of some keys or sections that was set, and where."""
@@ -96,8 +89,14 @@ def build(settings: Settings, problems: Problems, start: Position) -> Built | No
     given = {key: setting for key, setting in settings.values.items() if key not in derived}
     unset = {key for key, value in derived.items() if value is None}
     values = {key: value for key, value in (values | derived).items() if key not in unset}
-    recipe = Recipe.model_validate(_nest(values))
-    return Built(recipe, given, frozenset(derived))
+    root: dict[str, Any] = {}  # the flat table as nested mappings, as pydantic reads them
+    for key, value in values.items():
+        path = (*key, "name") if key[:2] == ATTENTION and len(key) == 3 else key
+        inner = root
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = value
+    return Built(Recipe.model_validate(root), given, frozenset(derived))
 
 
 def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
@@ -108,7 +107,13 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
     node = setting.node
     if key[:2] != ATTENTION:
         if key == SEEDS and isinstance(node, Scalar) and "," not in node.text:
-            raise Refused(node.place, _seeds(node))
+            example = "[1] for one training, or [1, 2, 3] for three"
+            if node.text.isdecimal() and len(node.text) < 10:
+                number = int(node.text)
+                several = ", ".join(map(str, range(1, min(max(number, 2), 4) + 1)))
+                example = f"[{number}] for the seed {number}, or [{several}] for several seeds"
+            text = f"must be a list of seeds, got {written(node)}; write {example}"
+            raise Refused(node.place, text)
         field = field_at(key)
         return read(node, field_type(key), None if field.is_required() else field.default)
     role = settings.get(key[:3])
@@ -143,15 +148,6 @@ def _unknown_word(word: str) -> str:
     return f"{text}; one of your own comes by --plugin FILE"
 
 
-def _seeds(node: Scalar) -> str:
-    text = f"must be a list of seeds, got {written(node)}"
-    if node.text.isdecimal() and len(node.text) < 10:
-        number = int(node.text)
-        several = ", ".join(map(str, range(1, min(max(number, 2), 4) + 1)))
-        return f"{text}; write [{number}] for the seed {number}, or [{several}] for several seeds"
-    return f"{text}; write [1] for one training, or [1, 2, 3] for three"
-
-
 def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[Key, Any]:
     """Values that follow from others where the recipe is silent.
 
@@ -177,15 +173,3 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         if stack not in USED[shape] and (key not in settings or settings[key].spread):
             derived[key] = 0
     return derived
-
-
-def _nest(values: Mapping[Key, Any]) -> dict[str, Any]:
-    """The flat table as nested mappings, as pydantic reads them."""
-    root: dict[str, Any] = {}
-    for key, value in values.items():
-        path = (*key, "name") if key[:2] == ATTENTION and len(key) == 3 else key
-        inner = root
-        for part in path[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[path[-1]] = value
-    return root

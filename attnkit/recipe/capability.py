@@ -8,7 +8,7 @@ from attnkit.recipe import mechanism_registry
 from attnkit.recipe.build import ATTENTION, USED, Built, key_as_written
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.problems import Key, Position, Problems
-from attnkit.recipe.schema import AttentionConfig, ModelConfig, Recipe
+from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import ScoreOptions, score_options
 from attnkit.recipe.values import shown
 
@@ -110,23 +110,24 @@ def _objections(recipe: Recipe, role: str, attempt: Attempt | None) -> Iterator[
 
 
 def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
-    """Why a mechanism cannot serve a place, and what would work."""
     model = recipe.model
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
-        yield Objection(
-            f"{facts.word} cannot be cross attention{why}; use {_instead(facts, model)}"
-        )
+        places = {name: getattr(model.attention, name) for name in ("encoder", "decoder")}
+        able = (a for a in places.values() if mechanism_registry.capable(a.name, a.options()).cross)
+        places["cross"] = next(able, AttentionConfig())
+        instead = shown({place: attention.as_written() for place, attention in places.items()})
+        yield Objection(f"{facts.word} cannot be cross attention{why}; use {instead}")
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
         yield Objection(f"{text}; causal are {_words(lambda f: f.causal)}")
     scheme = model.positions
     if role != "cross" and scheme in ROTATING and scheme not in facts.positions:
-        able = _words(lambda other: scheme in other.positions)
-        able = f"; {scheme} works with {able}" if able else ""
+        words = _words(lambda other: scheme in other.positions)
+        others = f"; {scheme} works with {words}" if words else ""
         text = f"{facts.word} does not work with `model.positions: {scheme}`{why}"
-        yield Objection(f"{text}; use sinusoidal or learned positions{able}")
+        yield Objection(f"{text}; use sinusoidal or learned positions{others}")
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
         yield Objection(f"{text}; `data.max_length` can be {facts.limit - 1} at most")
@@ -145,15 +146,6 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
         yield Objection(f"{facts.word} needs {', '.join(missing)}; write {example}")
 
 
-def _instead(facts: Facts, model: ModelConfig) -> str:
-    """An attention setting like the one asked for in which cross attention works."""
-    places = {name: getattr(model.attention, name) for name in ("encoder", "decoder")}
-    able = (a for a in places.values() if mechanism_registry.capable(a.name, a.options()).cross)
-    places["cross"] = next(able, AttentionConfig())
-    return shown({place: attention.as_written() for place, attention in places.items()})
-
-
 def _words(able: Callable[[Facts], bool]) -> str:
-    """The mechanisms with these facts."""
     known = map(mechanism_registry.facts, mechanism_registry.names())
     return ", ".join(facts.word for facts in known if able(facts))

@@ -5,6 +5,7 @@ and the reason with a way out.  Nothing here reads data or imports torch.
 """
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from attnkit.recipe import corpus_cards
@@ -100,7 +101,9 @@ def _data(built: Built) -> Iterator[Fault]:
 def _model(built: Built) -> Iterator[Fault]:
     model, tokenizer = built.recipe.model, built.recipe.tokenizer
     if model.width % model.heads:
-        near = _nearest_divisor(model.width, model.heads)
+        most = min(model.width, 4 * model.heads)
+        divisors = (n for n in range(1, most + 1) if model.width % n == 0)
+        near = min(divisors, key=lambda n: (abs(n - model.heads), n))
         text = f"{model.heads} heads do not divide the width {model.width}; {near} would"
         yield Fault(("model.heads", "model.width"), text)
     elif model.positions == "rope" and model.width // model.heads % 2:
@@ -127,11 +130,6 @@ def _model(built: Built) -> Iterator[Fault]:
             yield Fault((f"model.attention.{role}",), text)
 
 
-def _nearest_divisor(width: int, heads: int) -> int:
-    near = (n for n in range(1, min(width, 4 * heads) + 1) if width % n == 0)
-    return min(near, key=lambda n: (abs(n - heads), n))
-
-
 def _train(built: Built) -> Iterator[Fault]:
     train = built.recipe.train
     if train.patience and not train.valid_every:
@@ -154,16 +152,9 @@ def _train(built: Built) -> Iterator[Fault]:
 
 
 def _lists(built: Built) -> Iterator[Fault]:
-    recipe = built.recipe
-    lists: tuple[tuple[str, tuple[Any, ...]], ...] = (
-        ("train.seeds", recipe.train.seeds),
-        ("eval.metrics", recipe.eval.metrics),
-        ("eval.splits", recipe.eval.splits),
-        ("contexts.counts", recipe.contexts.counts),
-        ("contexts.methods", recipe.contexts.methods),
-        ("tokenizer.special", recipe.tokenizer.special),
-    )
-    for key, values in lists:
+    for key in ("train.seeds", "eval.metrics", "eval.splits", "contexts.counts",
+                "contexts.methods", "tokenizer.special"):  # fmt: skip
+        values: tuple[Any, ...] = attrgetter(key)(built.recipe)
         twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
         if twice is not None:
             yield Fault((key,), f"names {twice} twice; name each once")

@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -26,25 +25,13 @@ def _inside(path: str) -> str:
     return path
 
 
-def _secure(url: str) -> str:
-    """An https address."""
-    if urlsplit(url).scheme != "https" or not urlsplit(url).hostname:
-        raise ValueError("must be an https address")
-    return url
-
-
-def _several(value: object) -> object:
-    """One file, or a list of files that are read one after the other."""
-    return value if isinstance(value, list) else [value]
-
-
 class _CardPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Bytes = Annotated[int, Field(ge=0)]
-Url = Annotated[str, AfterValidator(_secure)]
+Url = Annotated[str, Field(pattern=r"^https://[^/?#@:]+")]
 
 
 class Archive(_CardPart):
@@ -72,7 +59,12 @@ class File(_CardPart):
     """Its name in that archive."""
 
 
-Files = Annotated[tuple[File, ...], BeforeValidator(_several), Field(min_length=1)]
+Files = Annotated[
+    tuple[File, ...],
+    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
+    Field(min_length=1),
+]
+"""One file, or a list of files that are read one after the other."""
 
 
 class Card(_CardPart):
@@ -113,7 +105,6 @@ class Card(_CardPart):
         return self
 
     def files(self) -> list[File]:
-        """Every file, in the order of the card."""
         return [
             file for sides in self.splits.values() for parts in sides.values() for file in parts
         ]
@@ -135,8 +126,7 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Card:
     """The card of a corpus.
 
-    Raises:
-        RecipeError: there is no such card; the nearest name is given.
+    Raises RecipeError: there is no such card; the nearest name is given.
     """
     if name not in names():
         close = nearest(name, names())

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.corpus_cards import Card
 from attnkit.recipe.schema import DataConfig
 from attnkit.text import nearest, quoted
 
@@ -73,10 +72,6 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Fault]:
         yield Fault(("data.size",), NO_SIZE)
     if data.format != "auto":
         yield Fault(("data.format",), "is for files of your own; a corpus knows its format")
-    yield from _languages(data, task, card)
-
-
-def _languages(data: DataConfig, task: str, card: Card) -> Iterator[Fault]:
     known = ", ".join(card.languages)
     silent = card.format == "generated" and data.source is data.target is None
     wanted = () if silent else ("target",) if task == "language-modeling" else ("source", "target")

@@ -1,6 +1,7 @@
 """Where recipes are found, and what a recipe is called."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from attnkit.errors import MissingInputError, RecipeError
@@ -33,8 +34,9 @@ def resolve(recipe: str | Path) -> Path:
     Raises MissingInputError, naming the nearest shipped recipe.
     """
     path = Path(recipe)
-    if _is_there(path):
-        return path
+    with suppress(OSError, ValueError):  # a name that is too long or holds a zero byte
+        if path.exists() and not path.is_dir():
+            return path
     known = shipped()
     name = path.as_posix()
     if name in known:
@@ -47,14 +49,6 @@ def resolve(recipe: str | Path) -> Path:
     close = ends[0] if ends else nearest(bare, known)
     hint = f"did you mean {close}?" if close else "`attnkit recipe list` shows the shipped ones"
     raise MissingInputError(f"recipe {shown} is not there; {hint}")
-
-
-def _is_there(path: Path) -> bool:
-    """Whether a path is something other than a folder; broken links and bad names are not."""
-    try:
-        return path.exists() and not path.is_dir()
-    except (OSError, ValueError):
-        return False
 
 
 def is_name(text: str) -> bool:

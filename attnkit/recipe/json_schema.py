@@ -20,10 +20,18 @@ def json_schema() -> Json:
     _shorthands(parts)
     _tidy(root)
     sections: Json = root["properties"]
+    groups = {name: field["$ref"].rpartition("/")[2] for name, field in sections.items()
+              if "$ref" in field}  # fmt: skip
+    groups |= {"model.layers": "Layers", "model.attention": "Roles"}
+    dotted = {
+        f"{group}.{key}": schema
+        for group, part in groups.items()
+        for key, schema in parts[part]["properties"].items()
+    }
     parts["Variant"] = {
         "type": "object",
         "description": "Overrides: sections, or dotted keys such as train.lr.",
-        "properties": sections | _dotted(parts, sections),
+        "properties": sections | dotted,
         "additionalProperties": False,
     }
     about = {
@@ -102,18 +110,6 @@ def _mechanism(facts: Facts, parts: Json) -> Json:
         "properties": properties,
         "required": ["name", *required],
         "additionalProperties": False,
-    }
-
-
-def _dotted(parts: Json, sections: Json) -> Json:
-    """The schemas of dotted keys, such as train.lr."""
-    groups = {name: field["$ref"].rpartition("/")[2] for name, field in sections.items()
-              if "$ref" in field}  # fmt: skip
-    groups |= {"model.layers": "Layers", "model.attention": "Roles"}
-    return {
-        f"{group}.{key}": schema
-        for group, part in groups.items()
-        for key, schema in parts[part]["properties"].items()
     }
 
 

@@ -76,7 +76,7 @@ def load(
     document = _split(read_file(path), problems)
     base, document = _inherit(document, path, problems)
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
-    common, own = _by_variant([parse_override(text) for text in overrides], variants, problems)
+    common, own = _by_variant(overrides, variants, problems)
     baselines = [change.node for change in common if change.key == ("baseline",)]
     common = [change for change in common if change.key != ("baseline",)]
     tables = {}
@@ -128,17 +128,6 @@ def parent_of(path: Path) -> str | None:
     return node.text if isinstance(node, Scalar) and not node.null else None
 
 
-def parse_override(text: str) -> Override:
-    """KEY=VALUE from the command line.  Raises RecipeError."""
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key:
-        refuse(COMMAND_LINE, f"{quoted(text)} must be KEY=VALUE, such as train.steps=200")
-    if len(text) > LARGEST:
-        refuse(COMMAND_LINE, "the value is too long", (key,))
-    return Override(tuple(key.split(".")), COMMAND_LINE, read_value(value))
-
-
 def _split(root: Mapping, problems: Problems) -> Document:
     """Part the keys about the file from the settings."""
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
@@ -176,8 +165,14 @@ def _variants(node: Node, problems: Problems) -> dict[str, Override]:
 def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settings, Document]:
     """The settings of a file upon those of the one that it extends, and its variants."""
     settings = Settings(problems)
-    if document.extends is not None:
-        parent = _split(_parent(document.extends, path), problems)
+    if (node := document.extends) is not None:
+        if not isinstance(node, Scalar) or node.null:
+            text = f"must be the file of a recipe, relative to this one, got {written(node)}"
+            refuse(node.place, text, ("extends",))
+        try:
+            parent = _split(read_file(path.parent / node.text), problems)
+        except MissingInputError as error:
+            raise MissingInputError(f"{node.place}: extends: {error}") from None
         if parent.extends is not None:
             text = "this recipe is extended by another, so it cannot extend a third; copy its keys"
             refuse(parent.extends.place, text, ("extends",))
@@ -190,25 +185,20 @@ def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settin
     return settings, document
 
 
-def _parent(node: Node, path: Path) -> Mapping:
-    """The file that a recipe extends; its name is relative to the recipe's folder."""
-    if not isinstance(node, Scalar) or node.null:
-        text = f"must be the file of a recipe, relative to this one, got {written(node)}"
-        refuse(node.place, text, ("extends",))
-    try:
-        return read_file(path.parent / node.text)
-    except MissingInputError as error:
-        raise MissingInputError(f"{node.place}: extends: {error}") from None
-
-
 def _by_variant(
-    changes: list[Override], variants: Table[str, Override], problems: Problems
+    overrides: Sequence[str], variants: Table[str, Override], problems: Problems
 ) -> tuple[list[Override], dict[str, list[Override]]]:
-    """Part overrides for all variants from those for one, `variants.NAME.KEY=VALUE`."""
+    """Part overrides KEY=VALUE for all variants from those for one, `variants.NAME.KEY=VALUE`."""
     common: list[Override] = []
     own: dict[str, list[Override]] = {}
-    for change in changes:
-        key = change.key
+    for text in overrides:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name:
+            refuse(COMMAND_LINE, f"{quoted(text)} must be KEY=VALUE, such as train.steps=200")
+        if len(text) > LARGEST:
+            refuse(COMMAND_LINE, "the value is too long", (name,))
+        key = tuple(name.split("."))
+        change = Override(key, COMMAND_LINE, read_value(value))
         if key[0] != "variants":
             common.append(change)
             continue

@@ -94,8 +94,6 @@ class Facts:
 
 
 class _Class(NamedTuple):
-    """A class where it is defined."""
-
     path: Path
     node: ast.ClassDef
 

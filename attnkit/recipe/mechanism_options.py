@@ -7,7 +7,7 @@ and Any lets every value through; the mechanism then checks it itself.
 import ast
 from collections.abc import Sequence
 from functools import cache
-from types import NoneType
+from types import EllipsisType, NoneType
 from typing import Annotated, Any, Literal, Optional, Union, get_type_hints
 
 from pydantic import AfterValidator, ConfigDict, PydanticUserError, TypeAdapter, create_model
@@ -62,6 +62,8 @@ def _type(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=None):
             return NoneType
+        case ast.Constant(value=EllipsisType()):
+            return ...
         case ast.Constant(value=str(text)):
             return annotation(text)
         case ast.Name(id=name) | ast.Attribute(attr=name):
@@ -71,15 +73,10 @@ def _type(node: ast.expr) -> Any:
         case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
             return Literal[ast.literal_eval(node.slice)]
         case ast.Subscript(value=outer, slice=ast.Tuple(elts=[first, *rest])):
-            many = [... if _is_ellipsis(item) else _type(item) for item in rest]
-            return _type(outer)[_type(first), *many]
+            return _type(outer)[_type(first), *map(_type, rest)]
         case ast.Subscript(value=outer, slice=inner):
             return _type(outer)[_type(inner)]
     raise ValueError
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
 
 
 @cache
@@ -94,22 +91,25 @@ def option_type(text: str) -> TypeAdapter[Any]:
 def option_value(facts: Facts, name: str, place: Position, node: Node) -> Any:
     """The value of one option; `place` is that of its key.
 
-    Raises:
-        Refused: there is no such option, or it does not take this value.
+    Raises Refused: there is no such option, or it does not take this value.
     """
     option = facts.options.get(name)
     if option is None:
         raise Refused(place, lambda: _unknown_option(facts, name))
     if name == facts.composite:
-        return _parts(facts, node)
+        items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node)
+        if len(items) < 2:
+            text = "must be a list of two mechanisms or more, such as"
+            example = "[scaled-dot, synthesizer-random]"
+            raise Refused(node.place, f"{text} {example}, got {written(node)}")
+        return tuple(_part(facts.word, item) for item in items)
     return read(node, option_type(option.annotation), option.default)
 
 
 def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
     """Options of a mechanism from KEY=VALUE words of a command line; a value may be YAML.
 
-    Raises:
-        UsageError: one line for each word that is refused, or an option is missing.
+    Raises UsageError: one line for each word that is refused, or an option is missing.
     """
     problems, options = Problems(), {}
     for word in words:
@@ -128,16 +128,6 @@ def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
     if missing:
         raise UsageError(f"{facts.word} needs {', '.join(missing)}; write {missing[0]}=VALUE")
     return options
-
-
-def _parts(facts: Facts, node: Node) -> tuple[str | dict[str, Any], ...]:
-    """The parts of a composite mechanism, each with the types that its own file gives."""
-    items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node)
-    if len(items) < 2:
-        example = "[scaled-dot, synthesizer-random]"
-        text = f"must be a list of two mechanisms or more, such as {example}, got {written(node)}"
-        raise Refused(node.place, text)
-    return tuple(_part(facts.word, item) for item in items)
 
 
 def _part(composite: str, node: Node) -> str | dict[str, Any]:

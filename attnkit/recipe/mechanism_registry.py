@@ -105,7 +105,22 @@ def parts(known: Facts, given: object) -> list[Part]:
             f"{known.word}: {known.composite} must be a list of two mechanisms or more, each a word"
             f" or {{name: word}} with its options, got {given!r}"
         )
-    return [_part(known.word, item) for item in given]
+    chosen = []
+    for item in given:
+        if isinstance(item, str):
+            item = {"name": item}
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            raise UsageError(
+                f"{known.word}: a part must be a word or {{name: word}} with its options, got "
+                f"{item!r}"
+            )
+        word, options = item["name"], {name: item[name] for name in item if name != "name"}
+        known_options = part(word, known.word).options
+        for name in options:
+            if name not in known_options:
+                raise UsageError(no_option(word, name, known.word))
+        chosen.append(Part(word, options))
+    return chosen
 
 
 def capable(word: str, options: Mapping[str, Any]) -> Facts:
@@ -123,21 +138,6 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
             why = f"{known.why}, and {name}: {found} looks ahead"
             known = replace(known, causal=False, why=why)
     return _resolved(known, options) if known.composite else known
-
-
-def _part(inside: str, item: object) -> Part:
-    if isinstance(item, str):
-        item = {"name": item}
-    if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
-        raise UsageError(
-            f"{inside}: a part must be a word or {{name: word}} with its options, got {item!r}"
-        )
-    found = Part(item["name"], {name: item[name] for name in item if name != "name"})
-    known = part(found.word, inside).options
-    for name in found.options:
-        if name not in known:
-            raise UsageError(no_option(found.word, name, inside))
-    return found
 
 
 def no_option(word: str, name: str, inside: str) -> str:
@@ -265,22 +265,18 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _read_installed(entry: EntryPoint) -> Facts:
-    return _read(_file_of(entry.module), entry.name, _package(entry))
-
-
-def _file_of(module: str) -> Path:
-    """The file of a module; neither it nor its packages are imported.  Raises UsageError."""
-    name, *inner = module.split(".")
+    """The facts of a module; neither it nor its packages are imported.  Raises UsageError."""
+    name, *inner = entry.module.split(".")
     try:
         spec = importlib.util.find_spec(name)
-        for part in inner:
-            name = f"{name}.{part}"
+        for submodule in inner:
+            name = f"{name}.{submodule}"
             spec = PathFinder.find_spec(name, spec.submodule_search_locations) if spec else None
     except (ImportError, ValueError):
         spec = None
     if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
-        raise UsageError(f"module {module} is not there as a Python file")
-    return Path(str(spec.origin))
+        raise UsageError(f"module {entry.module} is not there as a Python file")
+    return _read(Path(str(spec.origin)), entry.name, _package(entry))
 
 
 def module_name(word: str) -> str:

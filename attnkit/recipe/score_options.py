@@ -46,7 +46,11 @@ def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
     given = ScoreOptions(**options)
     scale: Any = given.entropy_scale
     if isinstance(scale, Mapping):
-        scale = _record(scale)
+        unknown = next((name for name in scale if name not in EntropyScale._fields), None)
+        if unknown is not None:
+            known = ", ".join(EntropyScale._fields)
+            raise UsageError(f"entropy_scale has no key {unknown!r}; it has {known}")
+        scale = EntropyScale(**scale)
     elif scale is True:
         scale = EntropyScale()
     if not isinstance(scale, bool | EntropyScale):
@@ -69,11 +73,3 @@ def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
     if given.key_norm and "k" not in uses:
         raise UsageError("key_norm needs keys, and this mechanism has none")
     return given._replace(entropy_scale=scale)
-
-
-def _record(options: Mapping[str, Any]) -> EntropyScale:
-    unknown = next((name for name in options if name not in EntropyScale._fields), None)
-    if unknown is not None:
-        known = ", ".join(EntropyScale._fields)
-        raise UsageError(f"entropy_scale has no key {unknown!r}; it has {known}")
-    return EntropyScale(**options)

@@ -44,7 +44,7 @@ class Settings:
 
     def put(self, key: Key, place: Position, node: Node) -> None:
         """Set one key, or every key of a section.  Problems are noted, never raised."""
-        known = known_part(key)
+        known = next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
         section = SCHEMA[known]
         if section is AttentionConfig:
             self._option(key, known, place, node)
@@ -142,13 +142,7 @@ SCHEMA = dict(_walk((), Recipe))
 """Every section and every field of the schema by its key; an attention place is a section."""
 
 
-def known_part(key: Key) -> Key:
-    """The longest beginning of a key that the schema knows."""
-    return next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
-
-
 def field_at(key: Key) -> FieldInfo:
-    """The schema's field of a known key."""
     field = SCHEMA[key]
     assert isinstance(field, FieldInfo)
     return field

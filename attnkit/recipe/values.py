@@ -60,7 +60,12 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
         else:
             break
     path = max((path for path, _ in faults), key=len)
-    raise Refused(*_refusal(_inside(node, path), _schema(kind, path), default))
+    node, schema = _inside(node, path), _schema(kind, path)
+    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
+    if advice is None and default is not None:
+        advice = f"the default is {shown(default)}"
+    text = f"must be {_phrase(schema)}, got {written(node)}"
+    raise Refused(node.place, f"{text}; {advice}" if advice else text)
 
 
 def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
@@ -132,7 +137,6 @@ def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
 
 
 def _members(schema: Json) -> list[Json]:
-    """The alternatives of a type."""
     members: list[Json] = schema.get("anyOf", [schema])
     return members
 
@@ -150,15 +154,6 @@ def _leaves(schema: Json) -> Iterator[Json]:
 
 def _choices(schema: Json) -> list[Any]:
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
-
-
-def _refusal(node: Node, schema: Json, default: Any) -> tuple[Position, str]:
-    """Where and why a value is refused: what is wanted, what was found, what would do."""
-    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
-    if advice is None and default is not None:
-        advice = f"the default is {shown(default)}"
-    text = f"must be {_phrase(schema)}, got {written(node)}"
-    return node.place, f"{text}; {advice}" if advice else text
 
 
 def _phrase(schema: Json) -> str:
@@ -185,7 +180,6 @@ def _phrase(schema: Json) -> str:
 
 
 def written(node: Node) -> str:
-    """A node in a message."""
     if isinstance(node, Sequence):
         return f"a list of {len(node.items)}" if node.items else "an empty list"
     if isinstance(node, Mapping):
@@ -227,7 +221,18 @@ def _advice(node: Scalar, schema: Json) -> Iterator[str]:
         elif leaf.get("type") == "boolean" and node.text.lower() in _BOOLEANS:
             yield f"write {_BOOLEANS[node.text.lower()]}"
         elif leaf.get("type") in ("integer", "number"):
-            yield from _near_number(node.text, leaf)
+            try:
+                value = float(node.text.replace("_", "")) if len(node.text) <= 400 else math.nan
+            except ValueError:
+                continue
+            near = min(max(value, leaf.get("minimum", -math.inf)), leaf.get("maximum", math.inf))
+            above = leaf.get("exclusiveMinimum", -math.inf)
+            if not above < near < leaf.get("exclusiveMaximum", math.inf):
+                continue  # also where the text says that it is no number
+            if near != value:
+                yield f"the nearest valid value is {near:.15g}"
+            else:
+                yield f"write {round(near) if leaf['type'] == 'integer' else repr(near)}"
 
 
 def _fits(text: str, leaf: Json) -> bool:
@@ -237,19 +242,3 @@ def _fits(text: str, leaf: Json) -> bool:
         return value in choices
     kinds = {"boolean": (bool,), "integer": (int,), "number": (int, float)}
     return type(value) in kinds.get(leaf.get("type", ""), ())
-
-
-def _near_number(text: str, leaf: Json) -> Iterator[str]:
-    """The valid number nearest to what was written."""
-    try:
-        value = float(text.replace("_", "")) if len(text) <= 400 else math.nan
-    except ValueError:
-        return
-    near = min(max(value, leaf.get("minimum", -math.inf)), leaf.get("maximum", math.inf))
-    above, below = leaf.get("exclusiveMinimum", -math.inf), leaf.get("exclusiveMaximum", math.inf)
-    if not above < near < below:  # also where the text says that it is no number
-        return
-    if near != value:
-        yield f"the nearest valid value is {near:.15g}"
-    else:
-        yield f"write {round(near) if leaf['type'] == 'integer' else repr(near)}"

@@ -49,7 +49,6 @@ class Phrase(NamedTuple):
         return (*((described,) if self.adjective else ()), *digits(self.counted))
 
     def english(self) -> str:
-        """The phrase in English."""
         noun = self.noun.plural if self.plural else self.noun.english
         rest = join(str(self.counted or ""), self.adjective, noun)
         if self.owner:
@@ -59,7 +58,6 @@ class Phrase(NamedTuple):
         return f"{self.article} {rest}".strip()
 
     def german(self, case: str) -> str:
-        """The phrase in German, in a case."""
         words = [lexicon.number(self.counted)] if self.counted else []
         if self.article:
             words.append(lexicon.column(lexicon.ARTICLES, self.article, self.gender, case))
@@ -96,7 +94,6 @@ class Clause(NamedTuple):
 
     @property
     def plural(self) -> bool:
-        """Whether the verb is plural."""
         return self.subject is not None and self.subject.plural
 
     @property
@@ -106,17 +103,6 @@ class Clause(NamedTuple):
         noun = self.subject if self.verb.kind == "alone" else self.direct
         governed = (("verb", self.verb.base, noun.noun.english),) if noun else ()
         return (*governed, *(one for part in shown if part for one in part.combinations))
-
-    def english_verb(self) -> str:
-        """The verb of a statement in English."""
-        present = self.verb.base if self.plural else self.verb.third
-        past, future = self.verb.past, f"will {self.verb.base}"
-        return {"past": past, "present": present, "future": future}[self.tense]
-
-    def english_auxiliary(self) -> str:
-        """The verb that a question puts first in English."""
-        present = "do" if self.plural else "does"
-        return {"past": "did", "present": present, "future": "will"}[self.tense]
 
     def shown(self, part: str) -> Phrase | None:
         """The subject or the direct object, unless it is missing."""
@@ -136,31 +122,26 @@ class Clause(NamedTuple):
         """The clause as an English question, without its question word."""
         subject = self.shown("subject")
         english = subject and subject.english()
-        return join(self.english_auxiliary(), english, self.verb.base, self.english_rest())
-
-    def german_verb(self) -> tuple[str, str]:
-        """The finite verb and what closes the clause, in German."""
-        verb = self.verb
-        if self.tense == "past":
-            forms = {"haben": ("hat", "haben"), "sein": ("ist", "sind")}[verb.auxiliary]
-            return forms[self.plural], verb.participle
-        if self.tense == "future":
-            return ("wird", "werden")[self.plural], verb.particle + verb.plural
-        return (verb.singular, verb.plural)[self.plural], verb.particle
-
-    def german_middle(self) -> str:
-        """Time, dative, place, accusative: the German order."""
-        direct, place = self.shown("direct"), self.place and self.place.german
-        text = direct and direct.german(self.verb.case)
-        last = (text, place) if self.verb.case == "dat" else (place, text)
-        dative = self.recipient and self.recipient.german("dat")
-        return join(self.time and self.time.german, dative, *last)
+        auxiliary = {"past": "did", "present": "do" if self.plural else "does", "future": "will"}
+        return join(auxiliary[self.tense], english, self.verb.base, self.english_rest())
 
     def german(self, order: str) -> str:
         """The clause with its finite verb second, first (after another part) or last."""
-        finite, rest = self.german_verb()
-        phrase, middle = self.shown("subject"), self.german_middle()
-        subject = phrase and phrase.german("nom")
+        verb, particle = self.verb, self.verb.particle
+        if self.tense == "past":
+            forms = {"haben": ("hat", "haben"), "sein": ("ist", "sind")}[verb.auxiliary]
+            finite, rest = forms[self.plural], verb.participle
+        elif self.tense == "future":
+            finite, rest = ("wird", "werden")[self.plural], particle + verb.plural
+        else:
+            finite, rest = (verb.singular, verb.plural)[self.plural], particle
+        # Time, dative, place, accusative: the German order.
+        phrase, direct = self.shown("subject"), self.shown("direct")
+        subject, text = phrase and phrase.german("nom"), direct and direct.german(verb.case)
+        place = self.place and self.place.german
+        dative = self.recipient and self.recipient.german("dat")
+        last = (text, place) if verb.case == "dat" else (place, text)
+        middle = join(self.time and self.time.german, dative, *last)
         if order == "second":
             return join(subject, finite, middle, rest)
         if order == "first":
@@ -169,6 +150,7 @@ class Clause(NamedTuple):
         return join(subject, middle, joined)
 
     def english(self) -> str:
-        """The clause as an English statement."""
         subject = self.shown("subject")
-        return join(subject and subject.english(), self.english_verb(), self.english_rest())
+        present = self.verb.base if self.plural else self.verb.third
+        verb = {"past": self.verb.past, "present": present, "future": f"will {self.verb.base}"}
+        return join(subject and subject.english(), verb[self.tense], self.english_rest())

@@ -8,13 +8,14 @@ name, relative and name or job, question and answer) that train never shows; `dr
 which.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from attnkit.data.draw import Draw, share
 from attnkit.data.jsonl import join_dialogue
 from attnkit.data.rows import Row
+from attnkit.data.synthetic import word_tables
 
 VERSION = 1
 SIZES = {"train": 12000, "valid": 300, "test": 500}
@@ -23,63 +24,23 @@ SIZES = {"train": 12000, "valid": 300, "test": 500}
 class Topic(NamedTuple):
     """A kind of fact about the speaker; `{}` stands for its value."""
 
-    values: tuple[str, ...]
-    wordings: tuple[str, ...]
+    values: list[str]
+    wordings: list[str]
     """How the speaker says it, in the persona and in replies."""
-    questions: tuple[str, ...]
+    questions: list[str]
     """How the partner asks for it."""
     check: str
     """How the partner asks whether it is a certain value."""
 
 
-TOPICS = {
-    "job": Topic(
-        ("baker", "carpenter", "cook", "dancer", "dentist", "doctor", "driver", "farmer",
-         "gardener", "lawyer", "nurse", "painter", "pilot", "singer", "tailor", "teacher"),
-        ("i am a {} .", "i work as a {} ."),
-        ("what do you do for a living ?", "what is your job ?", "where do you get your money ?"),
-        "are you a {} ?",
-    ),
-    "city": Topic(
-        ("athens", "berlin", "cairo", "delhi", "dublin", "lima", "lisbon", "london", "madrid",
-         "oslo", "paris", "prague", "riga", "rome", "tokyo", "vienna"),
-        ("i live in {} .", "my home is in {} ."),
-        ("where do you live ?", "which city is your home ?", "where can i find you ?"),
-        "do you live in {} ?",
-    ),
-    "hobby": Topic(
-        ("chess", "cooking", "cycling", "dancing", "fishing", "football", "gardening", "hiking",
-         "music", "painting", "reading", "sailing", "sewing", "skiing", "swimming", "tennis"),
-        ("my hobby is {} .", "i spend my free time on {} ."),
-        ("what do you do in your free time ?", "do you have a hobby ?", "what do you do for fun ?"),
-        "is your hobby {} ?",
-    ),
-    "food": Topic(
-        ("beans", "bread", "cake", "cheese", "chicken", "curry", "eggs", "fish", "noodles",
-         "pasta", "pizza", "rice", "salad", "sausages", "soup", "steak"),
-        ("my favorite food is {} .", "i love to eat {} ."),
-        ("what do you like to eat ?", "what is your favorite food ?", "what should i cook ?"),
-        "do you love to eat {} ?",
-    ),
-}  # fmt: skip
-ANIMALS = ("cat", "dog", "goat", "hamster", "horse", "parrot", "rabbit", "snake")
-RELATIVES = {
-    "she": ("sister", "daughter", "niece", "grandma"),
-    "he": ("brother", "son", "nephew", "grandpa"),
-}
-NAMES = {
-    "she": ("bella", "daisy", "emma", "lily", "lucy", "maggie", "molly", "nora", "poppy", "rosie",
-            "ruby", "stella"),
-    "he": ("bruno", "charlie", "felix", "henry", "jack", "leo", "louis", "max", "oscar", "sam",
-           "toby", "walter"),
-}  # fmt: skip
+WORDS = word_tables("dialogue")
+TOPICS = {name: Topic(**topic) for name, topic in WORDS["topics"].items()}
+ANIMALS: list[str] = WORDS["animals"]
+RELATIVES: dict[str, list[str]] = WORDS["relatives"]
+NAMES: dict[str, list[str]] = WORDS["names"]
 """Names of animals and people alike."""
 POSSESSIVE = {"she": "her", "he": "his"}
-GREETINGS = (
-    ("hi ! how are you ?", ("i am fine , thanks .", "very well , thank you .")),
-    ("hello ! nice to meet you .", ("nice to meet you too .", "hi ! nice to meet you .")),
-    ("good morning !", ("good morning ! how are you ?", "hello !")),
-)
+GREETINGS: list[tuple[str, list[str]]] = WORDS["greetings"]
 CLOSINGS = (
     ("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4),
 )  # fmt: skip
@@ -91,7 +52,7 @@ class Exchange(NamedTuple):
     """What the partner says, every good reply, and what both are about."""
 
     question: str
-    replies: tuple[str, ...]
+    replies: Sequence[str]
     about: str
 
 
@@ -111,8 +72,6 @@ class Being(NamedTuple):
 
 
 class Persona(NamedTuple):
-    """The facts about a speaker."""
-
     facts: dict[str, str]
     """Topic to value."""
     beings: tuple[Being, ...]
@@ -146,7 +105,6 @@ class ConversationWriter:
         return share("dialogue", *combination) == self._split
 
     def _persona(self) -> Persona:
-        """Two facts about the speaker, and one or two beings."""
         facts = self._draw.one(self._facts)
         one = self._draw.one(self._animals if self._draw.chance(0.4) else self._relatives)
         others = [
@@ -158,7 +116,6 @@ class ConversationWriter:
         return Persona(dict(facts), (one, *two))
 
     def _sentences(self, persona: Persona) -> list[str]:
-        """The persona in sentences, in random order."""
         sentences = [
             self._draw.one(TOPICS[topic].wordings).format(value)
             for topic, value in persona.facts.items()
@@ -172,22 +129,17 @@ class ConversationWriter:
             sentences.append(self._draw.one(wordings))
         return self._draw.several(sentences)
 
-    def _fact(self, persona: Persona) -> tuple[str, str, str] | None:
-        """A topic, a way to ask for it, and the answer; None when the split owns none."""
+    def _topic(self, persona: Persona) -> Exchange | None:
+        """A question about the speaker, or a remark that returns it; None where none is owned."""
         owned = [
             (name, way, value)
             for name, value in persona.facts.items()
             for way in (*TOPICS[name].questions, "and you", "check")
             if self._owns("asked", name, way, value)
         ]
-        return self._draw.one(owned) if owned else None
-
-    def _topic(self, persona: Persona) -> Exchange | None:
-        """A question about the speaker, or a remark that returns the question."""
-        fact = self._fact(persona)
-        if fact is None:
+        if not owned:
             return None
-        name, way, value = fact
+        name, way, value = self._draw.one(owned)
         topic = TOPICS[name]
         replies = tuple(wording.format(value) for wording in topic.wordings)
         other = self._draw.one([one for one in topic.values if one != value])
@@ -202,7 +154,6 @@ class ConversationWriter:
         return Exchange(topic.check.format(guess), answers, name)
 
     def _animal(self, persona: Persona) -> Exchange:
-        """The question whether there is an animal."""
         other = self._draw.one(ANIMALS)
         question = self._draw.one(("do you have a pet ?", f"do you have a {other} ?"))
         replies: tuple[str, ...] = ("no , i have no pet .", "no , i do not have a pet .")
@@ -213,7 +164,6 @@ class ConversationWriter:
         return Exchange(question, replies, "animal")
 
     def _family(self, persona: Persona) -> Exchange:
-        """The question for relatives."""
         question = self._draw.one(("do you have a family ?", "tell me about your family ."))
         kinds = [being.kind for being in persona.beings if being.job]
         if not kinds:
@@ -273,7 +223,7 @@ class ConversationWriter:
             turns += [self._draw.one(earlier.replies), later.question]
         source = join_dialogue(self._sentences(persona), turns[-TURNS:])
         replies = exchanges[-1].replies
-        return Row(source, replies[0], replies)
+        return Row(source, replies[0], tuple(replies))
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from attnkit.data.draw import Draw, share
 from attnkit.data.rows import Row
+from attnkit.data.synthetic import word_tables
 
 VERSION = 1
 SIZES = {"train": 40000, "valid": 300, "test": 400, "ordered": 400, "coupled": 400}
@@ -27,34 +28,9 @@ LIKE = 0.5
 WEIGHTS = tuple(1000 // (rank + 3) for rank in range(20))
 """How often a value is drawn, by its rank in its list."""
 
-FIRST = ("Adela", "Alvar", "Berta", "Boris", "Celia", "Cyril", "Daria", "Dorin",
-         "Edda", "Emil", "Felix", "Flora", "Greta", "Gustav", "Hilda", "Hugo")  # fmt: skip
-LAST = ("Abend", "Birke", "Calder", "Dorn", "Eschen", "Falk", "Grimm", "Hafen",
-        "Imhof", "Jansen", "Kranich", "Linde", "Moor", "Nadel", "Ostrow", "Pilz")  # fmt: skip
+WORDS = word_tables("passages")
 ORDER = ("First", "Second", "Third")
-RELATIONS = {
-    "Animal": ("cat", "dog", "goat", "horse", "rabbit", "parrot", "pony", "sheep", "duck",
-               "goose", "snake", "turtle", "canary", "ferret", "hamster", "hedgehog", "lizard",
-               "mouse", "owl", "pigeon"),
-    "Instrument": ("accordion", "banjo", "bassoon", "cello", "clarinet", "drum", "fiddle",
-                   "flute", "guitar", "harp", "horn", "lute", "oboe", "organ", "piano",
-                   "trumpet", "tuba", "viola", "violin", "zither"),
-    "Job": ("baker", "carpenter", "dentist", "farmer", "florist", "gardener", "judge",
-            "locksmith", "mason", "miller", "nurse", "painter", "pilot", "potter", "sailor",
-            "singer", "surgeon", "tailor", "teacher", "weaver"),
-    "Room": ("attic", "barn", "cellar", "chapel", "garden", "kitchen", "library", "mill",
-             "orchard", "parlour", "pantry", "shed", "stable", "study", "tower", "well",
-             "bakery", "gallery", "hall", "porch"),
-    "Town": ("Altmar", "Brevik", "Corvo", "Dunholm", "Elsta", "Farnau", "Gollen", "Hestra",
-             "Ivry", "Jarnow", "Kalmen", "Lundby", "Mersa", "Norvik", "Ostrau", "Pellin", "Rusk",
-             "Solna", "Tarvo", "Ulmen"),
-    "Treasure": ("brooch", "coin", "compass", "crown", "dagger", "diary", "goblet", "key",
-                 "lantern", "letter", "map", "medal", "mirror", "necklace", "pearl", "ring",
-                 "statue", "sword", "vase", "watch"),
-    "Vehicle": ("bicycle", "boat", "bus", "car", "cart", "sledge", "tractor", "truck", "van",
-                "canoe", "scooter", "wagon", "lorry", "moped", "raft", "yacht", "carriage",
-                "kayak", "barge", "glider"),
-}  # fmt: skip
+RELATIONS: dict[str, list[str]] = WORDS["relations"]
 """Kinds of facts and their values, the likeliest first."""
 INSIDE = ("Animal", "Instrument", "Treasure", "Vehicle")
 """Kinds of things that rooms have."""
@@ -77,7 +53,7 @@ def people(split: str) -> tuple[str, ...]:
     owner = "test" if split in ("ordered", "coupled") else split
     return tuple(
         f"{first} {last}"
-        for first, last in product(FIRST, LAST)
+        for first, last in product(WORDS["first"], WORDS["last"])
         if share("passages", first, last) == owner
     )
 
@@ -102,15 +78,12 @@ class QuestionWriter:
         entries = [_entry(kind, *fact) for fact in zip(owners, values, strict=True)]
         return " ".join(self._draw.several([*entries, *more]))
 
-    def _kind(self, *but: str) -> str:
-        return self._draw.one([kind for kind in RELATIONS if kind not in but])
-
     def single(self, kind: str = "") -> QuestionStory:
         """One passage answers: it has the same kind of fact on others, and one other fact."""
-        kind = kind or self._kind()
+        kind = kind or self._draw.one(tuple(RELATIONS))
         who = self._draw.several(self._people, 1 + RIVALS)
         values = self._values(kind, len(who))
-        other = self._kind(kind)
+        other = self._draw.one([other for other in RELATIONS if other != kind])
         extra = _entry(other, self._draw.one(who), *self._values(other, 1))
         passage = self._passage(kind, who, values, extra)
         return QuestionStory(tuple(who), f"{kind} of {who[0]}?", values[0], (passage,))

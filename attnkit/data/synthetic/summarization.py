@@ -13,40 +13,20 @@ from typing import NamedTuple
 
 from attnkit.data.draw import Draw, share
 from attnkit.data.rows import Row
+from attnkit.data.synthetic import word_tables
 
 VERSION = 1
 SIZES = {"train": 10000, "valid": 200, "test": 400}
 
-CITIES = ("Basel", "Bergen", "Bonn", "Cork", "Dublin", "Ghent", "Graz", "Kiel", "Leeds", "Lyon",
-          "Malmo", "Oslo", "Porto", "Prague", "Riga", "Turin", "Vienna", "Warsaw")  # fmt: skip
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-FIRST_NAMES = {
-    "she": ("Anna", "Clara", "Eva", "Ida", "Julia", "Maria", "Nora", "Sofia"),
-    "he": ("David", "Jonas", "Karl", "Leo", "Oscar", "Paul", "Simon", "Tom"),
-}
-LAST_NAMES = ("Berg", "Costa", "Fischer", "Holm", "Keller", "Lund", "Marsh", "Moreau", "Novak",
-              "Rossi", "Silva", "Stone", "Vogel", "Wood")  # fmt: skip
-JOBS = ("baker", "carpenter", "cook", "dentist", "doctor", "driver", "farmer", "lawyer", "nurse",
-        "painter", "pilot", "singer", "tailor", "teacher")  # fmt: skip
-BUILDINGS = ("factory", "hotel", "library", "museum", "school", "theater", "warehouse")
-THINGS = ("book", "carpet", "chair", "clock", "coin", "lamp", "map", "mirror", "painting",
-          "ring", "statue", "vase", "violin")  # fmt: skip
-DAMAGED = ("barns", "boats", "bridges", "cars", "fences", "gardens", "houses", "roofs", "shops",
-           "trees")  # fmt: skip
-COUNTS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
-          "twelve")  # fmt: skip
+WORDS = word_tables("summarization")
+CITIES, DAYS, LAST_NAMES, JOBS, BUILDINGS, THINGS, DAMAGED = (
+    WORDS[table]
+    for table in ("cities", "days", "last_names", "jobs", "buildings", "things", "damaged")
+)
+FIRST_NAMES: list[str] = [*WORDS["first_names"]["she"], *WORDS["first_names"]["he"]]
 AMOUNTS = tuple(str(amount) for amount in range(150, 850, 50))
 SCORES = tuple(combinations(("one", "two", "three", "four", "five", "six"), 2))
 LARGER_AMOUNTS = (*AMOUNTS, "850", "900")
-
-ASIDES = (
-    "It had rained all day.",
-    "The weather was cold and windy.",
-    "The sun was shining.",
-    "Many people came to watch.",
-    "The newspapers wrote about it for days.",
-    "The trains were late as usual.",
-)
 
 
 class Person(NamedTuple):
@@ -83,7 +63,7 @@ class ReportWriter:
             "election": product(JOBS, CITIES),
             "fire": product(BUILDINGS, CITIES),
             "match": permutations(CITIES, 2),
-            "name": product(sum(FIRST_NAMES.values(), ()), LAST_NAMES),
+            "name": product(FIRST_NAMES, LAST_NAMES),
             "storm": product(DAMAGED, CITIES),
             "theft": product(THINGS, CITIES),
         }
@@ -107,11 +87,11 @@ class ReportWriter:
     def _people(self, count: int) -> list[Person]:
         """People with different names and jobs; the split owns the name of the first."""
         first, last = self._own("name")
-        firsts = [first, *self._others(sum(FIRST_NAMES.values(), ()), count - 1, first)]
+        firsts = [first, *self._others(FIRST_NAMES, count - 1, first)]
         lasts = [last, *self._others(LAST_NAMES, count - 1, last)]
         jobs = self._draw.several(JOBS, count)
         return [
-            Person(f"{one} {other}", "She" if one in FIRST_NAMES["she"] else "He", job)
+            Person(f"{one} {other}", "She" if one in WORDS["first_names"]["she"] else "He", job)
             for one, other, job in zip(firsts, lasts, jobs, strict=True)
         ]
 
@@ -122,6 +102,11 @@ class ReportWriter:
         larger = self._draw.one([one for one in LARGER_AMOUNTS if int(one) > int(first)])
         return first, second, third, larger
 
+    def _sentence(self, event: str, part: str, **words: object) -> str:
+        """One of the wordings of a part of a report, with these words filled in."""
+        wording: str = self._draw.one(WORDS["sentences"][event][part])
+        return wording.format(**words)
+
     def _auction(self, city: str, day: str) -> EventStory:
         """Three pieces are sold; the highest price counts."""
         job, thing = self._own("auction")
@@ -129,23 +114,15 @@ class ReportWriter:
         *things, old = (thing, *self._others(THINGS, 3, thing))
         *amounts, larger = self._amounts()
         blocks = tuple(
-            self._draw.one((
-                f"A {job} paid {amount} crowns for a {thing}.",
-                f"A {thing} went to a {job} for {amount} crowns.",
-                f"A {thing} was sold for {amount} crowns to a {job}.",
-            ))
+            self._sentence("auction", "sale", job=job, thing=thing, amount=amount)
             for job, thing, amount in zip(jobs, things, amounts, strict=True)
-        )  # fmt: skip
+        )
         return EventStory(
             f"{job.capitalize()} pays {amounts[0]} crowns for {thing} in {city}",
-            self._draw.one((
-                f"An auction was held in {city} on {day}.",
-                f"On {day} collectors met for an auction in {city}.",
-                f"Three pieces were sold at an auction in {city} on {day}.",
-            )),
+            self._sentence("auction", "opening", city=city, day=day),
             blocks,
             f"Last year a {old} had brought {larger} crowns.",
-        )  # fmt: skip
+        )
 
     def _election(self, city: str, day: str) -> EventStory:
         """Three people stand for mayor; most votes win."""
@@ -155,46 +132,32 @@ class ReportWriter:
         people = [one._replace(job=work) for one, work in zip(people, (job, *others), strict=True)]
         *amounts, larger = self._amounts()
         blocks = tuple(
-            self._draw.one((
-                f"{one.name}, a {one.job}, received {amount} votes.",
-                f"There were {amount} votes for {one.name}, a {one.job}.",
-                f"{one.name} got {amount} votes. {one.pronoun} is a {one.job}.",
-            ))
+            self._sentence("election", "votes", one=one, amount=amount)
             for one, amount in zip(people, amounts, strict=True)
-        )  # fmt: skip
+        )
         return EventStory(
             f"{job.capitalize()} {people[0].name} elected mayor of {city}",
-            self._draw.one((
-                f"{city} elected a new mayor on {day}.",
-                f"On {day} the people of {city} voted for a new mayor.",
-            )),
+            self._sentence("election", "opening", city=city, day=day),
             blocks,
             f"Four years ago {larger} votes had been enough to win.",
-            self._draw.one(("", "The winner thanked all voters.", "There was a party at night.")),
-        )  # fmt: skip
+            self._sentence("election", "closing"),
+        )
 
     def _fire(self, city: str, day: str) -> EventStory:
         """First reports of the number of people hurt are corrected; the last number counts."""
         building, _ = self._own("fire", city)
-        first, final, old = self._draw.several(COUNTS, 3)
+        first, final, old = self._draw.several(WORDS["counts"], 3)
         caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
-        numbers = self._draw.one((
-            f"At first {first} people were reported hurt. Later the police spoke of {final}.",
-            f"In the end {final} people were hurt. The first reports had spoken of {first}.",
-            f"There were {final} people hurt, not {first} as was first reported.",
-            f"First reports of {first} people hurt were wrong. The right number is {final}.",
-        ))  # fmt: skip
+        numbers = self._sentence("fire", "hurt", first=first, final=final)
+        call = (
+            f"{caller.name}, a {caller.job}, called for help. {caller.pronoun} had seen the smoke."
+        )
         return EventStory(
             f"{final.capitalize()} hurt in {building} fire in {city}",
-            self._draw.one((
-                f"A fire broke out in a {building} in {city} on {day}.",
-                f"On {day} a {building} in {city} caught fire.",
-                f"A fire destroyed a {building} in {city} on {day}.",
-            )),
-            (numbers, f"{caller.name}, a {caller.job}, called for help. "
-                      f"{caller.pronoun} had seen the smoke."),
+            self._sentence("fire", "opening", building=building, city=city, day=day),
+            (numbers, call),
             f"Last year a fire in {other} had left {old} people hurt.",
-        )  # fmt: skip
+        )
 
     def _match(self, city: str, day: str) -> EventStory:
         """A football match; who hosts and who visits must be told apart."""
@@ -204,24 +167,17 @@ class ReportWriter:
         conceded, goals = self._draw.one(SCORES)
         few, many = self._draw.one(SCORES)
         scorer = self._people(1)[0]
+        result = {"side": side, "other": other, "goals": goals, "conceded": conceded}
         return EventStory(
             f"{winner} beat {loser} {goals} to {conceded}",
-            self._draw.one((
-                f"{guests} came to {city} for a football match on {day}.",
-                f"On {day} {city} played at home against {guests}.",
-                f"The football team of {city} had {guests} as guests on {day}.",
-            )),
+            self._sentence("match", "opening", guests=guests, city=city, day=day),
             (
-                self._draw.one((
-                    f"The {side} won {goals} to {conceded}.",
-                    f"The {other} lost {conceded} to {goals}.",
-                    f"The final score was {goals} to {conceded} for the {side}.",
-                )),
+                self._sentence("match", "score", **result),
                 f"{scorer.name}, who works as a {scorer.job}, scored the first goal. "
                 f"{scorer.pronoun} was very happy.",
             ),
             f"A year ago the {self._draw.one((side, other))} had won {many} to {few}.",
-        )  # fmt: skip
+        )
 
     def _storm(self, city: str, day: str) -> EventStory:
         """A storm damages things of three kinds; the largest number counts."""
@@ -229,24 +185,17 @@ class ReportWriter:
         *things, old = (thing, *self._others(DAMAGED, 3, thing))
         *amounts, larger = self._amounts()
         blocks = tuple(
-            self._draw.one((
-                f"The wind damaged {amount} {thing}.",
-                f"The police counted {amount} damaged {thing}.",
-                f"There was damage to {amount} {thing}.",
-            ))
+            self._sentence("storm", "damage", thing=thing, amount=amount)
             for thing, amount in zip(things, amounts, strict=True)
-        )  # fmt: skip
+        )
         other = self._others(CITIES, 1, city)[0]
         return EventStory(
             f"Storm damages {amounts[0]} {thing} in {city}",
-            self._draw.one((
-                f"A storm hit {city} on {day}.",
-                f"On {day} heavy winds swept over {city}.",
-            )),
+            self._sentence("storm", "opening", city=city, day=day),
             blocks,
             f"In {other} the storm damaged {larger} {old}.",
-            self._draw.one(("", "The schools stayed closed.", "Nobody was hurt.")),
-        )  # fmt: skip
+            self._sentence("storm", "closing"),
+        )
 
     def _theft(self, city: str, day: str) -> EventStory:
         """Two people are questioned; the one arrested is named by the job."""
@@ -257,25 +206,16 @@ class ReportWriter:
         old = self._others(THINGS, 1, thing)[0]
         return EventStory(
             f"{thief.name} arrested for theft of {thing} in {city}",
-            self._draw.one((
-                f"A {thing} was stolen from a {building} in {city} on {day}.",
-                f"On {day} somebody stole a {thing} from a {building} in {city}.",
-                f"A {building} in {city} lost a {thing} to a thief on {day}.",
-            )),
+            self._sentence("theft", "opening", thing=thing, building=building, city=city, day=day),
             (f"The police questioned {one.name}, a {one.job}, and {two.name}, a {two.job}.",),
             f"A year ago a {old} had been stolen there.",
-            self._draw.one((
-                f"In the end the {thief.job} was arrested.",
-                f"The {other.job} was soon free again, but the {thief.job} was arrested.",
-                f"The {thief.job} was arrested, and the {other.job} went home.",
-            )),
-        )  # fmt: skip
+            self._sentence("theft", "closing", thief=thief, other=other),
+        )
 
     def row(self) -> Row:
-        """A paragraph and its headline."""
         event, city, day = self._own("event")
         story = self._events[event](city, day)
-        asides = self._draw.several(ASIDES, 1 + self._draw.below(2))
+        asides = self._draw.several(WORDS["asides"], 1 + self._draw.below(2))
         middle = [*story.blocks, *asides]
         if self._draw.chance(0.7):
             middle.append(story.aside)

@@ -25,7 +25,7 @@ TIMES = {
     "present": (Adverbial("today", "heute"), Adverbial("every day", "jeden Tag")),
     "future": (Adverbial("tomorrow", "morgen"), Adverbial("next week", "nächste Woche")),
 }
-CONJUNCTIONS = ("because", "although", "while", "when")
+CONJUNCTIONS = {"because": "weil", "although": "obwohl", "while": "während", "when": "wenn"}
 TENSES = (("past", 45), ("present", 35), ("future", 20))
 KINDS = (("thing", 45), ("person", 25), ("both", 15), ("alone", 15))
 SIMPLE_KINDS = KINDS[:2]
@@ -61,9 +61,8 @@ class SentenceWriter:
 
     def _verb(self, kind: str, noun: Noun) -> Verb | None:
         """A verb of a kind that may go with the noun, or nothing."""
-        allowed = [
-            verb for verb in lexicon.VERBS[kind] if self._owns("verb", verb.base, noun.english)
-        ]
+        verbs = lexicon.VERBS[kind]
+        allowed = [verb for verb in verbs if self._owns("verb", verb.base, noun.english)]
         return self._draw.one(allowed) if allowed else None
 
     def _number(self, low: int, high: int) -> int:
@@ -74,7 +73,6 @@ class SentenceWriter:
         return value + 1 if value % 100 == 1 else value
 
     def _person(self, noun: Noun) -> Phrase:
-        """A phrase around a person."""
         if noun in lexicon.KIN and self._draw.chance(0.2):
             owner = self._draw.one([one for one in lexicon.PERSONS if one not in lexicon.KIN])
             return Phrase(noun, "the", False, self._adjective(noun, 0.3), owner=owner)
@@ -82,7 +80,6 @@ class SentenceWriter:
         return Phrase(noun, article, plural, self._adjective(noun, 0.4))
 
     def _thing(self, noun: Noun) -> Phrase:
-        """A phrase around a thing."""
         if self._draw.chance(0.25):
             count = self._number(*self._draw.weighted(COUNTS))
             return Phrase(noun, "", True, self._adjective(noun, 0.3), count)
@@ -121,9 +118,8 @@ class SentenceWriter:
         if tense == "future":
             return Adverbial(english, german, (used,))
         year = self._number(1500, 1999)
-        return Adverbial(
-            f"{english} {year}", f"{german} {lexicon.year(year)}", (used, *digits(year))
-        )
+        german = f"{german} {lexicon.year(year)}"
+        return Adverbial(f"{english} {year}", german, (used, *digits(year)))
 
     def _clause(
         self,
@@ -169,7 +165,6 @@ class SentenceWriter:
         return Sentence(f"{clause.english_question()}?", f"{german}?", clause.combinations)
 
     def _open_question(self) -> Sentence:
-        """A question for one part of the clause."""
         clause = self._clause(self._draw.weighted(TENSES))
         if not clause.plural and self._draw.chance(0.2):
             rest = clause._replace(subject=None)
@@ -186,24 +181,18 @@ class SentenceWriter:
         elif clause.direct:
             questions.append(("what", "was", clause._replace(direct=None)))
         question, frage, rest = self._draw.one(questions)
-        english, german = (
-            f"{question} {rest.english_question()}?",
-            f"{frage} {rest.german('first')}?",
-        )
-        return Sentence(english, german, rest.combinations)
+        english = f"{question} {rest.english_question()}?"
+        return Sentence(english, f"{frage} {rest.german('first')}?", rest.combinations)
 
     def _subordinate(self) -> Sentence:
         """Two clauses and a conjunction, in either order."""
-        conjunction = self._draw.one(CONJUNCTIONS)
+        conjunction = self._draw.one(tuple(CONJUNCTIONS))
         tense, other = self._draw.weighted(TENSES), self._draw.weighted(TENSES)
         if conjunction in ("while", "when"):
             tense = other = self._draw.one(("past", "present"))
-        german = {
-            "because": "weil",
-            "although": "obwohl",
-            "while": "während",
-            "when": "als" if tense == "past" else "wenn",
-        }[conjunction]
+        german = CONJUNCTIONS[conjunction]
+        if conjunction == "when" and tense == "past":
+            german = "als"
         main = self._clause(tense, extras=False)
         inner = self._clause(other, extras=False, beside=main)
         used = main.combinations + inner.combinations
@@ -215,7 +204,6 @@ class SentenceWriter:
         return Sentence(english, f"{main.german('second')}, {clause}.", used)
 
     def _reported(self) -> Sentence:
-        """A clause with `that`."""
         tense = self._draw.one(("past", "present"))
         subject = self._person(self._draw.one(lexicon.PERSONS))
         main = Clause(self._draw.one(lexicon.VERBS["clause"]), tense, subject)
