@@ -197,22 +197,17 @@ def evaluate_model(
         DataError: a split has no contexts, or too few.
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
-    names = _metrics(eval)
-    one_best = search.model_copy(update={"n_best": 1})
-    conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
-    total = sum(len(one.questions) for one in conditions)
-    job = _Evaluation(model, eval, names, spec, one_best, force, progress, total)
-    return [job.entry(one) for one in conditions]
-
-
-def _metrics(eval: EvalConfig) -> tuple[str, ...]:
     names = expand(eval.metrics)
     if wrong := [name for name in names if name in TEACHER_FORCED]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
-    return names
+    one_best = search.model_copy(update={"n_best": 1})
+    conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
+    total = sum(len(one.questions) for one in conditions)
+    job = _Evaluation(model, eval, names, spec, one_best, force, progress, total)
+    return [job.entry(one) for one in conditions]
 
 
 def _conditions(corpus: Corpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
@@ -258,7 +253,8 @@ class _Evaluation:
         )  # fmt: skip
         if not saved.texts:
             replies, saved.facts["decode"] = self._answer(condition)
-            saved.texts = [first_line(reply.text) for reply in replies]
+            # the first line: models of text that were trained elsewhere go on after the answer
+            saved.texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
             saved.facts |= {"sentences": len(replies), "warnings": []}
         self.done += len(questions)
         chosen = saved.facts["decode"]["chosen"]
@@ -308,11 +304,6 @@ class _Evaluation:
             "chosen": None if None in chosen else chosen,
             "cut": sum(bool(reply.notes) for reply in replies),
         }
-
-
-def first_line(text: str) -> str:
-    """What counts as the answer: models of text that were trained elsewhere continue after it."""
-    return text.strip().partition("\n")[0].rstrip()
 
 
 def deciding_context(reply: Reply) -> int | None:
