@@ -72,11 +72,9 @@ class MapReader:
         self.model = run.model(pick_device(device))
         self.tokenizer = run.tokenizer()
         self.prompts = self.recipe.task == "language-modeling"
+        longest = self.recipe.data.max_length
         self.inputs = InputBuilder(
-            self.model,
-            self.tokenizer,
-            prompts=self.prompts,
-            longest=self.recipe.data.max_length,
+            self.model, self.tokenizer, prompts=self.prompts, longest=longest
         )
         chosen = choose_layers(self.model, kinds, layers, heads)
         if not chosen:
@@ -100,8 +98,7 @@ class MapReader:
             DataError: a text is longer than the model reads, or its maps exceed TEXT_WEIGHTS.
             NotFiniteError: the model answers NaN or infinity.
         """
-        remaining = iter(texts)
-        first = 0
+        remaining, first = iter(texts), 0
         while block := list(islice(remaining, BLOCK)):
             yield from self.read_block(block, search or self.recipe.search, first)
             first += len(block)
@@ -180,12 +177,9 @@ class MapReader:
         source = pad([read.source for read in batch], device) if batch[0].source else None
         ids = pad([read.ids for read in batch], device) if batch[0].ids else None
         with record(
-            self.model,
-            kinds=self.kinds,
-            layers=self.layers,
-            heads=self.heads,
+            self.model, kinds=self.kinds, layers=self.layers, heads=self.heads,
             references=self.reference,
-        ) as recorded:
+        ) as recorded:  # fmt: skip
             self.model.hidden(source, ids)
         for layers in recorded.values():
             if layers.maps is None or not np.isfinite(layers.maps).all():
@@ -206,13 +200,22 @@ class MapReader:
     ) -> Capture:
         """One text of a batch whose longest source has `longest` tokens."""
         axes = self._axes(read, longest)
+        manifest = self.run.manifest
+        facts = {
+            "weights": (manifest.get("files") or {}).get(MODEL),
+            "recipe": (manifest.get("hashes") or {}).get("recipe"),
+            "tokenizer": self.tokenizer.digest,
+            "attnkit": __version__,
+            "torch": torch.__version__,
+            "note": self.inputs.note(read),
+        }
         made = Capture(
             source=clean(text),
             output=self.tokenizer.target.decode([read.output])[0],
             how=origin if read.ids else "",
             model=f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}",
             maps={kind: _maps(layers, place, *axes[kind]) for kind, layers in recorded.items()},
-            facts=self._facts(read),
+            facts={name: str(value) for name, value in facts.items() if value},
         )
         if not self.reference:
             return made
@@ -242,20 +245,6 @@ class MapReader:
             columns = np.r_[sources.columns, longest + targets.columns]
             rows = PaddedAxis(tokens_of([source, target], special), columns)
         return {"encoder": (sources, sources), "decoder": (rows, rows), "cross": (targets, sources)}
-
-    def _facts(self, read: ModelInput) -> dict[str, str]:
-        """What the maps depend on; `note` says what to warn of."""
-        manifest = self.run.manifest
-        hashes = manifest.get("hashes") or {}
-        found = {
-            "weights": (manifest.get("files") or {}).get(MODEL),
-            "recipe": hashes.get("recipe"),
-            "tokenizer": self.tokenizer.digest,
-            "attnkit": __version__,
-            "torch": torch.__version__,
-            "note": self.inputs.note(read),
-        }
-        return {name: str(value) for name, value in found.items() if value}
 
 
 class PaddedAxis(NamedTuple):

@@ -80,8 +80,7 @@ class InputBuilder:
             DataError: it is longer than the model reads.
         """
         vocabulary = self.tokenizer.target
-        given = vocabulary.encode([target])[0] if isinstance(target, str) else target
-        output = [int(id_) for id_ in given]
+        output = [*map(int, vocabulary.encode([target])[0] if isinstance(target, str) else target)]
         if not output:
             raise UsageError(f"the target of {name} is empty: give at least one word")
         if outside := [id_ for id_ in output if not 0 <= id_ < len(vocabulary)]:

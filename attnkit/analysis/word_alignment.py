@@ -132,25 +132,15 @@ def align(
     pairs, read = tee(pairs)
     captures = reader.read(pair if all(map(words, pair)) else BLANK for pair in read)
     for (source, target), capture in zip(pairs, captures, strict=True):
-        sizes = len(words(source)), len(words(target))
+        sizes, maps = (len(words(source)), len(words(target))), capture.maps["cross"]
+        out: HeadLinks = dict.fromkeys(wanted, frozenset())
         if all(sizes):
-            yield _links(capture.maps["cross"], wanted, rule, sizes)
-        else:
-            yield dict.fromkeys(wanted, frozenset())
-
-
-def _links(
-    maps: AttentionMaps, wanted: Sequence[Head], rule: LinkRule, sizes: tuple[int, int]
-) -> HeadLinks:
-    """Links of one sentence pair."""
-    layers = [layer.number for layer in maps.layers]
-    by_step = {step: word_weights(maps, step, sizes) for step in {head.step for head in wanted}}
-    out: HeadLinks = {}
-    for head in wanted:
-        of_layer = by_step[head.step][layers.index(head.layer)]
-        weights = of_layer.mean(0) if head.head is None else of_layer[maps.heads.index(head.head)]
-        out[head] = links(weights, *rule)
-    return out
+            steps = {step: word_weights(maps, step, sizes) for step in {h.step for h in wanted}}
+            for head in wanted:
+                rows = steps[head.step][layers.index(head.layer)]
+                weights = rows.mean(0) if head.head is None else rows[maps.heads.index(head.head)]
+                out[head] = links(weights, *rule)
+        yield out
 
 
 def word_weights(
@@ -169,14 +159,12 @@ def word_weights(
         queries = (*queries[1:], queries[0])
     by_word = replace(maps, queries=_numbered(queries), keys=_numbered(maps.keys)).by_word()
     rows, columns = (
-        [(place, token.word) for place, token in enumerate(side) if token.word is not None]
+        {place: token.word for place, token in enumerate(side) if token.word is not None}
         for side in (by_word.queries, by_word.keys)
     )
     out = np.zeros((*by_word.weights.shape[:2], sizes[1], sizes[0]), np.float32)
-    known = by_word.weights[:, :, [place for place, _ in rows]][
-        ..., [place for place, _ in columns]
-    ]
-    out[:, :, [[word] for _, word in rows], [word for _, word in columns]] = known
+    known = by_word.weights[:, :, [*rows]][..., [*columns]]
+    out[:, :, np.array([*rows.values()], int)[:, None], [*columns.values()]] = known
     return out
 
 
@@ -277,12 +265,8 @@ class LinkCounts(NamedTuple):
     @classmethod
     def of(cls, predicted: Links, gold: Gold) -> "LinkCounts":
         """The counts of one sentence pair."""
-        return cls(
-            len(predicted),
-            len(gold.sure),
-            len(predicted & gold.sure),
-            len(predicted & gold.possible),
-        )
+        sure, possible = predicted & gold.sure, predicted & gold.possible
+        return cls(len(predicted), len(gold.sure), len(sure), len(possible))
 
     def plus(self, other: "LinkCounts") -> "LinkCounts":
         """The sum of both."""

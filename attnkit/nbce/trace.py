@@ -34,12 +34,12 @@ class TracedToken(NamedTuple):
 
     @property
     def runner_up(self) -> int | None:
-        """The context of least entropy but the speaker; None where there is no other."""
-        others = [at for at in range(len(self.entropies)) if at != self.speaker]
+        """The context of least entropy but the main one; None where there is no other."""
+        others = [at for at in range(len(self.entropies)) if at != self.main_context]
         return min(others, key=self.entropies.__getitem__, default=None)
 
     @property
-    def speaker(self) -> int:
+    def main_context(self) -> int:
         """The selected context, or that of least entropy where the pool mixes them."""
         if self.chosen is not None:
             return self.chosen
@@ -59,12 +59,12 @@ class Trace:
     """Their texts, one behind the other, are the answer."""
 
     @property
-    def spoken(self) -> tuple[TracedToken, ...]:
+    def text_tokens(self) -> tuple[TracedToken, ...]:
         """The tokens of the text: all but the end."""
         return tuple(token for token in self.tokens if not token.end)
 
     @property
-    def voiced(self) -> bool:
+    def selects_contexts(self) -> bool:
         """Whether one context is selected at each token."""
         return self.rule.pool == "entropy"
 
@@ -73,11 +73,11 @@ class Trace:
 
         All are 0 where there is neither: maxima have no weights.
         """
-        tokens = self.spoken or self.tokens
-        if self.voiced:
+        tokens = self.text_tokens or self.tokens
+        if self.selects_contexts:
             counts = [0] * len(self.contexts)
             for token in tokens:
-                counts[token.speaker] += 1
+                counts[token.main_context] += 1
             return [count / max(1, len(tokens)) for count in counts]
         every = [weights for token in tokens if (weights := self.weights(token))]
         return [sum(some) / len(every) for some in zip(*every, strict=True)] or [0.0] * len(
@@ -98,14 +98,14 @@ class Trace:
 
     def entropies(self) -> list[float]:
         """Each context's mean over the tokens, in nats."""
-        every = [token.entropies for token in self.spoken or self.tokens]
+        every = [token.entropies for token in self.text_tokens or self.tokens]
         return [sum(some) / len(every) for some in zip(*every, strict=True)]
 
-    def voices(self) -> list[int]:
+    def selected_contexts(self) -> list[int]:
         """The selected contexts, in the order in which they first were."""
-        if not self.voiced:
+        if not self.selects_contexts:
             return []
-        return list(dict.fromkeys(token.speaker for token in self.spoken))
+        return list(dict.fromkeys(token.main_context for token in self.text_tokens))
 
     @property
     def disjoint(self) -> int:
@@ -147,7 +147,7 @@ class Trace:
         fields = {
             "text": token.text,
             "context": token.chosen,
-            "entropy": round(token.entropies[token.speaker], DIGITS),
+            "entropy": round(token.entropies[token.main_context], DIGITS),
             "runner_up": other,
             "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
             "apart": token.disjoint,

@@ -40,7 +40,10 @@ def score_files(
         _match(name, lines, references[0], columns[0])
     rows = list(zip(*columns, strict=True))
     out = []
-    for label, (name, lines) in zip(_labels(hypotheses), lines_of.items(), strict=True):
+    labels = [Path(name).stem for name in hypotheses] if hypotheses[1:] else ["hyp"]
+    if len(set(labels)) < len(labels):
+        labels = list(hypotheses)
+    for label, (name, lines) in zip(labels, lines_of.items(), strict=True):
         scores = score(eval.metrics, lines, rows, eval)
         row = {
             "recipe": None,
@@ -89,11 +92,3 @@ def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
 def _match(name: str, lines: Sequence[str], other: str, others: Sequence[str]) -> None:
     if len(lines) != len(others):
         raise ragged((Path(name), Path(other)), (len(lines), len(others)))
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    """What rows are called."""
-    if len(names) == 1:
-        return ["hyp"]
-    stems = [Path(name).stem for name in names]
-    return stems if len(set(stems)) == len(stems) else list(names)

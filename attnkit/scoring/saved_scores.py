@@ -16,7 +16,7 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
-from attnkit.scoring.metrics import Score, Statistics
+from attnkit.scoring.metrics import Score
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
@@ -57,7 +57,9 @@ class SavedScores:
             digests = entry["digests"]
             path = results.output_path(split)
             data = _verified(path, digests["outputs"])
-            tables = _tables(_verified(_statistics_path(path), digests["statistics"]))
+            packed = io.BytesIO(_verified(_statistics_path(path), digests["statistics"]))
+            with np.load(packed, allow_pickle=False) as arrays:  # [sentences, k] of each metric
+                tables = dict(arrays)
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -205,9 +207,3 @@ def _verified(path: Path, digest: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != digest:
         raise ValueError(f"{path.name} was changed")
     return data
-
-
-def _tables(data: bytes) -> dict[str, Statistics]:
-    """Statistics [sentences, k] of each metric; nothing that needs pickle is read."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as tables:
-        return {name: tables[name] for name in tables.files}
