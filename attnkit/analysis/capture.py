@@ -128,8 +128,8 @@ class MapReader:
         self, texts: Sequence[tuple[str, Target]], spec: SearchConfig, first: int
     ) -> list[ModelInput]:
         """What the model reads of each text."""
-        single = len(texts) == 1 and first == 0
-        names = ["the text" if single else f"text {first + i}" for i in range(1, len(texts) + 1)]
+        names = [f"text {first + number}" for number in range(1, len(texts) + 1)]
+        names = ["the text"] if names == ["text 1"] else names
         encode = self.inputs.encode
         sources = [encode(text, name) for (text, _), name in zip(texts, names, strict=True)]
         alone = [ModelInput([], x, []) if self.prompts else ModelInput(x, [], []) for x in sources]
@@ -209,7 +209,7 @@ class MapReader:
             "torch": torch.__version__,
             "note": self.inputs.note(read),
         }
-        made = Capture(
+        captured = Capture(
             source=clean(text),
             output=self.tokenizer.target.decode([read.output])[0],
             how=origin if read.ids else "",
@@ -218,14 +218,14 @@ class MapReader:
             facts={name: str(value) for name, value in facts.items() if value},
         )
         if not self.reference:
-            return made
+            return captured
         exact = {
             kind: _maps(layers.reference, place, *axes[kind])
             for kind, layers in recorded.items()
             if layers.reference is not None and layers.reference.layers
         }
-        name = f"{made.model}, exact softmax on the same queries and keys"
-        return replace(made, reference=replace(made, model=name, maps=exact))
+        name = f"{captured.model}, exact softmax on the same queries and keys"
+        return replace(captured, reference=replace(captured, model=name, maps=exact))
 
     def _axes(
         self, read: ModelInput, longest: int

@@ -213,11 +213,9 @@ class _HuggingFaceInputBuilder:
 
     def _start(self) -> int:
         """What a decoder reads first."""
-        model = self.model.model
-        for config in (model.generation_config, model.config):
+        for config in (self.model.model.generation_config, self.model.model.config):
             for name in ("decoder_start_token_id", "bos_token_id"):
-                found = getattr(config, name, None)
-                if isinstance(found, int):
+                if isinstance(found := getattr(config, name, None), int):
                     return found
         raise DataError(f"{self.model.name}: its settings name no decoder_start_token_id")
 

@@ -54,13 +54,10 @@ class Speller:
     def tokens_of(
         self, ids: Sequence[int], text: str | None = None, *, target: bool = False
     ) -> tuple[Token, ...]:
-        """The tokens of ids, grouped in words.
+        """The tokens of ids, special ones included, grouped in words.
 
-        Args:
-            ids: as the model reads them, special ones included.
-            text: what they spell, where it is known: says where spaces and words are if encoding
-                it gives these ids.
-            target: the text is encoded as a decoder's output.
+        `text`, which they spell, says where spaces and words are if encoding it (as a decoder's
+        output where it is the `target`) gives these ids.
         """
         spans = self._spans(ids, text, target) if text is not None else {}
         tokens: list[Token] = []

@@ -87,10 +87,10 @@ class InputBuilder:
             raise UsageError(
                 f"the target of {name}: id {outside[0]} is not below {len(vocabulary)}"
             )
-        made = self._input(source, output, complete=True)
-        length = self._row_offset(source) + len(made.ids)
+        read = self._input(source, output, complete=True)
+        length = self._row_offset(source) + len(read.ids)
         _check_length(length, self.model.limit, f"{name} with its target")
-        return made
+        return read
 
     def with_search(
         self, sources: Sequence[list[int]], spec: SearchConfig, lines: Sequence[int]
@@ -164,8 +164,7 @@ def tokens_of(
     continue the word.  `special` are pieces that stand between texts, such as turn separators.
     """
     tokens: list[Token] = []
-    word = -1
-    inside = False
+    word, inside = -1, False
     for vocabulary, ids in parts:
         for id_, piece in zip(ids, vocabulary.pieces(ids), strict=True):
             if id_ in MARKS or piece in special:

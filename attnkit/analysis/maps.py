@@ -74,13 +74,14 @@ class AttentionMaps:
         numbers = [layer.number for layer in self.layers]
         rows = indices_of("layer", numbers, layers, f"{self.kind} attention")
         columns = indices_of("head", self.heads, heads, f"{self.kind} attention")
-        chosen = []
-        for layer in (self.layers[row] for row in rows):
-            far = layer.distance
-            chosen.append(layer._replace(distance=far and tuple(far[i] for i in columns)))
+        chosen = tuple(
+            layer._replace(distance=layer.distance and tuple(layer.distance[i] for i in columns))
+            for layer in (self.layers[row] for row in rows)
+        )
         weights = self.weights[np.ix_(rows, columns)]
-        chosen_heads = tuple(self.heads[i] for i in columns)
-        return replace(self, weights=weights, layers=tuple(chosen), heads=chosen_heads)
+        return replace(
+            self, weights=weights, layers=chosen, heads=tuple(self.heads[i] for i in columns)
+        )
 
     def by_word(self) -> "AttentionMaps":
         """Subwords merged to words: attention to a word is summed, from a word averaged.

@@ -108,12 +108,8 @@ def align(
 ) -> Iterator[HeadLinks]:
     """Links of each sentence pair by each wanted head; none where a side is empty.
 
-    Args:
-        run: a finished one.
-        pairs: source and target lines.
-        wanted: some of `heads`.
-        rule: how weights become links.
-        device: auto takes a GPU where there is one.
+    `pairs` are source and target lines, `wanted` some of `heads`; device auto takes a GPU where
+    there is one.
 
     Raises:
         UsageError: the model has no cross attention, or no such layer or head.
@@ -173,9 +169,7 @@ def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
 
     `Token.word` skips special tokens of the recipe, such as separators; here they are text.
     """
-    out = []
-    word = 0
-    begun = False
+    out, word, begun = [], 0, False
     for token in tokens:
         if token.id in MARKS:
             out.append(token._replace(word=None))
@@ -225,10 +219,7 @@ class Gold(NamedTuple):
 def gold(line: str, where: str, source: int, target: int) -> Gold:
     """The gold alignment in a line such as `0-0 1?2 2p3`; ? and p mark what is only possible.
 
-    Args:
-        line: links with spaces between.
-        where: file and line, for messages.
-        source, target: numbers of words of the sentence pair.
+    `where` is file and line, for messages; `source` and `target` are the pair's numbers of words.
 
     Raises:
         DataError: it is malformed, or names a word that is not there.

@@ -177,15 +177,8 @@ def _search(
     numbers = range(len(prompts)) if lines is None else lines
     found: dict[int, Answer] = {}
     for some in _batches(prompts, spec):
-        replies = answers(
-            reader,
-            [prompts[place] for place in some],
-            rule,
-            spec,
-            lines=[numbers[place] for place in some],
-            traced=traced,
-            emit=emit,
-        )
+        batch, lines = [prompts[place] for place in some], [numbers[place] for place in some]
+        replies = answers(reader, batch, rule, spec, lines=lines, traced=traced, emit=emit)
         found.update(zip(some, replies, strict=True))
     return [found[place] for place in range(len(prompts))]
 

@@ -97,7 +97,7 @@ def prepare(
 
     Args:
         contexts: as read.
-        count: tokens of a text.
+        count: gives the tokens of a text.
         window: size of the windows into which longer contexts are split; None: they are not.
         overlap: how much of a window is read again in the next one.
         unit: what `window` and `overlap` are numbers of.

@@ -249,7 +249,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
                 decoder_input_ids=ids,
                 encoder_outputs=(state.hidden,),
                 attention_mask=state.valid.long(),
-                past_key_values=_copied_both(state.cache),
+                past_key_values=_copied(state.cache),
                 use_cache=True,
             )
         return out.logits[:, -1], state._replace(cache=out.past_key_values)
@@ -260,7 +260,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         rows: Int[Tensor, " R"],
         begun: Int[Tensor, " b"] | None = None,
     ) -> EncodedSources:
-        cache = _copied_both(state.cache)
+        cache = _copied(state.cache)
         cache.batch_select_indices(rows)
         return EncodedSources(state.hidden[rows], state.valid[rows], cache)
 
@@ -285,16 +285,12 @@ def _limit(opened: Pretrained) -> int | None:
 def _copied(cache: Any) -> Any:
     """A cache of its own with the same tensors, which transformers replaces and never writes to."""
     new = copy.copy(cache)
-    new.layers = [copy.copy(layer) for layer in cache.layers]
-    return new
-
-
-def _copied_both(cache: Any) -> Any:
-    """As `_copied`, of both sides."""
-    new = copy.copy(cache)
-    new.self_attention_cache = _copied(cache.self_attention_cache)
-    new.cross_attention_cache = _copied(cache.cross_attention_cache)
-    new.is_updated = dict(cache.is_updated)
+    if hasattr(cache, "is_updated"):  # an EncoderDecoderCache: one for each side
+        new.self_attention_cache = _copied(cache.self_attention_cache)
+        new.cross_attention_cache = _copied(cache.cross_attention_cache)
+        new.is_updated = dict(cache.is_updated)
+    else:
+        new.layers = [copy.copy(layer) for layer in cache.layers]
     return new
 
 

@@ -107,8 +107,8 @@ class MergedModel:
         """Log-probabilities of the token after these, which are the search's."""
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
-        own = (ids - self.reader.special).view(prompts, 1, beams).expand(shape).reshape(-1, 1)
-        logits, cache = self.reader.step(own, state.cache)
+        tokens = (ids - self.reader.special).view(prompts, 1, beams).expand(shape).reshape(-1, 1)
+        logits, cache = self.reader.step(tokens, state.cache)
         rows = logits.view(*shape, -1).transpose(1, 2).flatten(0, 1)  # [R, rows, V]
         if self.rule is not None:
             merged = merge_rows(rows, self.rule, state.previous)
@@ -120,15 +120,15 @@ class MergedModel:
         written = ids[:, :0] if state.written is None else torch.cat((state.written, ids), 1)
         state = state._replace(cache=cache, previous=merged.chosen, written=written)
         if self.emit is not None and not first:
-            self.emit(int(own[0]))
+            self.emit(int(tokens[0]))
         if self.traced:
-            for line, tokens, chosen, entropies, disjoint in zip(
+            for line, prefix, chosen, entropies, disjoint in zip(
                 state.lines.repeat_interleave(beams).tolist(), written.tolist(),
                 merged.chosen.tolist(), merged.entropies.tolist(), merged.disjoint.tolist(),
                 strict=True,
             ):  # fmt: skip
                 context = None if chosen < 0 else chosen
-                self.steps[line, *tokens] = MergedStep(context, tuple(entropies), disjoint)
+                self.steps[line, *prefix] = MergedStep(context, tuple(entropies), disjoint)
         return self._to_search_ids(merged.logprobs)[:, None], state
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:

@@ -65,14 +65,9 @@ class EvaluatedModel:
     @classmethod
     def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
         """A finished run; its answers are stored in it."""
-        return cls(
-            f"{run.variant} seed {run.seed}",
-            describe_run(run),
-            run,
-            run.manifest["files"]["model.safetensors"],
-            run.recipe.data.max_length,
-            lambda: open_run(run, device),
-        )
+        name, weights = f"{run.variant} seed {run.seed}", run.manifest["files"]["model.safetensors"]
+        longest = run.recipe.data.max_length
+        return cls(name, describe_run(run), run, weights, longest, lambda: open_run(run, device))
 
     @classmethod
     def of_reader(
@@ -143,26 +138,15 @@ def evaluate(
 ) -> list[Entry]:
     """`evaluate_model` of a run on the questions of its corpus.
 
-    Args:
-        run: a finished one.
-        splits, eval: as `evaluate_model`.
-        spec: methods and numbers; the recipe's when None.
-        device, data_dir, offline, search, force, progress: as `scoring.evaluation.evaluate`.
+    `spec` and `search` are the recipe's when None; the rest as `scoring.evaluation.evaluate`.
 
     Raises:
         MissingInputError: the run is not finished; and as `evaluate_model`.
     """
     corpus = corpus_of(run, data_dir, offline)
-    return evaluate_model(
-        EvaluatedModel.of_run(run, pick_device(device)),
-        corpus,
-        splits,
-        eval,
-        spec or run.recipe.contexts,
-        search or run.recipe.search,
-        force=force,
-        progress=progress,
-    )
+    model = EvaluatedModel.of_run(run, pick_device(device))
+    spec, search = spec or run.recipe.contexts, search or run.recipe.search
+    return evaluate_model(model, corpus, splits, eval, spec, search, force=force, progress=progress)
 
 
 def evaluate_model(
@@ -279,17 +263,12 @@ class _Evaluation:
         start = time.perf_counter()
         for place in range(0, len(questions), PORTION):
             some = questions[place : place + PORTION]
+            contexts, prompts = [texts for _, texts in some], [row.source for row, _ in some]
+            limit = self.spec.limit or self.model.limit
             replies += ask(
-                reader,
-                method,
-                [contexts for _, contexts in some],
-                [row.source for row, _ in some],
-                self.search,
-                rule,
-                alpha=self.spec.alpha,
-                limit=self.spec.limit or self.model.limit,
-                traced=True,
-            )
+                reader, method, contexts, prompts, self.search, rule,
+                alpha=self.spec.alpha, limit=limit, traced=True,
+            )  # fmt: skip
             if self.progress is not None:
                 what = f"{self.model.name}, {condition.split}"
                 self.progress(what, self.done + len(replies), self.total)

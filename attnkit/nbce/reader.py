@@ -108,12 +108,7 @@ class ContextReader(ABC):
         return 0 if self.trained is None else max(0, row.longest - 1 + output - self.trained)
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
-        """Refuse rows that leave no room for `output` tokens.
-
-        Args:
-            rows: with their prompts.
-            output: tokens.
-            advice: what to do about a context that is too long, for the message.
+        """Refuse rows that leave no room for `output` tokens; `advice` is for too long contexts.
 
         Raises:
             UsageError: a row is empty or too long.

@@ -18,10 +18,8 @@ class TemplatedReader(ContextReader):
     def __init__(self, opened: Pretrained, *, chat: bool, template: str) -> None:
         """Read the template, and find what the tokenizer puts before every text.
 
-        Args:
-            opened: the model and its tokenizer.
-            chat: put context and prompt into the user's message of the model's chat template.
-            template: text with {context} and, behind it, {prompt}; default `TEMPLATE`.
+        `chat` puts context and prompt into the user's message of the model's chat template;
+        `template` has {context} and, behind it, {prompt}, and is `TEMPLATE` where it is empty.
 
         Raises:
             UsageError: the model has no chat template, or the template lacks a part.

@@ -119,6 +119,15 @@ class Trace:
         contexts; `weights` are there for pools "mean" and "weighted" only.
         """
         rule = self.rule._asdict()
+        contexts = [
+            {
+                "name": context.name,
+                "text": context.text,
+                "parts": [{"name": p.name, "start": p.start, "end": p.end} for p in context.parts],
+                "share": round(share, DIGITS),
+            }
+            for context, share in zip(self.contexts, self.shares(), strict=True)
+        ]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -126,18 +135,7 @@ class Trace:
             "prompt": self.prompt,
             "answer": self.answer,
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
-            "contexts": [
-                {
-                    "name": context.name,
-                    "text": context.text,
-                    "parts": [
-                        {"name": part.name, "start": part.start, "end": part.end}
-                        for part in context.parts
-                    ],
-                    "share": round(share, DIGITS),
-                }
-                for context, share in zip(self.contexts, self.shares(), strict=True)
-            ],
+            "contexts": contexts,
             "tokens": [self._token(token) for token in self.tokens],
             "apart": self.disjoint,
         }
@@ -168,14 +166,8 @@ def trace(
 ) -> Trace:
     """The trace of one output.
 
-    Args:
-        model: its name.
-        prompt: what was asked.
-        contexts: in the order of the rows.
-        rule: how they were merged.
-        ids: the output.
-        steps: one a token, and one more where the end token was written.
-        decode: the text of some ids.
+    `contexts` are in the order of the rows, which `rule` merged; `steps` are one for each of the
+    output's `ids`, and one more where the end token was written.
     """
     texts = pieces(decode, ids)
     tokens = [TracedToken(text, *step) for text, step in zip(texts, steps, strict=False)]

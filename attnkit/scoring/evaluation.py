@@ -137,12 +137,9 @@ def saved_entry(run: Run, split: str) -> Entry:
         MissingInputError: there was none.
         DataError: what it saved is damaged.
     """
-    saved = SavedScores.read(run, split)
-    if saved is None:
-        raise MissingInputError(
-            f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
-        )
-    return saved.entry(describe_run(run), split)
+    if saved := SavedScores.read(run, split):
+        return saved.entry(describe_run(run), split)
+    raise MissingInputError(f"{run.path}: split {split} is not scored: run `attnkit eval` on it")
 
 
 def model_scores(
@@ -165,13 +162,9 @@ def model_scores(
     """
     found: dict[str, Score] = {}
     if any(name in TEXT for name in metrics):
-        answers = translate(
-            model,
-            tokenizer,
-            [row.source for row in rows],
-            (search or recipe.search).model_copy(update={"n_best": 1}),
-            max_source=recipe.data.max_length,
-        )
+        spec = (search or recipe.search).model_copy(update={"n_best": 1})
+        sources = [row.source for row in rows]
+        answers = translate(model, tokenizer, sources, spec, max_source=recipe.data.max_length)
         texts = [answer[0][0] for answer in answers]
         found = score(metrics, texts, _references(rows), eval or recipe.eval)
     stream, longest = recipe.task == "language-modeling", recipe.data.max_length
@@ -241,12 +234,11 @@ class _EvaluationJob:
 
     @cached_property
     def model(self) -> Model:
-        """The run's model; not loaded where everything is known already."""
+        """Not loaded where everything is known already."""
         return self.run.model(self.device)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run's tokenizer."""
         return self.run.tokenizer()
 
     def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:

@@ -20,13 +20,8 @@ def warnings(
 ) -> list[str]:
     """What looks wrong about the outputs, one line each; empty where all is well.
 
-    A mark that the first reference of the line carries as well is not reported.
-
-    Args:
-        hypotheses: one output a line.
-        references: at least one for each line.
-        metrics: what is scored; some cannot read some languages.
-        tokenize: sacrebleu's tokeniser of BLEU.
+    A mark that the first reference of the line carries as well is not reported.  Some `metrics`,
+    and tokenisers of BLEU (`tokenize`), cannot read some languages.
     """
     lines = len(hypotheses)
     first = [line[0] for line in references]

@@ -21,11 +21,7 @@ def score_files(
     One entry a file of outputs: `hyp` when there is one, else named by its stem (by its path where
     two have the same one).
 
-    Args:
-        hypotheses: file names; "-" is `stdin`.
-        references: file names; line n of each is a reference of line n.
-        eval: metrics of text, and their settings.
-        stdin: standard input.
+    Names are those of files, "-" that of `stdin`; line n of each reference is one of line n.
 
     Raises:
         MissingInputError: a file is not there.

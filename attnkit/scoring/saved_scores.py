@@ -130,16 +130,9 @@ def reusable_scores(
     references: str,
     search: dict[str, Any],
 ) -> SavedScores:
-    """The part of an earlier evaluation of a split that still holds.
+    """The part of an earlier evaluation of a split that still holds; nothing where `force` is set.
 
-    Args:
-        results: the folder, such as a finished run.
-        weights: SHA-256 of the weights.
-        split: its name.
-        eval: settings of the metrics.
-        force: reuse nothing.
-        source, references: digests of what is decoded, and of what it is compared with.
-        search: how it is decoded.
+    `weights`, `source` (what is decoded) and `references` are SHA-256 digests.
 
     Raises:
         DataError: the scores are damaged, without `force`.
