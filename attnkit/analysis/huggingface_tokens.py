@@ -49,7 +49,13 @@ class Speller:
         """Find out how its vocabulary marks words, and which ids stand for no text."""
         self.tokenizer = tokenizer
         self.style = _style(tokenizer.get_vocab())
-        self.special = special_ids(tokenizer)
+        added = tokenizer.added_tokens_decoder
+        special = {id_ for id_, token in added.items() if token.special}
+        names = ("bos", "eos", "pad", "sep", "cls")
+        marks = {getattr(tokenizer, f"{name}_token_id") for name in names}
+        text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
+        self.special = frozenset({*tokenizer.all_special_ids, *special} - text)
+        """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
 
     def tokens_of(
         self, ids: Sequence[int], text: str | None = None, *, target: bool = False
@@ -124,15 +130,6 @@ class PreviousToken(NamedTuple):
     word: int | None = None
     first: bool = True
     """Whether there is none, or a special one."""
-
-
-def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
-    added = tokenizer.added_tokens_decoder
-    special = {*tokenizer.all_special_ids, *(id_ for id_, token in added.items() if token.special)}
-    marks = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "sep", "cls")}
-    text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
-    return frozenset(special - text)
 
 
 def readable(piece: str) -> str:

@@ -120,7 +120,16 @@ def prepare(
         )
     if empty:
         notes.append(f"left out {_counted(len(empty), 'empty context')}: {_some(empty)}")
-    left = _distinct([context for context in contexts if context.text.strip()], notes)
+    first: dict[str, Context] = {}
+    again = []
+    for context in contexts:
+        if key := context.text.strip():
+            if key in first:
+                again.append(f"{context.name} = {first[key].name}")
+            first.setdefault(key, context)
+    if again:
+        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
+    left = list(first.values())
     if window is not None:
         left = _split(left, count, window, overlap, unit, notes)
     elif overlap:
@@ -128,20 +137,6 @@ def prepare(
     if pack is not None:
         left = _packed(left, count, pack, notes)
     return left, notes
-
-
-def _distinct(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
-    """Each text once, where it came first."""
-    first: dict[str, Context] = {}
-    again = []
-    for context in contexts:
-        key = context.text.strip()
-        if key in first:
-            again.append(f"{context.name} = {first[key].name}")
-        first.setdefault(key, context)
-    if again:
-        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
-    return list(first.values())
 
 
 def _split(

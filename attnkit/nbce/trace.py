@@ -206,16 +206,13 @@ class TextStream:
         now = self.decode(self.ids)
         # A character whose bytes are not all there yet ends in U+FFFD, however many are missing.
         settled = commonprefix((self.before, now)).rstrip("\ufffd")
-        self.before = now
-        return self._new(settled) if settled.startswith(self.written) else ""
+        self.before, written = now, self.written
+        if not settled.startswith(written):
+            return ""
+        self.written = settled
+        return settled[len(written) :]
 
     def close(self, whole: str) -> str:
         """The rest of the final text; all of it on a new line where it begins otherwise."""
-        if whole.startswith(self.written):
-            return self._new(whole)
-        self.written = whole
-        return f"\n{whole}"
-
-    def _new(self, text: str) -> str:
-        new, self.written = text[len(self.written) :], text
-        return new
+        before, self.written = self.written, whole
+        return whole[len(before) :] if whole.startswith(before) else f"\n{whole}"
