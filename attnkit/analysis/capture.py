@@ -72,11 +72,9 @@ class MapReader:
         self.model = run.model(pick_device(device))
         self.tokenizer = run.tokenizer()
         self.prompts = self.recipe.task == "language-modeling"
+        longest = self.recipe.data.max_length
         self.inputs = InputBuilder(
-            self.model,
-            self.tokenizer,
-            prompts=self.prompts,
-            longest=self.recipe.data.max_length,
+            self.model, self.tokenizer, prompts=self.prompts, longest=longest
         )
         chosen = choose_layers(self.model, kinds, layers, heads)
         if not chosen:
@@ -100,8 +98,7 @@ class MapReader:
             DataError: a text is longer than the model reads, or its maps exceed TEXT_WEIGHTS.
             NotFiniteError: the model answers NaN or infinity.
         """
-        remaining = iter(texts)
-        first = 0
+        remaining, first = iter(texts), 0
         while block := list(islice(remaining, BLOCK)):
             yield from self.read_block(block, search or self.recipe.search, first)
             first += len(block)
@@ -131,8 +128,8 @@ class MapReader:
         self, texts: Sequence[tuple[str, Target]], spec: SearchConfig, first: int
     ) -> list[ModelInput]:
         """What the model reads of each text."""
-        single = len(texts) == 1 and first == 0
-        names = ["the text" if single else f"text {first + i}" for i in range(1, len(texts) + 1)]
+        names = [f"text {first + number}" for number in range(1, len(texts) + 1)]
+        names = ["the text"] if names == ["text 1"] else names
         encode = self.inputs.encode
         sources = [encode(text, name) for (text, _), name in zip(texts, names, strict=True)]
         alone = [ModelInput([], x, []) if self.prompts else ModelInput(x, [], []) for x in sources]
@@ -180,12 +177,9 @@ class MapReader:
         source = pad([read.source for read in batch], device) if batch[0].source else None
         ids = pad([read.ids for read in batch], device) if batch[0].ids else None
         with record(
-            self.model,
-            kinds=self.kinds,
-            layers=self.layers,
-            heads=self.heads,
+            self.model, kinds=self.kinds, layers=self.layers, heads=self.heads,
             references=self.reference,
-        ) as recorded:
+        ) as recorded:  # fmt: skip
             self.model.hidden(source, ids)
         for layers in recorded.values():
             if layers.maps is None or not np.isfinite(layers.maps).all():
@@ -206,23 +200,32 @@ class MapReader:
     ) -> Capture:
         """One text of a batch whose longest source has `longest` tokens."""
         axes = self._axes(read, longest)
-        made = Capture(
+        manifest = self.run.manifest
+        facts = {
+            "weights": (manifest.get("files") or {}).get(MODEL),
+            "recipe": (manifest.get("hashes") or {}).get("recipe"),
+            "tokenizer": self.tokenizer.digest,
+            "attnkit": __version__,
+            "torch": torch.__version__,
+            "note": self.inputs.note(read),
+        }
+        captured = Capture(
             source=clean(text),
             output=self.tokenizer.target.decode([read.output])[0],
             how=origin if read.ids else "",
             model=f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}",
             maps={kind: _maps(layers, place, *axes[kind]) for kind, layers in recorded.items()},
-            facts=self._facts(read),
+            facts={name: str(value) for name, value in facts.items() if value},
         )
         if not self.reference:
-            return made
+            return captured
         exact = {
             kind: _maps(layers.reference, place, *axes[kind])
             for kind, layers in recorded.items()
             if layers.reference is not None and layers.reference.layers
         }
-        name = f"{made.model}, exact softmax on the same queries and keys"
-        return replace(made, reference=replace(made, model=name, maps=exact))
+        name = f"{captured.model}, exact softmax on the same queries and keys"
+        return replace(captured, reference=replace(captured, model=name, maps=exact))
 
     def _axes(
         self, read: ModelInput, longest: int
@@ -242,20 +245,6 @@ class MapReader:
             columns = np.r_[sources.columns, longest + targets.columns]
             rows = PaddedAxis(tokens_of([source, target], special), columns)
         return {"encoder": (sources, sources), "decoder": (rows, rows), "cross": (targets, sources)}
-
-    def _facts(self, read: ModelInput) -> dict[str, str]:
-        """What the maps depend on; `note` says what to warn of."""
-        manifest = self.run.manifest
-        hashes = manifest.get("hashes") or {}
-        found = {
-            "weights": (manifest.get("files") or {}).get(MODEL),
-            "recipe": hashes.get("recipe"),
-            "tokenizer": self.tokenizer.digest,
-            "attnkit": __version__,
-            "torch": torch.__version__,
-            "note": self.inputs.note(read),
-        }
-        return {name: str(value) for name, value in found.items() if value}
 
 
 class PaddedAxis(NamedTuple):

@@ -4,9 +4,10 @@ Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?
 head's output is set to zero at every position, the rest of the model stays as it was trained.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -101,8 +102,7 @@ def probe_heads(
         metrics: of the model's probabilities, or of its output by the run's own search.
         kinds, layers, heads: which heads; all when None or empty.
         eval: settings of the metrics; the recipe's when None.
-        resamples: of the paired bootstrap, enough that p survives the correction for many heads; 0
-            leaves p-values out.
+        resamples: of the paired bootstrap; many, so that p survives the correction; 0: no p-values.
         device: auto takes a GPU where there is one.
         progress: called after each head.
 
@@ -111,8 +111,8 @@ def probe_heads(
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    task = run.recipe.task
-    if task == "language-modeling" and (wrong := [name for name in names if name in TEXT]):
+    stream = run.recipe.task == "language-modeling"
+    if stream and (wrong := [name for name in names if name in TEXT]):
         raise UsageError(
             f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
             "perplexity or accuracy"
@@ -121,11 +121,7 @@ def probe_heads(
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
     wanted = chosen_heads(model, kinds, layers, heads)
-    tokenizer = run.tokenizer()
-
-    def scores() -> dict[str, Score]:
-        return model_scores(names, model, tokenizer, rows, run.recipe, eval=eval)
-
+    scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe, eval=eval)
     whole = scores()
     without: dict[HeadPlace, dict[str, Score]] = {}
     for place in wanted:
@@ -135,9 +131,15 @@ def probe_heads(
             progress(len(without), len(wanted))
     effects: dict[HeadPlace, dict[str, Effect]] = {place: {} for place in wanted}
     for name in names:
-        scores_without = {place: found[name] for place, found in without.items()}
-        for place, effect in _effects(scores_without, whole[name], resamples).items():
-            effects[place][name] = effect
+        sign = 1 if name in LOWER_IS_BETTER else -1
+        tests: list[tuple[float | None, float | None]] = [(None, None)] * len(wanted)
+        if resamples:
+            pairs = [([without[place][name]], [whole[name]]) for place in wanted]
+            p_values = [compare(*pair, resamples=resamples).p for pair in pairs]
+            tests = list(zip(p_values, corrected(p_values), strict=True))
+        for place, test in zip(wanted, tests, strict=True):
+            value = without[place][name].value
+            effects[place][name] = Effect(value, sign * (value - whole[name].value), *test)
     return Importance(whole, effects, len(rows), resamples)
 
 
@@ -158,19 +160,3 @@ def chosen_heads(
         for layer in parts
         for head in columns
     ]
-
-
-def _effects(
-    without: Mapping[HeadPlace, Score], whole: Score, resamples: int
-) -> dict[HeadPlace, Effect]:
-    """Each head's effect on one metric."""
-    sign = 1 if whole.metric in LOWER_IS_BETTER else -1
-    tests: list[tuple[float | None, float | None]] = [(None, None)] * len(without)
-    if resamples:
-        scores = without.values()
-        p_values = [compare([score], [whole], resamples=resamples).p for score in scores]
-        tests = list(zip(p_values, corrected(p_values), strict=True))
-    return {
-        place: Effect(score.value, sign * (score.value - whole.value), *test)
-        for (place, score), test in zip(without.items(), tests, strict=True)
-    }

@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import Speller, encode
-from attnkit.analysis.huggingface_weights import (
-    FIELDS,
-    WeightsSource,
-    choose,
-    find_sources,
-    weights,
-)
+from attnkit.analysis.huggingface_weights import FIELDS, choose, find_sources, weights
 from attnkit.analysis.inputs import describe_search
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import (
@@ -32,6 +26,7 @@ from attnkit.errors import (
     out_of_memory,
 )
 from attnkit.huggingface import Pretrained, quiet
+from attnkit.huggingface.opening import one_line
 from attnkit.recipe.schema import SearchConfig
 
 GREEDY = SearchConfig(method="greedy")
@@ -101,8 +96,9 @@ def capture(
     maps: dict[Kind, AttentionMaps] = {}
     for kind, (rows, columns) in chosen.items():
         _check(model, kind, found[kind])
-        described = tuple(_layer(model, row) for row in rows)
-        maps[kind] = AttentionMaps(kind, found[kind], described, columns, *axes[kind])
+        names = [type(model.model if row.module is None else row.module).__name__ for row in rows]
+        described = [MapLayer(r.number, f"softmax ({n})") for r, n in zip(rows, names, strict=True)]
+        maps[kind] = AttentionMaps(kind, found[kind], tuple(described), columns, *axes[kind])
     facts = model.facts | ({"note": read.note} if read.note else {})
     return Capture(text, read.output, read.how, model.name, maps, facts)
 
@@ -118,11 +114,6 @@ def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H 
         )
 
 
-def _layer(model: Pretrained, source: WeightsSource) -> MapLayer:
-    module = model.model if source.module is None else source.module
-    return MapLayer(source.number, f"softmax ({type(module).__name__})")
-
-
 @contextmanager
 def _transformers_errors(model: Pretrained) -> Iterator[None]:
     """Errors inside transformers as errors of one line."""
@@ -135,7 +126,7 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
             raise MemoryLimitError(
                 f"{model.name}: no memory left: choose layers, or shorten the text"
             ) from error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = one_line(error)
         raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 
 
@@ -167,11 +158,21 @@ class _HuggingFaceInputBuilder:
             if target is not None or search is not None:
                 raise UsageError("an encoder writes nothing: leave target and search out")
             return source
-        if target is not None:
-            return self._with_target(source, text, target)
-        if search is None and self.model.shape == "decoder":
-            return source
-        return self._with_search(source, search or GREEDY)
+        if target is None:
+            if search is None and self.model.shape == "decoder":
+                return source
+            return self._with_search(source, search or GREEDY)
+        if not target.strip():
+            raise UsageError("the target is empty: give at least one word")
+        if self.model.shape == "decoder":
+            space = "" if text[-1:].isspace() or target[:1].isspace() else " "
+            whole = text + space + target
+            ids = self._encode(whole, "the text with its target")
+            return HuggingFaceInput([], ids, whole, target, "given")
+        ids = self._without_end(self._encode(target, "the target", target=True))
+        ids = [self._start(), *ids]
+        self._fits(ids, "the target")
+        return HuggingFaceInput(source.source, ids, target, target, "given")
 
     def arguments(self, read: HuggingFaceInput) -> dict[str, Tensor]:
         """The arguments of a pass."""
@@ -212,26 +213,11 @@ class _HuggingFaceInputBuilder:
 
     def _start(self) -> int:
         """What a decoder reads first."""
-        model = self.model.model
-        for config in (model.generation_config, model.config):
+        for config in (self.model.model.generation_config, self.model.model.config):
             for name in ("decoder_start_token_id", "bos_token_id"):
-                found = getattr(config, name, None)
-                if isinstance(found, int):
+                if isinstance(found := getattr(config, name, None), int):
                     return found
         raise DataError(f"{self.model.name}: its settings name no decoder_start_token_id")
-
-    def _with_target(self, source: HuggingFaceInput, text: str, target: str) -> HuggingFaceInput:
-        if not target.strip():
-            raise UsageError("the target is empty: give at least one word")
-        if self.model.shape == "decoder":
-            space = "" if text[-1:].isspace() or target[:1].isspace() else " "
-            whole = text + space + target
-            ids = self._encode(whole, "the text with its target")
-            return HuggingFaceInput([], ids, whole, target, "given")
-        ids = self._without_end(self._encode(target, "the target", target=True))
-        ids = [self._start(), *ids]
-        self._fits(ids, "the target")
-        return HuggingFaceInput(source.source, ids, target, target, "given")
 
     def _without_end(self, ids: list[int]) -> list[int]:
         """Without the end tokens at the end, which a model writes but never reads."""

@@ -49,23 +49,28 @@ class Speller:
         """Find out how its vocabulary marks words, and which ids stand for no text."""
         self.tokenizer = tokenizer
         self.style = _style(tokenizer.get_vocab())
-        self.special = special_ids(tokenizer)
+        added = tokenizer.added_tokens_decoder
+        special = {id_ for id_, token in added.items() if token.special}
+        names = ("bos", "eos", "pad", "sep", "cls")
+        marks = {getattr(tokenizer, f"{name}_token_id") for name in names}
+        text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
+        self.special = frozenset({*tokenizer.all_special_ids, *special} - text)
+        """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
 
     def tokens_of(
         self, ids: Sequence[int], text: str | None = None, *, target: bool = False
     ) -> tuple[Token, ...]:
-        """The tokens of ids, grouped in words.
+        """The tokens of ids, special ones included, grouped in words.
 
-        Args:
-            ids: as the model reads them, special ones included.
-            text: what they spell, where it is known: says where spaces and words are if encoding
-                it gives these ids.
-            target: the text is encoded as a decoder's output.
+        `text`, which they spell, says where spaces and words are if encoding it (as a decoder's
+        output where it is the `target`) gives these ids.
         """
         spans = self._spans(ids, text, target) if text is not None else {}
         tokens: list[Token] = []
         word, before = -1, PreviousToken()
-        for place, (id_, piece) in enumerate(zip(ids, self._pieces(ids), strict=True)):
+        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
+        for place, (id_, raw) in enumerate(zip(ids, pieces, strict=True)):
+            piece = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
             if id_ in self.special:
                 tokens.append(Token(piece, id_, None, special=True))
                 before = PreviousToken()
@@ -77,13 +82,6 @@ class Speller:
             tokens.append(Token(spelled, id_, word))
             before = PreviousToken(piece, text_word, first=False)
         return tuple(tokens)
-
-    def _pieces(self, ids: Sequence[int]) -> list[str]:
-        pieces = self.tokenizer.convert_ids_to_tokens(list(ids))
-        return [
-            piece.decode("utf-8", "replace") if isinstance(piece, bytes) else str(piece)
-            for piece in pieces
-        ]
 
     def _spans(self, ids: Sequence[int], text: str, target: bool) -> dict[int, TokenSpan]:
         """The span of each place of ids; empty where encoding the text gives other ids."""
@@ -114,8 +112,13 @@ class Speller:
             return text.replace(" ", MARK), broken or text[:1].isspace()
         if self.style == CHARACTERS:
             return piece.replace(" ", MARK), piece.isspace()
-        continues = not before.first and _joined(self.style, piece, before.piece)
-        text = _bare(self.style, piece)
+        text, joined = piece, False
+        if self.style == "##":
+            text, joined = piece.removeprefix("##"), piece.startswith("##")
+        if self.style in SUFFIXES:  # "@@": the word goes on; "</w>": it ends
+            text = piece.removesuffix(self.style)
+            joined = before.piece.endswith(self.style) == (self.style == "@@")
+        continues = joined and not before.first
         spaced = span.spaced if span else not before.first
         return (MARK + text if spaced and not continues else text), not continues
 
@@ -127,15 +130,6 @@ class PreviousToken(NamedTuple):
     word: int | None = None
     first: bool = True
     """Whether there is none, or a special one."""
-
-
-def special_ids(tokenizer: Any) -> frozenset[int]:
-    """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
-    added = tokenizer.added_tokens_decoder
-    special = {*tokenizer.all_special_ids, *(id_ for id_, token in added.items() if token.special)}
-    marks = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "sep", "cls")}
-    text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
-    return frozenset(special - text)
 
 
 def readable(piece: str) -> str:
@@ -170,18 +164,3 @@ def _style(vocabulary: dict[str, int]) -> str:
         return best
     single = sum(len(piece) == 1 for piece in pieces)
     return CHARACTERS if 2 * single > len(pieces) else PLAIN
-
-
-def _joined(style: str, piece: str, before: str) -> bool:
-    """Whether a piece continues the word of the one before."""
-    if style == "##":
-        return piece.startswith("##")
-    if style == "@@":
-        return before.endswith("@@")
-    return style == "</w>" and not before.endswith("</w>")
-
-
-def _bare(style: str, piece: str) -> str:
-    if style in SUFFIXES:
-        return piece.removesuffix(style)
-    return piece.removeprefix("##") if style == "##" else piece

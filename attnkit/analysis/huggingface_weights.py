@@ -10,7 +10,7 @@ takes those of the chosen layers and drops the others at once.
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,7 +78,9 @@ def find_sources(model: Pretrained, inputs: Inputs) -> dict[Kind, list[WeightsSo
     sources: dict[Kind, list[WeightsSource]] = {}
     for kind, maps in returned.items():
         found = [first.get(id(each), ("", None, 0, each)) for each in maps]
-        numbers = _layer_numbers([name for name, *_ in found])
+        numbers = [int(number[1]) for name, *_ in found if (number := NUMBER.search(name))]
+        if sorted(set(numbers)) != numbers or len(numbers) != len(found):
+            numbers = list(range(len(found)))  # by order where names do not tell
         sources[kind] = [
             WeightsSource(kind, place, number, weights.shape[1], module, slot)
             for place, (number, (_, module, slot, weights)) in enumerate(
@@ -86,13 +88,6 @@ def find_sources(model: Pretrained, inputs: Inputs) -> dict[Kind, list[WeightsSo
             )
         ]
     return sources
-
-
-def _layer_numbers(names: Sequence[str]) -> list[int]:
-    """Layers by the numbers in their modules' names; by order where these are not ascending."""
-    numbers = [int(found[1]) for name in names if (found := NUMBER.search(name))]
-    ascending = sorted(set(numbers)) == numbers and len(numbers) == len(names)
-    return numbers if ascending else list(range(len(names)))
 
 
 def choose(
@@ -191,14 +186,10 @@ def _hooks(
     wanted: Iterable[tuple[nn.Module, Callable[..., Any]]], prepend: bool = False
 ) -> Iterator[None]:
     """Forward hooks while the context lasts; `prepend`: before all others."""
-    handles = []
-    try:
+    with ExitStack() as handles:
         for module, hook in wanted:
-            handles.append(module.register_forward_hook(hook, prepend=prepend))
+            handles.callback(module.register_forward_hook(hook, prepend=prepend).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _returned(model: Pretrained, inputs: Inputs) -> dict[Kind, list[Tensor]]:

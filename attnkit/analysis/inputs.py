@@ -80,18 +80,17 @@ class InputBuilder:
             DataError: it is longer than the model reads.
         """
         vocabulary = self.tokenizer.target
-        given = vocabulary.encode([target])[0] if isinstance(target, str) else target
-        output = [int(id_) for id_ in given]
+        output = [*map(int, vocabulary.encode([target])[0] if isinstance(target, str) else target)]
         if not output:
             raise UsageError(f"the target of {name} is empty: give at least one word")
         if outside := [id_ for id_ in output if not 0 <= id_ < len(vocabulary)]:
             raise UsageError(
                 f"the target of {name}: id {outside[0]} is not below {len(vocabulary)}"
             )
-        made = self._input(source, output, complete=True)
-        length = self._row_offset(source) + len(made.ids)
+        read = self._input(source, output, complete=True)
+        length = self._row_offset(source) + len(read.ids)
         _check_length(length, self.model.limit, f"{name} with its target")
-        return made
+        return read
 
     def with_search(
         self, sources: Sequence[list[int]], spec: SearchConfig, lines: Sequence[int]
@@ -165,8 +164,7 @@ def tokens_of(
     continue the word.  `special` are pieces that stand between texts, such as turn separators.
     """
     tokens: list[Token] = []
-    word = -1
-    inside = False
+    word, inside = -1, False
     for vocabulary, ids in parts:
         for id_, piece in zip(ids, vocabulary.pieces(ids), strict=True):
             if id_ in MARKS or piece in special:

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import AttentionMaps, Capture
+from attnkit.analysis.maps import Capture
 from attnkit.errors import UsageError
 from attnkit.storage.files import DISK, Filesystem, atomic_write
 from attnkit.text import quoted, safe_text
@@ -111,22 +111,18 @@ def _table(capture: Capture) -> Iterator[bytes]:
     yield HEADER.encode()
     for one, suffix in ((capture, ""), (capture.reference, "-reference")):
         for kind, maps in one.maps.items() if one is not None else ():
-            yield from _rows(f"{kind}{suffix}", maps)
-
-
-def _rows(kind: str, maps: AttentionMaps) -> Iterator[bytes]:
-    """The rows of one kind."""
-    queries, keys = ([_cell(token.text) for token in axis] for axis in (maps.queries, maps.keys))
-    numbered = list(enumerate(keys))
-    for layer, of_layer in zip(maps.layers, maps.weights, strict=True):
-        for head, of_head in zip(maps.heads, of_layer, strict=True):
-            for row, weights in enumerate(of_head.astype(str)):
-                start = f"{kind},{layer.number},{head},{row},"
-                lines = (
-                    f"{start}{column},{queries[row]},{key},{weight}\n"
-                    for (column, key), weight in zip(numbered, weights, strict=True)
-                )
-                yield "".join(lines).encode()
+            queries = [_cell(token.text) for token in maps.queries]
+            keys = list(enumerate(_cell(token.text) for token in maps.keys))
+            heads = [(layer.number, head) for layer in maps.layers for head in maps.heads]
+            tables = maps.weights.reshape(len(heads), *maps.weights.shape[2:])
+            for (layer, head), table in zip(heads, tables, strict=True):
+                for row, weights in enumerate(table.astype(str)):
+                    start = f"{kind}{suffix},{layer},{head},{row},"
+                    lines = (
+                        f"{start}{column},{queries[row]},{key},{weight}\n"
+                        for (column, key), weight in zip(keys, weights, strict=True)
+                    )
+                    yield "".join(lines).encode()
 
 
 def _cell(text: str) -> str:

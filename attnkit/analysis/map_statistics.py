@@ -55,13 +55,16 @@ def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
 
     def of_head(head: Float[NDArray[np.float32], "T S"]) -> HeadStatistics:
         weights = head.astype(np.float64)
+        total = np.abs(weights).sum(1)
+        held = total > 0  # rows that hold any weight
+        far = (np.abs(weights) * distances).sum(1)[held] / total[held]
         means = weights.mean(0)
         last = float(means[text[-1]]) if len(text) else None
         entropy, spread = _entropy(weights, largest)
         return HeadStatistics(
             entropy,
             spread,
-            _distance(np.abs(weights), distances),
+            float(far.mean()) if held.any() else None,
             first=float(means[0]),
             last=float(weights.diagonal().mean()) if causal else last,
             end=float(means[-1]) if special[-1] and columns > 1 else None,
@@ -84,12 +87,3 @@ def _entropy(
     several = largest > 0
     share = float((bits[several] / largest[several]).mean()) if several.any() else None
     return float(bits.mean()), share
-
-
-def _distance(weights: Square, distances: Square) -> float | None:
-    """Mean over the rows that hold any weight."""
-    total = weights.sum(1)
-    some = total > 0
-    if not some.any():
-        return None
-    return float(((weights * distances).sum(1)[some] / total[some]).mean())

@@ -74,13 +74,14 @@ class AttentionMaps:
         numbers = [layer.number for layer in self.layers]
         rows = indices_of("layer", numbers, layers, f"{self.kind} attention")
         columns = indices_of("head", self.heads, heads, f"{self.kind} attention")
-        chosen = []
-        for layer in (self.layers[row] for row in rows):
-            far = layer.distance
-            chosen.append(layer._replace(distance=far and tuple(far[i] for i in columns)))
+        chosen = tuple(
+            layer._replace(distance=layer.distance and tuple(layer.distance[i] for i in columns))
+            for layer in (self.layers[row] for row in rows)
+        )
         weights = self.weights[np.ix_(rows, columns)]
-        chosen_heads = tuple(self.heads[i] for i in columns)
-        return replace(self, weights=weights, layers=tuple(chosen), heads=chosen_heads)
+        return replace(
+            self, weights=weights, layers=chosen, heads=tuple(self.heads[i] for i in columns)
+        )
 
     def by_word(self) -> "AttentionMaps":
         """Subwords merged to words: attention to a word is summed, from a word averaged.
@@ -133,42 +134,32 @@ def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: 
     """
     for number in wanted:
         if number not in numbers:
-            raise UsageError(f"--{what} {number}: {where} has {what}s {_spans(numbers)}")
+            known, first, last = ", ".join(map(str, numbers)), numbers[0], numbers[-1]
+            if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+                known = f"{first} to {last}"
+            raise UsageError(f"--{what} {number}: {where} has {what}s {known}")
     return [numbers.index(number) for number in dict.fromkeys(wanted)] or [*range(len(numbers))]
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """0 to 5, or 0, 2, 5."""
-    first, last = numbers[0], numbers[-1]
-    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
-        return f"{first} to {last}"
-    return ", ".join(map(str, numbers))
 
 
 def _words(tokens: Sequence[Token]) -> tuple[Float[NDArray[np.float32], "W T"], tuple[Token, ...]]:
     """Which tokens make up each word [W, T], and the words as tokens."""
     groups: list[list[int]] = []
     for place, token in enumerate(tokens):
-        same = place > 0 and token.word is not None and tokens[place - 1].word == token.word
-        if same:
-            groups[-1].append(place)
-        else:
-            groups.append([place])
+        if not place or token.word is None or tokens[place - 1].word != token.word:
+            groups.append([])
+        groups[-1].append(place)
     member = np.zeros((len(groups), len(tokens)), np.float32)
     words = []
     for row, places in enumerate(groups):
         member[row, places] = 1
         first = tokens[places[0]]
-        words.append(first._replace(text=_whole("".join(tokens[place].text for place in places))))
+        text = "".join(tokens[place].text for place in places)
+        words.append(first._replace(text=_BYTES.sub(_characters, text)))
     return member, tuple(words)
 
 
-def _whole(text: str) -> str:
-    """Bytes that pieces stand for, written <0xE4>, as the characters that they make together."""
-    return _BYTES.sub(_characters, text)
-
-
 def _characters(found: re.Match[str]) -> str:
+    """Bytes that pieces stand for, written <0xE4>, as the characters that they make together."""
     try:
         return bytes.fromhex(found[0].replace("<0x", "").replace(">", "")).decode("utf-8")
     except UnicodeDecodeError:

@@ -4,9 +4,9 @@ Beside them, where wanted, what exact softmax attention makes of the same querie
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -94,10 +94,17 @@ def record(
         ValueError: a pass inside continues from a state.
     """
     recorded: dict[Kind, RecordedLayers] = {}
-    handles = []
-    try:
+    with ExitStack() as handles:
         for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items():
-            described = tuple(_described(number, part) for number, part in parts.items())
+            described = tuple(
+                MapLayer(
+                    number,
+                    mechanisms.word_of(type(part.mechanism)),
+                    exact=part.mechanism.map == "exact",
+                    static=set("qxkg").isdisjoint(part.mechanism.uses),
+                )
+                for number, part in parts.items()
+            )
             recorded[kind] = RecordedLayers(kind, described, columns)
             if references:
                 both = [n for n, part in parts.items() if {"q", "k"} <= set(part.mechanism.uses)]
@@ -105,11 +112,9 @@ def record(
                 recorded[kind].reference = RecordedLayers(kind, exact, columns)
             for layer, part in zip(described, parts.values(), strict=True):
                 hook = _hook(recorded[kind], layer)
-                handles.append(part.mechanism.register_forward_pre_hook(hook, with_kwargs=True))
+                handle = part.mechanism.register_forward_pre_hook(hook, with_kwargs=True)
+                handles.callback(handle.remove)
         yield recorded
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def choose_layers(
@@ -136,17 +141,6 @@ def choose_layers(
             columns = sorted(indices_of("head", range(parts[0].heads), heads, where))
             chosen[kind] = {row: parts[row] for row in rows}, tuple(columns)
     return chosen
-
-
-def _described(number: int, part: MultiHead) -> MapLayer:
-    """What is known of a layer before it runs."""
-    mechanism = part.mechanism
-    return MapLayer(
-        number,
-        mechanisms.word_of(type(mechanism)),
-        exact=mechanism.map == "exact",
-        static=set("qxkg").isdisjoint(mechanism.uses),
-    )
 
 
 def _hook(recorded: RecordedLayers, layer: MapLayer) -> Hook:
@@ -203,5 +197,4 @@ def half_l1_distance(
 
 def array(x: Tensor) -> NDArray[np.float32]:
     """A tensor as float32 in main memory."""
-    values: NDArray[np.float32] = x.detach().float().cpu().numpy()
-    return values
+    return cast(NDArray[np.float32], x.detach().float().cpu().numpy())

@@ -108,12 +108,8 @@ def align(
 ) -> Iterator[HeadLinks]:
     """Links of each sentence pair by each wanted head; none where a side is empty.
 
-    Args:
-        run: a finished one.
-        pairs: source and target lines.
-        wanted: some of `heads`.
-        rule: how weights become links.
-        device: auto takes a GPU where there is one.
+    `pairs` are source and target lines, `wanted` some of `heads`; device auto takes a GPU where
+    there is one.
 
     Raises:
         UsageError: the model has no cross attention, or no such layer or head.
@@ -132,25 +128,15 @@ def align(
     pairs, read = tee(pairs)
     captures = reader.read(pair if all(map(words, pair)) else BLANK for pair in read)
     for (source, target), capture in zip(pairs, captures, strict=True):
-        sizes = len(words(source)), len(words(target))
+        sizes, maps = (len(words(source)), len(words(target))), capture.maps["cross"]
+        out: HeadLinks = dict.fromkeys(wanted, frozenset())
         if all(sizes):
-            yield _links(capture.maps["cross"], wanted, rule, sizes)
-        else:
-            yield dict.fromkeys(wanted, frozenset())
-
-
-def _links(
-    maps: AttentionMaps, wanted: Sequence[Head], rule: LinkRule, sizes: tuple[int, int]
-) -> HeadLinks:
-    """Links of one sentence pair."""
-    layers = [layer.number for layer in maps.layers]
-    by_step = {step: word_weights(maps, step, sizes) for step in {head.step for head in wanted}}
-    out: HeadLinks = {}
-    for head in wanted:
-        of_layer = by_step[head.step][layers.index(head.layer)]
-        weights = of_layer.mean(0) if head.head is None else of_layer[maps.heads.index(head.head)]
-        out[head] = links(weights, *rule)
-    return out
+            steps = {step: word_weights(maps, step, sizes) for step in {h.step for h in wanted}}
+            for head in wanted:
+                rows = steps[head.step][layers.index(head.layer)]
+                weights = rows.mean(0) if head.head is None else rows[maps.heads.index(head.head)]
+                out[head] = links(weights, *rule)
+        yield out
 
 
 def word_weights(
@@ -169,14 +155,12 @@ def word_weights(
         queries = (*queries[1:], queries[0])
     by_word = replace(maps, queries=_numbered(queries), keys=_numbered(maps.keys)).by_word()
     rows, columns = (
-        [(place, token.word) for place, token in enumerate(side) if token.word is not None]
+        {place: token.word for place, token in enumerate(side) if token.word is not None}
         for side in (by_word.queries, by_word.keys)
     )
     out = np.zeros((*by_word.weights.shape[:2], sizes[1], sizes[0]), np.float32)
-    known = by_word.weights[:, :, [place for place, _ in rows]][
-        ..., [place for place, _ in columns]
-    ]
-    out[:, :, [[word] for _, word in rows], [word for _, word in columns]] = known
+    known = by_word.weights[:, :, [*rows]][..., [*columns]]
+    out[:, :, np.array([*rows.values()], int)[:, None], [*columns.values()]] = known
     return out
 
 
@@ -185,9 +169,7 @@ def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
 
     `Token.word` skips special tokens of the recipe, such as separators; here they are text.
     """
-    out = []
-    word = 0
-    begun = False
+    out, word, begun = [], 0, False
     for token in tokens:
         if token.id in MARKS:
             out.append(token._replace(word=None))
@@ -237,10 +219,7 @@ class Gold(NamedTuple):
 def gold(line: str, where: str, source: int, target: int) -> Gold:
     """The gold alignment in a line such as `0-0 1?2 2p3`; ? and p mark what is only possible.
 
-    Args:
-        line: links with spaces between.
-        where: file and line, for messages.
-        source, target: numbers of words of the sentence pair.
+    `where` is file and line, for messages; `source` and `target` are the pair's numbers of words.
 
     Raises:
         DataError: it is malformed, or names a word that is not there.
@@ -277,12 +256,8 @@ class LinkCounts(NamedTuple):
     @classmethod
     def of(cls, predicted: Links, gold: Gold) -> "LinkCounts":
         """The counts of one sentence pair."""
-        return cls(
-            len(predicted),
-            len(gold.sure),
-            len(predicted & gold.sure),
-            len(predicted & gold.possible),
-        )
+        sure, possible = predicted & gold.sure, predicted & gold.possible
+        return cls(len(predicted), len(gold.sure), len(sure), len(possible))
 
     def plus(self, other: "LinkCounts") -> "LinkCounts":
         """The sum of both."""

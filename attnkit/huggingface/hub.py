@@ -101,10 +101,9 @@ def _checked(place: ModelFolder) -> ModelFolder:
 def _unreachable() -> bool:
     """Whether the hub's address cannot be found; its library would try for half a minute."""
     host = urlsplit(hub().constants.ENDPOINT).hostname
-    if getproxies() or not host:
-        return False
     try:
-        socket.getaddrinfo(host, 443)
+        if host and not getproxies():
+            socket.getaddrinfo(host, 443)
     except OSError:
         return True
     return False

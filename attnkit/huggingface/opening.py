@@ -156,12 +156,7 @@ def _require_transformers() -> None:
 
 
 def _bits(word: str) -> Any:
-    """transformers' settings of 8 or 4 bits a weight.
-
-    Raises:
-        UnavailableError: a package that it takes is missing.
-        UsageError: the word is not one of `BITS`.
-    """
+    """transformers' settings of 8 or 4 bits a weight."""
     if word not in BITS:
         raise UsageError(f"quantization {word}: use {nearest(word, BITS) or ', '.join(BITS)}")
     if missing := [name for name in QUANTISERS if find_spec(name) is None]:
@@ -310,9 +305,8 @@ def _reserved(model: Any, rows: int) -> int:
     """Positions that tables of the RoBERTa family keep for padding: counting starts behind it."""
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
-            if part.padding_idx is not None and part.num_embeddings == rows:
-                return part.padding_idx + 1
-            return 0
+            padded = part.padding_idx is not None and part.num_embeddings == rows
+            return (part.padding_idx or 0) + 1 if padded else 0
     return 0
 
 

@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple, cast, get_args
 
 from attnkit.errors import UsageError
 from attnkit.nbce.baselines import Cut, concatenated, prompt_perplexities, side_by_side
-from attnkit.nbce.merge import POOLS, Pool, Rule
+from attnkit.nbce.merge import POOLS, Pool, Rule, unknown
 from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
 from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
-from attnkit.text import nearest
 
 Baseline = Literal["concat", "window", "cad", "best", "retrieval", "none"]
 BASELINES: tuple[str, ...] = get_args(Baseline)
@@ -98,21 +97,18 @@ def ask(
     if method == "retrieval":
         return _retrieval(reader, pairs, search)
     join = partial(concatenated, reader, output=spec.max_length, limit=limit, cut=cut)
-    rows, notes = [], []
-    for some, prompt in pairs:
-        prompt_rows, note = _rows(reader, method, some, prompt, join)
-        rows.append(prompt_rows)
-        notes.append((note,) if note else ())
-    found = zip(search(rows, rule=_rule(method, rule, alpha)), notes, strict=True)
-    return [_reply(reader, one, _most_selected(one.steps), notes=note) for one, note in found]
+    read = [_rows(reader, method, some, prompt, join) for some, prompt in pairs]
+    merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
+    if method in POOLS:
+        merging = rule._replace(pool=cast(Pool, method))
+    found = search([rows for rows, _ in read], rule=merging)
+    return [_reply(reader, one, note=note) for one, (_, note) in zip(found, read, strict=True)]
 
 
 def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]) -> None:
     """Refuse a method that is not known, and prompts without context."""
     if method not in METHODS:
-        close = nearest(method, METHODS)
-        hint = f"; did you mean {close!r}?" if close else f": choose from {', '.join(METHODS)}"
-        raise UsageError(f"method {method!r} is not known{hint}")
+        raise unknown("method", method, METHODS)
     if len(contexts) != len(prompts):
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     for number, some in enumerate(contexts, 1):
@@ -140,19 +136,6 @@ def _rows(
     return [row] if method == "concat" else [reader.row("", prompt), row], note
 
 
-def _rule(method: str, rule: Rule, alpha: float) -> Rule | None:
-    """How the rows of a method are merged; None where there is one."""
-    if method in POOLS:
-        return rule._replace(pool=cast(Pool, method))
-    return Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
-
-
-def _most_selected(steps: Sequence[MergedStep]) -> int | None:
-    """The context that was selected most often, of several the first."""
-    counts = Counter(step.chosen for step in steps if step.chosen is not None)
-    return counts.most_common(1)[0][0] if counts else None
-
-
 def _best(reader: ContextReader, pairs: Pairs, search: Search, emit: Emit | None) -> list[Reply]:
     """Each context alone; the likeliest answer, of equal ones the first."""
     rows = [[reader.row(text, prompt)] for some, prompt in pairs for text in some]
@@ -164,8 +147,8 @@ def _best(reader: ContextReader, pairs: Pairs, search: Search, emit: Emit | None
         scores = [one.hypotheses[0].score if one.hypotheses else -math.inf for one in every]
         chosen = scores.index(max(scores))
         replies.append(_reply(reader, every[chosen], chosen, scores))
-    if emit is not None:
-        for token in replies[0].hypotheses[0].ids if replies[0].hypotheses else ():
+    if emit is not None and replies[0].hypotheses:
+        for token in replies[0].hypotheses[0].ids:
             emit(token)
     return replies
 
@@ -194,15 +177,8 @@ def _search(
     numbers = range(len(prompts)) if lines is None else lines
     found: dict[int, Answer] = {}
     for some in _batches(prompts, spec):
-        replies = answers(
-            reader,
-            [prompts[place] for place in some],
-            rule,
-            spec,
-            lines=[numbers[place] for place in some],
-            traced=traced,
-            emit=emit,
-        )
+        batch, lines = [prompts[place] for place in some], [numbers[place] for place in some]
+        replies = answers(reader, batch, rule, spec, lines=lines, traced=traced, emit=emit)
         found.update(zip(some, replies, strict=True))
     return [found[place] for place in range(len(prompts))]
 
@@ -231,7 +207,12 @@ def _reply(
     answer: Answer,
     context: int | None = None,
     scores: Sequence[float] = (),
-    notes: tuple[str, ...] = (),
+    note: str = "",
 ) -> Reply:
+    """`context` None: the one that was selected most often, of several the first."""
     text = reader.decode(answer.hypotheses[0].ids if answer.hypotheses else [])
+    counts = Counter(step.chosen for step in answer.steps if step.chosen is not None)
+    if context is None and counts:
+        context = counts.most_common(1)[0][0]
+    notes = (note,) if note else ()
     return Reply(text, answer.hypotheses, answer.steps, context, tuple(scores), notes)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from os.path import commonprefix
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
@@ -27,13 +27,9 @@ def concatenated(
 ) -> tuple[PromptRow, str]:
     """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
 
-    Args:
-        reader: the model.
-        contexts: in the order in which they are read.
-        prompt: what follows them; never cut.
-        output: tokens of the output.
-        limit: most tokens of a row, output included, where it is to be less than the model's.
-        cut: the end of the contexts that is cut off.
+    A row has room for `output` tokens more, and at most `limit` with them where that is less than
+    the model's own; the contexts lose their end, or with `cut` "start" their beginning, never the
+    prompt.
     """
 
     def excess(row: PromptRow) -> int:
@@ -83,9 +79,7 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
 def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
     """Perplexity of each row's tail behind its head; infinite where the head is empty.
 
-    Args:
-        reader: a model without a source.
-        rows: of any lengths; a head is empty where a context is and the model has no begin token.
+    It is empty where a context is and the model has no begin token.
 
     Raises:
         UsageError: the model reads contexts and prompts in a source, or a row does not fit.
@@ -116,5 +110,4 @@ def _perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[floa
         logprobs = logits.to(score_type(logits)).log_softmax(-1)
         chosen = logprobs.gather(1, tokens[:, column + 1 : column + 2])[:, 0]  # [R]
         total += chosen.double().masked_fill(~real[:, column], 0)
-    values: list[float] = (-total / real.sum(1)).exp().tolist()
-    return values
+    return cast(list[float], (-total / real.sum(1)).exp().tolist())

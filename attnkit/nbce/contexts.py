@@ -97,7 +97,7 @@ def prepare(
 
     Args:
         contexts: as read.
-        count: tokens of a text.
+        count: gives the tokens of a text.
         window: size of the windows into which longer contexts are split; None: they are not.
         overlap: how much of a window is read again in the next one.
         unit: what `window` and `overlap` are numbers of.
@@ -109,8 +109,27 @@ def prepare(
     Raises:
         UsageError: there is no context, or a size is out of range.
     """
+    contexts = list(contexts)
     notes: list[str] = []
-    left = _distinct(_filled(list(contexts), notes), notes)
+    empty = [context.name for context in contexts if not context.text.strip()]
+    if len(empty) == len(contexts):
+        number = f"all {len(empty)} are" if empty[1:] else "it is"
+        raise UsageError(
+            f"there is no context{f' ({number} empty)' if empty else ''}: give one with --context "
+            "FILE or --contexts FILE.jsonl"
+        )
+    if empty:
+        notes.append(f"left out {_counted(len(empty), 'empty context')}: {_some(empty)}")
+    first: dict[str, Context] = {}
+    again = []
+    for context in contexts:
+        if key := context.text.strip():
+            if key in first:
+                again.append(f"{context.name} = {first[key].name}")
+            first.setdefault(key, context)
+    if again:
+        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
+    left = list(first.values())
     if window is not None:
         left = _split(left, count, window, overlap, unit, notes)
     elif overlap:
@@ -118,36 +137,6 @@ def prepare(
     if pack is not None:
         left = _packed(left, count, pack, notes)
     return left, notes
-
-
-def _filled(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
-    """Those that say something."""
-    left = [context for context in contexts if context.text.strip()]
-    empty = [context.name for context in contexts if not context.text.strip()]
-    if not left:
-        why = (
-            "" if not empty else f" (all {len(empty)} are empty)" if empty[1:] else " (it is empty)"
-        )
-        raise UsageError(
-            f"there is no context{why}: give one with --context FILE or --contexts FILE.jsonl"
-        )
-    if empty:
-        notes.append(f"left out {_counted(len(empty), 'empty context')}: {_some(empty)}")
-    return left
-
-
-def _distinct(contexts: Sequence[Context], notes: list[str]) -> list[Context]:
-    """Each text once, where it came first."""
-    first: dict[str, Context] = {}
-    again = []
-    for context in contexts:
-        key = context.text.strip()
-        if key in first:
-            again.append(f"{context.name} = {first[key].name}")
-        first.setdefault(key, context)
-    if again:
-        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
-    return list(first.values())
 
 
 def _split(
@@ -246,7 +235,6 @@ def _texts(line: str, place: str) -> list[str]:
         raise DataError(f"{place}:{error.colno}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
-    column = len(line) - len(line.lstrip()) + 1
     many = isinstance(value, dict) and "contexts" in value
     column = line.find('"contexts"') + 1 if many else len(line) - len(line.lstrip()) + 1
     inside = value["contexts"] if many else [value]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
+from attnkit.huggingface.opening import one_line
 from attnkit.huggingface.quiet import transformers
 from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, gathered, visible_columns
 from attnkit.nbce.templated_reader import TemplatedReader
@@ -68,8 +69,23 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 f"{self.name}: {self.kind} takes no key-value cache, which reading needs: "
                 "use another model"
             )
-        self._check_cache()
-        self.size, self.shares, self.window_refusal = self._try_padding()
+        layers = self.empty(1).cache.layers
+        other = sorted({type(layer).__name__ for layer in layers} - set(GROWING))
+        if other or not layers:
+            what = f" ({', '.join(other)})" if other else ""
+            raise UsageError(
+                f"{self.name}: {self.kind} keeps a running state of what it has read"
+                f"{what}, which includes padding and cannot be split by rows: use a model whose "
+                "layers all attend to cached keys and values"
+            )
+        try:
+            self.size, self.shares, self.window_refusal = self._try_padding()
+        except Exception as error:
+            if isinstance(error, AttnkitError) or out_of_memory(error):
+                raise
+            raise UsageError(
+                f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
+            ) from error
         self.ends = self.end_ids(self.size)
 
     def begin(self, rows: Sequence[PromptRow]) -> CachedRows:
@@ -107,9 +123,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return CachedRows(cache, state.valid[rows], state.last[rows])
 
     def join(self, parts: Sequence[CachedRows]) -> CachedRows:
-        cache = _changed([part.cache for part in parts], torch.cat)
-        valid, last = (torch.cat([part[place] for part in parts]) for place in (1, 2))
-        return CachedRows(cache, valid, last)
+        caches, valid, last = zip(*parts, strict=True)
+        return CachedRows(_changed(caches, torch.cat), torch.cat(valid), torch.cat(last))
 
     def gather(self, state: CachedRows, windows: int, once: Sequence[int]) -> CachedRows:
         positions = state.valid.long().cumsum(1) - 1
@@ -125,32 +140,17 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         """Logits behind the last column.  `shift` is added to positions."""
         valid = torch.cat((state.valid, real), 1)
         places = state.last[:, None] + real.long().cumsum(1)
-        given: dict[str, Any] = {}
-        if "position_ids" in self.takes:
-            given["position_ids"] = (places + shift).masked_fill(~real, 0)
-        if "logits_to_keep" in self.takes:
-            given["logits_to_keep"] = 1
+        positions = (places + shift).masked_fill(~real, 0)
+        given = {"position_ids": positions, "logits_to_keep": 1}
         with torch.no_grad(), quiet():
             out = self.model(
                 input_ids=ids,
                 attention_mask=valid.long(),
                 past_key_values=_copied(state.cache),
                 use_cache=True,
-                **given,
+                **{name: value for name, value in given.items() if name in self.takes},
             )
         return out.logits[:, -1], CachedRows(out.past_key_values, valid, places[:, -1])
-
-    def _check_cache(self) -> None:
-        """Refuse models whose memory is more than keys and values."""
-        layers = self.empty(1).cache.layers
-        other = sorted({type(layer).__name__ for layer in layers} - set(GROWING))
-        if other or not layers:
-            what = f" ({', '.join(other)})" if other else ""
-            raise UsageError(
-                f"{self.name}: {self.kind} keeps a running state of what it has read"
-                f"{what}, which includes padding and cannot be split by rows: use a model whose "
-                "layers all attend to cached keys and values"
-            )
 
     def _try_padding(self) -> tuple[int, bool, str]:
         """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
@@ -158,17 +158,6 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         Raises:
             UsageError: pads before tokens change what the model says.
         """
-        try:
-            return self._tried_padding()
-        except Exception as error:
-            if isinstance(error, AttnkitError) or out_of_memory(error):
-                raise
-            raise UsageError(
-                f"{self.name}: {self.kind} cannot read several rows at once: "
-                f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
-
-    def _tried_padding(self) -> tuple[int, bool, str]:
         size = self.model.get_input_embeddings().weight.shape[0]
         limit = self.limit if self.limit is not None else 2 * HOLE
         count = max(2, min(8, limit // 4))
@@ -191,7 +180,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 f"{self.name}: {self.kind} gives a row other logits with padding before it, "
                 "so contexts of different lengths cannot be read side by side"
             )
-        if any(empty.cache.is_sliding) or _slides(self.model.config):
+        config = self.model.config.get_text_config()  # the trial may be too short to show a window
+        if any(empty.cache.is_sliding) or any(getattr(config, name, None) for name in SPANS):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
         started = self.read(first, real[:, 1:], empty)
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
@@ -230,9 +220,8 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         self.size = self.model.get_output_embeddings().weight.shape[0]
         self.ends = self.end_ids(self.size)
         settings, config = self.model.generation_config, self.model.config
-        start = settings.decoder_start_token_id
-        if start is None:
-            start = getattr(config, "decoder_start_token_id", None)
+        starts = (getattr(one, "decoder_start_token_id", None) for one in (settings, config))
+        start = next((one for one in starts if one is not None), None)
         if start is None:
             raise UsageError(f"{self.name}: no decoder_start_token_id: it cannot start an output")
         forced = settings.forced_bos_token_id
@@ -260,7 +249,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
                 decoder_input_ids=ids,
                 encoder_outputs=(state.hidden,),
                 attention_mask=state.valid.long(),
-                past_key_values=_copied_both(state.cache),
+                past_key_values=_copied(state.cache),
                 use_cache=True,
             )
         return out.logits[:, -1], state._replace(cache=out.past_key_values)
@@ -271,47 +260,37 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         rows: Int[Tensor, " R"],
         begun: Int[Tensor, " b"] | None = None,
     ) -> EncodedSources:
-        cache = _copied_both(state.cache)
+        cache = _copied(state.cache)
         cache.batch_select_indices(rows)
         return EncodedSources(state.hidden[rows], state.valid[rows], cache)
 
     def join(self, parts: Sequence[EncodedSources]) -> EncodedSources:
         """See `ContextReader.join`, before the first step."""
-        hidden, valid = (torch.cat([part[place] for part in parts]) for place in (0, 1))
-        return EncodedSources(hidden, valid, parts[0].cache)
-
-
-def _slides(config: Any) -> bool:
-    """Whether some layer sees the last columns only, by its settings; a trial may be too short."""
-    text = config.get_text_config()
-    return any(getattr(text, name, None) for name in SPANS)
+        hidden, valid, caches = zip(*parts, strict=True)
+        return EncodedSources(torch.cat(hidden), torch.cat(valid), caches[0])
 
 
 def _limit(opened: Pretrained) -> int | None:
     """Most tokens of a row; frequencies that change behind a length would change for all rows."""
     config = opened.model.config.get_text_config()
     rotary = getattr(config, "rope_parameters", None) or {}
-    found = [] if opened.limit is None else [opened.limit]
+    key, first = "original_max_position_embeddings", None
     if rotary.get("rope_type") == "longrope":
-        first = rotary.get("original_max_position_embeddings")
-        first = first or getattr(config, "original_max_position_embeddings", None)
-        found += [first] if first else []
-    return min(found, default=None)
+        first = rotary.get(key) or getattr(config, key, None)
+    return min(
+        (limit for limit in (opened.limit, first or None) if limit is not None), default=None
+    )
 
 
 def _copied(cache: Any) -> Any:
     """A cache of its own with the same tensors, which transformers replaces and never writes to."""
     new = copy.copy(cache)
-    new.layers = [copy.copy(layer) for layer in cache.layers]
-    return new
-
-
-def _copied_both(cache: Any) -> Any:
-    """As `_copied`, of both sides."""
-    new = copy.copy(cache)
-    new.self_attention_cache = _copied(cache.self_attention_cache)
-    new.cross_attention_cache = _copied(cache.cross_attention_cache)
-    new.is_updated = dict(cache.is_updated)
+    if hasattr(cache, "is_updated"):  # an EncoderDecoderCache: one for each side
+        new.self_attention_cache = _copied(cache.self_attention_cache)
+        new.cross_attention_cache = _copied(cache.cross_attention_cache)
+        new.is_updated = dict(cache.is_updated)
+    else:
+        new.layers = [copy.copy(layer) for layer in cache.layers]
     return new
 
 

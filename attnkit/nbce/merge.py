@@ -57,9 +57,7 @@ class Rule(NamedTuple):
             UsageError: a value is out of range, or weights do not fit the contexts.
         """
         if self.pool not in POOLS:
-            close = nearest(self.pool, POOLS)
-            hint = f"; did you mean {close!r}?" if close else f": choose from {', '.join(POOLS)}"
-            raise UsageError(f"pool {self.pool!r} is not known{hint}")
+            raise unknown("pool", self.pool, POOLS)
         if contexts < 1:
             raise UsageError("there is no context: at least one row beside the empty one is needed")
         for name, value, least, most in (
@@ -79,6 +77,13 @@ class Rule(NamedTuple):
         if weights and (min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4):
             raise UsageError("weights must be at least 0 and sum to 1")
         return self
+
+
+def unknown(what: str, word: str, choices: Sequence[str]) -> UsageError:
+    """The error for a word that is none of the choices."""
+    close = nearest(word, choices)
+    hint = f"; did you mean {close!r}?" if close else f": choose from {', '.join(choices)}"
+    return UsageError(f"{what} {word!r} is not known{hint}")
 
 
 def merge(
@@ -147,7 +152,11 @@ def merge_rows(
     elif rule.pool == "max":
         merged = combine(_cut(whole[:, 1:], kept[:, 1:]).amax(1), alone, rule.beta)
     else:
-        weights = _weights(rule, entropies)
+        weights = torch.softmax(-entropies, 1)
+        if rule.pool == "mean":
+            weights = torch.full_like(entropies, 1 / entropies.shape[1])
+        elif rule.weights is not None:
+            weights = entropies.new_tensor(rule.weights).expand_as(entropies)
         merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
         disjoint = (merged == -math.inf).all(-1)
         if bool(disjoint.any()):
@@ -236,12 +245,3 @@ def ranked(logprobs: Float[Tensor, "R V"], count: int) -> Float[Tensor, "R n"]:
         values.partition(first, axis=1)
     values[:, first:].sort(axis=1)
     return torch.from_numpy(values[:, first:])
-
-
-def _weights(rule: Rule, entropies: Float[Tensor, "R n"]) -> Float[Tensor, "R n"]:
-    """The share of each context."""
-    if rule.pool == "mean":
-        return torch.full_like(entropies, 1 / entropies.shape[1])
-    if rule.weights is None:
-        return torch.softmax(-entropies, 1)
-    return entropies.new_tensor(rule.weights).expand_as(entropies)

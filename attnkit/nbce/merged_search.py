@@ -67,18 +67,11 @@ class MergedState(NamedTuple):
         )
 
 
-class IdentityProjection:
-    """A search projects hidden states to the vocabulary; here they are log-probabilities."""
-
-    def __init__(self, size: int) -> None:
-        self.out_features = size
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        return hidden
-
-
 class MergedModel:
-    """All contexts of each prompt as one model, as `search.base.Predictor` asks."""
+    """All contexts of each prompt as one model, as `search.base.Predictor` asks.
+
+    It is its own `output`: what `advance` answers are log-probabilities already.
+    """
 
     def __init__(
         self,
@@ -93,8 +86,11 @@ class MergedModel:
         makes sense for one prompt and one hypothesis.
         """
         self.reader, self.rule, self.traced, self.emit = reader, rule, traced, emit
-        self.output = IdentityProjection(reader.size + reader.special)
+        self.output, self.out_features = self, reader.size + reader.special
         self.steps: dict[tuple[int, ...], MergedStep] = {}
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        return hidden
 
     def start(self, prompts: Sequence[Sequence[PromptRow]]) -> MergedState:
         """Read the rows of all prompts, equally many each."""
@@ -111,27 +107,29 @@ class MergedModel:
         """Log-probabilities of the token after these, which are the search's."""
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
-        own = (ids - self.reader.special).view(prompts, 1, beams).expand(shape).reshape(-1, 1)
-        logits, cache = self.reader.step(own, state.cache)
+        tokens = (ids - self.reader.special).view(prompts, 1, beams).expand(shape).reshape(-1, 1)
+        logits, cache = self.reader.step(tokens, state.cache)
         rows = logits.view(*shape, -1).transpose(1, 2).flatten(0, 1)  # [R, rows, V]
-        merged = self._merged(rows, state.previous)
+        if self.rule is not None:
+            merged = merge_rows(rows, self.rule, state.previous)
+        else:
+            alone = rows[:, 0].to(score_type(rows)).log_softmax(-1)
+            none = torch.zeros_like(state.previous, dtype=torch.bool)
+            merged = MergedDistributions(alone, state.previous, alone[:, :0], none)
         first = state.written is None
         written = ids[:, :0] if state.written is None else torch.cat((state.written, ids), 1)
         state = state._replace(cache=cache, previous=merged.chosen, written=written)
         if self.emit is not None and not first:
-            self.emit(int(own[0]))
+            self.emit(int(tokens[0]))
         if self.traced:
-            self._record(merged, state)
+            for line, prefix, chosen, entropies, disjoint in zip(
+                state.lines.repeat_interleave(beams).tolist(), written.tolist(),
+                merged.chosen.tolist(), merged.entropies.tolist(), merged.disjoint.tolist(),
+                strict=True,
+            ):  # fmt: skip
+                context = None if chosen < 0 else chosen
+                self.steps[line, *prefix] = MergedStep(context, tuple(entropies), disjoint)
         return self._to_search_ids(merged.logprobs)[:, None], state
-
-    def _merged(
-        self, rows: Float[Tensor, "R n V"], previous: Int[Tensor, " R"]
-    ) -> MergedDistributions:
-        if self.rule is not None:
-            return merge_rows(rows, self.rule, previous)
-        alone = rows[:, 0].to(score_type(rows)).log_softmax(-1)
-        none = torch.zeros_like(previous, dtype=torch.bool)
-        return MergedDistributions(alone, previous, alone[:, :0], none)
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
@@ -145,23 +143,11 @@ class MergedModel:
         out[:, ends + count] = -torch.inf
         return out
 
-    def _record(self, merged: MergedDistributions, state: MergedState) -> None:
-        assert state.written is not None
-        beams = len(state.previous) // len(state.lines)
-        lines = state.lines.repeat_interleave(beams).tolist()
-        for line, ids, chosen, entropies, disjoint in zip(
-            lines, state.written.tolist(), merged.chosen.tolist(), merged.entropies.tolist(),
-            merged.disjoint.tolist(), strict=True,
-        ):  # fmt: skip
-            context = None if chosen < 0 else chosen
-            self.steps[line, *ids] = MergedStep(context, tuple(entropies), disjoint)
-
     def answer(self, line: int, hypotheses: Sequence[Hypothesis]) -> Answer:
         """The hypotheses in the reader's ids, with the steps of the best one where traced."""
-        steps = []
-        for best in hypotheses[:1]:
-            keys = [(line, *best.ids[:t]) for t in range(len(best.ids) + best.complete)]
-            steps = [self.steps[key] for key in keys if key in self.steps]
+        best = hypotheses[:1]
+        keys = ((line, *one.ids[:t]) for one in best for t in range(len(one.ids) + one.complete))
+        steps = [self.steps[key] for key in keys if key in self.steps]
         up = self.reader.special
         return Answer([one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps)
 

@@ -43,9 +43,8 @@ def open_model(
     if is_run(str(name)):
         options = {"dtype": dtype != "float32", "chat or template": chat or template,
                    "quantization": quantization is not None}  # fmt: skip
-        for word, given in options.items():
-            if given:
-                raise UsageError(f"{name}: a run of attnkit takes no {word}: leave it out")
+        if given := [word for word, value in options.items() if value]:
+            raise UsageError(f"{name}: a run of attnkit takes no {given[0]}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
     from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
@@ -53,9 +52,9 @@ def open_model(
     opened = huggingface.open_model(
         name, device=device, dtype=dtype, offline=offline, quantization=quantization
     )
-    both = opened.shape == "encoder-decoder"
-    kind = HuggingFaceEncoderDecoder if both else HuggingFaceReader
-    return kind(opened, chat=chat, template=template)
+    reads_source = opened.shape == "encoder-decoder"
+    reader = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
+    return reader(opened, chat=chat, template=template)
 
 
 def open_run(run: "Run", device: str = "cpu") -> ContextReader:

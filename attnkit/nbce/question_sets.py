@@ -65,14 +65,9 @@ class EvaluatedModel:
     @classmethod
     def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
         """A finished run; its answers are stored in it."""
-        return cls(
-            f"{run.variant} seed {run.seed}",
-            describe_run(run),
-            run,
-            run.manifest["files"]["model.safetensors"],
-            run.recipe.data.max_length,
-            lambda: open_run(run, device),
-        )
+        name, weights = f"{run.variant} seed {run.seed}", run.manifest["files"]["model.safetensors"]
+        longest = run.recipe.data.max_length
+        return cls(name, describe_run(run), run, weights, longest, lambda: open_run(run, device))
 
     @classmethod
     def of_reader(
@@ -143,26 +138,15 @@ def evaluate(
 ) -> list[Entry]:
     """`evaluate_model` of a run on the questions of its corpus.
 
-    Args:
-        run: a finished one.
-        splits, eval: as `evaluate_model`.
-        spec: methods and numbers; the recipe's when None.
-        device, data_dir, offline, search, force, progress: as `scoring.evaluation.evaluate`.
+    `spec` and `search` are the recipe's when None; the rest as `scoring.evaluation.evaluate`.
 
     Raises:
         MissingInputError: the run is not finished; and as `evaluate_model`.
     """
     corpus = corpus_of(run, data_dir, offline)
-    return evaluate_model(
-        EvaluatedModel.of_run(run, pick_device(device)),
-        corpus,
-        splits,
-        eval,
-        spec or run.recipe.contexts,
-        search or run.recipe.search,
-        force=force,
-        progress=progress,
-    )
+    model = EvaluatedModel.of_run(run, pick_device(device))
+    spec, search = spec or run.recipe.contexts, search or run.recipe.search
+    return evaluate_model(model, corpus, splits, eval, spec, search, force=force, progress=progress)
 
 
 def evaluate_model(
@@ -197,22 +181,17 @@ def evaluate_model(
         DataError: a split has no contexts, or too few.
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
-    names = _metrics(eval)
-    one_best = search.model_copy(update={"n_best": 1})
-    conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
-    total = sum(len(one.questions) for one in conditions)
-    job = _Evaluation(model, eval, names, spec, one_best, force, progress, total)
-    return [job.entry(one) for one in conditions]
-
-
-def _metrics(eval: EvalConfig) -> tuple[str, ...]:
     names = expand(eval.metrics)
     if wrong := [name for name in names if name in TEACHER_FORCED]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
-    return names
+    one_best = search.model_copy(update={"n_best": 1})
+    conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
+    total = sum(len(one.questions) for one in conditions)
+    job = _Evaluation(model, eval, names, spec, one_best, force, progress, total)
+    return [job.entry(one) for one in conditions]
 
 
 def _conditions(corpus: Corpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
@@ -258,7 +237,8 @@ class _Evaluation:
         )  # fmt: skip
         if not saved.texts:
             replies, saved.facts["decode"] = self._answer(condition)
-            saved.texts = [first_line(reply.text) for reply in replies]
+            # the first line: models of text that were trained elsewhere go on after the answer
+            saved.texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
             saved.facts |= {"sentences": len(replies), "warnings": []}
         self.done += len(questions)
         chosen = saved.facts["decode"]["chosen"]
@@ -283,17 +263,12 @@ class _Evaluation:
         start = time.perf_counter()
         for place in range(0, len(questions), PORTION):
             some = questions[place : place + PORTION]
+            contexts, prompts = [texts for _, texts in some], [row.source for row, _ in some]
+            limit = self.spec.limit or self.model.limit
             replies += ask(
-                reader,
-                method,
-                [contexts for _, contexts in some],
-                [row.source for row, _ in some],
-                self.search,
-                rule,
-                alpha=self.spec.alpha,
-                limit=self.spec.limit or self.model.limit,
-                traced=True,
-            )
+                reader, method, contexts, prompts, self.search, rule,
+                alpha=self.spec.alpha, limit=limit, traced=True,
+            )  # fmt: skip
             if self.progress is not None:
                 what = f"{self.model.name}, {condition.split}"
                 self.progress(what, self.done + len(replies), self.total)
@@ -308,11 +283,6 @@ class _Evaluation:
             "chosen": None if None in chosen else chosen,
             "cut": sum(bool(reply.notes) for reply in replies),
         }
-
-
-def first_line(text: str) -> str:
-    """What counts as the answer: models of text that were trained elsewhere continue after it."""
-    return text.strip().partition("\n")[0].rstrip()
 
 
 def deciding_context(reply: Reply) -> int | None:

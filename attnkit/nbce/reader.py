@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from os.path import commonprefix
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -97,8 +97,7 @@ class ContextReader(ABC):
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        return cast(torch.device, next(self.model.parameters()).device)
 
     def excess(self, row: PromptRow, output: int) -> int:
         """Tokens by which a row is too long for an output of `output` tokens; 0 where it fits."""
@@ -109,12 +108,7 @@ class ContextReader(ABC):
         return 0 if self.trained is None else max(0, row.longest - 1 + output - self.trained)
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
-        """Refuse rows that leave no room for `output` tokens.
-
-        Args:
-            rows: with their prompts.
-            output: tokens.
-            advice: what to do about a context that is too long, for the message.
+        """Refuse rows that leave no room for `output` tokens; `advice` is for too long contexts.
 
         Raises:
             UsageError: a row is empty or too long.
@@ -163,8 +157,15 @@ class CausalReader(ContextReader):
         Raises:
             UsageError: rows have several windows, which the model cannot see at once.
         """
-        if any(row.beside for row in rows):
-            return self._side_by_side(rows)
+        if any(row.beside for row in rows):  # every window alone, then all tails behind theirs
+            if self.window_refusal:
+                raise UsageError(
+                    f"{self.name} cannot see several windows at once: {self.window_refusal}"
+                )
+            windows = [head for row in rows for head in (row.head, *row.beside)]
+            state = self.begin([PromptRow(head, (0,)) for head in windows])
+            state = self.gather(state, len(windows) // len(rows), [row.once for row in rows])
+            return self._append([row.tail[:-1] for row in rows], state)
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         heads = list(index)
         shared = tuple(commonprefix(heads))
@@ -178,17 +179,6 @@ class CausalReader(ContextReader):
         state = self.select(state, self._indices(index[row.head] for row in rows))
         return self._append([row.tail[:-1] for row in rows], state)
 
-    def _side_by_side(self, rows: Sequence[PromptRow]) -> ReaderState:
-        """Read every window alone, then all tails behind their windows; equally many a row."""
-        if self.window_refusal:
-            raise UsageError(
-                f"{self.name} cannot see several windows at once: {self.window_refusal}"
-            )
-        heads = [head for row in rows for head in (row.head, *row.beside)]
-        state = self.begin([PromptRow(head, (0,)) for head in heads])
-        state = self.gather(state, len(heads) // len(rows), [row.once for row in rows])
-        return self._append([row.tail[:-1] for row in rows], state)
-
     def _append(self, rows: Sequence[tuple[int, ...]], state: ReaderState) -> ReaderState:
         """Read these ids behind what was read, some rows at a time."""
         ids, real = (table.to(self.device) for table in padded(rows, left=True))
@@ -197,10 +187,8 @@ class CausalReader(ContextReader):
         many = max(1, self.batch_tokens // ids.shape[1])
         if many >= len(rows):
             return self.read(ids, real, state)
-        parts = []
-        for some in torch.split(self._indices(range(len(rows))), many):
-            parts.append(self.read(ids[some], real[some], self.select(state, some)))
-        return self.join(parts)
+        batches = torch.split(self._indices(range(len(rows))), many)
+        return self.join([self.read(ids[b], real[b], self.select(state, b)) for b in batches])
 
 
 class SourceReader(ContextReader):

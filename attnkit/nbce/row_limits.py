@@ -52,11 +52,8 @@ def answer_length(
 ) -> int:
     """Most tokens of an answer for which the longest row leaves room.
 
-    Args:
-        row: the longest.
-        spec: the search; its `max_length` is returned where there is room for it.
-        fixed: whether the user set the length of answers; then it stays.
-        splitting: how contexts were split and packed: `window`, `unit`, `pack`.
+    That is the search's `max_length` where there is room for it, or where the user set it
+    (`fixed`).  `splitting` says how contexts were split and packed: `window`, `unit`, `pack`.
 
     Raises:
         UsageError: the longest row does not fit the model.
@@ -82,12 +79,8 @@ def beyond_training(
 ) -> str | None:
     """A warning where rows are longer than those that the model was trained on, else None.
 
-    Args:
-        row: the longest row with a single context.
-        contexts: all of them.
-        spec, fixed, splitting: as `answer_length`.
-        methods: of answering, of which some may read all contexts in one row.
-        one_row: `limit` and `cut` of that row, where they are set.
+    `row` is the longest with a single context, and `one_row` has `limit` and `cut` of the row of
+    those methods that read all contexts in one; the rest is as in `answer_length`.
     """
     reader = row.reader
     if reader.trained is None:

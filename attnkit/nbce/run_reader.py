@@ -1,6 +1,6 @@
 """attnkit's own runs as readers: language models, and encoder-decoders whose sources differ."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,7 +37,9 @@ class RunReader(ContextReader):
         return logits[:, -1], state
 
     def join(self, parts: Sequence[Decode]) -> Decode:
-        return Decode(*(_concatenated(list(part)) for part in zip(*parts, strict=True)))
+        if len(parts) == 1:
+            return parts[0]
+        return Decode(*(_mapped(torch.cat, *part) for part in zip(*parts, strict=True)))
 
 
 class LanguageModelReader(RunReader, CausalReader):
@@ -91,7 +93,8 @@ class LanguageModelReader(RunReader, CausalReader):
         seen = CachePositions.of(valid)
         valid, columns = visible_columns(*seen, windows, once)
         positions = seen.positions.view(len(once), -1)[:, columns]
-        return Decode((_gathered(caches, windows, columns), CachePositions(valid, positions)), ())
+        caches = _mapped(lambda some: gathered(some[0], windows, columns), caches)
+        return Decode((caches, CachePositions(valid, positions)), ())
 
 
 class EncoderDecoderReader(RunReader, SourceReader):
@@ -118,25 +121,12 @@ class EncoderDecoderReader(RunReader, SourceReader):
         return state.select(rows, begun)
 
 
-def _concatenated(parts: Sequence[State]) -> State:
-    """Nested tuples of batch-first tensors, one behind the other."""
-    first = parts[0]
-    if len(parts) == 1 or first is None:
-        return first
-    if isinstance(first, Tensor):
-        return torch.cat(list(parts))
-    return _like(first, [_concatenated(list(some)) for some in zip(*parts, strict=True)])
-
-
-def _gathered(state: State, windows: int, columns: Int[Tensor, " n"]) -> State:
-    """`gathered` of nested tuples of caches."""
-    if state is None:
+def _mapped(change: Callable[[list[Tensor]], Tensor], *states: State) -> State:
+    """Nested tuples of tensors, each made of those in its place in all states."""
+    first = states[0]
+    if first is None:
         return None
-    if isinstance(state, Tensor):
-        return gathered(state, windows, columns)
-    return _like(state, [_gathered(part, windows, columns) for part in state])
-
-
-def _like(state: tuple[State, ...], parts: Sequence[State]) -> State:
-    """These parts as a tuple of the same kind."""
-    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
+    if isinstance(first, Tensor):
+        return change(list(states))
+    parts = [_mapped(change, *some) for some in zip(*states, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)

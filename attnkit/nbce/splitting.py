@@ -81,7 +81,6 @@ def sentences(text: str) -> list[int]:
 def _token_windows(
     text: str, count: Callable[[str], int], size: int, overlap: int
 ) -> list[tuple[int, int]]:
-    """Overlapping stretches of at most `size` tokens that cover a text."""
     words = sorted({0, *(match.start() for match in _WORD.finditer(text)), len(text)})
     found: list[tuple[int, int]] = []
     start, guess = 0, 4 * size
@@ -147,13 +146,9 @@ def _last(places: Sequence[int], fits: Callable[[int], bool], guess: int) -> int
 
 def _characters(text: str, start: int, end: int) -> list[int]:
     """Places between characters as people see them, behind `start` and up to `end`."""
-    joined = "\u200d"
-    return [
-        place
-        for place in range(start + 1, end + 1)
-        if place == len(text)
-        or (
-            unicodedata.category(text[place])[0] != "M"
-            and joined not in text[place - 1 : place + 1]
-        )
-    ]
+
+    def joined(place: int) -> bool:
+        mark = unicodedata.category(text[place])[0] == "M"
+        return mark or "\u200d" in text[place - 1 : place + 1]
+
+    return [p for p in range(start + 1, end + 1) if p == len(text) or not joined(p)]

@@ -18,10 +18,8 @@ class TemplatedReader(ContextReader):
     def __init__(self, opened: Pretrained, *, chat: bool, template: str) -> None:
         """Read the template, and find what the tokenizer puts before every text.
 
-        Args:
-            opened: the model and its tokenizer.
-            chat: put context and prompt into the user's message of the model's chat template.
-            template: text with {context} and, behind it, {prompt}; default `TEMPLATE`.
+        `chat` puts context and prompt into the user's message of the model's chat template;
+        `template` has {context} and, behind it, {prompt}, and is `TEMPLATE` where it is empty.
 
         Raises:
             UsageError: the model has no chat template, or the template lacks a part.
@@ -43,7 +41,10 @@ class TemplatedReader(ContextReader):
         marks = {str(token) for token in added if token.special}
         marks |= {*self.tokenizer.all_special_tokens}
         self.marks = tuple(sorted(mark for mark in marks if len(mark) > 1))
-        self.begin_ids = () if chat else self._begin_ids()
+        bare, whole = self.encode("a"), [int(id_) for id_ in self.tokenizer("a")["input_ids"]]
+        places = range(len(whole) - len(bare) + 1)
+        start = next((p for p in places if whole[p : p + len(bare)] == bare), 0)
+        self.begin_ids = () if chat else tuple(whole[:start])
 
     def end_ids(self, size: int) -> frozenset[int]:
         """Ids of a vocabulary of `size` tokens that end a text, as generation has them."""
@@ -82,7 +83,11 @@ class TemplatedReader(ContextReader):
         if not prompt.strip():
             return PromptRow((), ())
         head, tail = self.texts(context, prompt)
-        return PromptRow((*self.begin_ids, *self.encode(head)), tuple(self._encode_behind(tail)))
+        # some tokenizers mark the start of a text, and the tail follows another
+        lead, whole = self.encode("\n\n"), self.encode("\n\n" + tail)
+        follows = whole[: len(lead)] == lead and len(whole) > len(lead)
+        ids = whole[len(lead) :] if follows else self.encode(tail)
+        return PromptRow((*self.begin_ids, *self.encode(head)), tuple(ids))
 
     def _plain(self, text: str) -> str:
         """The text with the spellings of special tokens broken up.
@@ -92,19 +97,3 @@ class TemplatedReader(ContextReader):
         for mark in self.marks:
             text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         return text
-
-    def _encode_behind(self, text: str) -> list[int]:
-        """The ids of a text that follows another: some tokenizers mark the start of a text."""
-        lead = self.encode("\n\n")
-        whole = self.encode("\n\n" + text)
-        if whole[: len(lead)] == lead and len(whole) > len(lead):
-            return whole[len(lead) :]
-        return self.encode(text)
-
-    def _begin_ids(self) -> tuple[int, ...]:
-        """What the tokenizer puts before every text."""
-        bare, whole = self.encode("a"), [int(id_) for id_ in self.tokenizer("a")["input_ids"]]
-        for place in range(len(whole) - len(bare) + 1):
-            if whole[place : place + len(bare)] == bare:
-                return tuple(whole[:place])
-        return ()

@@ -34,12 +34,12 @@ class TracedToken(NamedTuple):
 
     @property
     def runner_up(self) -> int | None:
-        """The context of least entropy but the speaker; None where there is no other."""
-        others = [at for at in range(len(self.entropies)) if at != self.speaker]
+        """The context of least entropy but the main one; None where there is no other."""
+        others = [at for at in range(len(self.entropies)) if at != self.main_context]
         return min(others, key=self.entropies.__getitem__, default=None)
 
     @property
-    def speaker(self) -> int:
+    def main_context(self) -> int:
         """The selected context, or that of least entropy where the pool mixes them."""
         if self.chosen is not None:
             return self.chosen
@@ -59,12 +59,12 @@ class Trace:
     """Their texts, one behind the other, are the answer."""
 
     @property
-    def spoken(self) -> tuple[TracedToken, ...]:
+    def text_tokens(self) -> tuple[TracedToken, ...]:
         """The tokens of the text: all but the end."""
         return tuple(token for token in self.tokens if not token.end)
 
     @property
-    def voiced(self) -> bool:
+    def selects_contexts(self) -> bool:
         """Whether one context is selected at each token."""
         return self.rule.pool == "entropy"
 
@@ -73,11 +73,11 @@ class Trace:
 
         All are 0 where there is neither: maxima have no weights.
         """
-        tokens = self.spoken or self.tokens
-        if self.voiced:
+        tokens = self.text_tokens or self.tokens
+        if self.selects_contexts:
             counts = [0] * len(self.contexts)
             for token in tokens:
-                counts[token.speaker] += 1
+                counts[token.main_context] += 1
             return [count / max(1, len(tokens)) for count in counts]
         every = [weights for token in tokens if (weights := self.weights(token))]
         return [sum(some) / len(every) for some in zip(*every, strict=True)] or [0.0] * len(
@@ -98,14 +98,14 @@ class Trace:
 
     def entropies(self) -> list[float]:
         """Each context's mean over the tokens, in nats."""
-        every = [token.entropies for token in self.spoken or self.tokens]
+        every = [token.entropies for token in self.text_tokens or self.tokens]
         return [sum(some) / len(every) for some in zip(*every, strict=True)]
 
-    def voices(self) -> list[int]:
+    def selected_contexts(self) -> list[int]:
         """The selected contexts, in the order in which they first were."""
-        if not self.voiced:
+        if not self.selects_contexts:
             return []
-        return list(dict.fromkeys(token.speaker for token in self.spoken))
+        return list(dict.fromkeys(token.main_context for token in self.text_tokens))
 
     @property
     def disjoint(self) -> int:
@@ -119,6 +119,15 @@ class Trace:
         contexts; `weights` are there for pools "mean" and "weighted" only.
         """
         rule = self.rule._asdict()
+        contexts = [
+            {
+                "name": context.name,
+                "text": context.text,
+                "parts": [{"name": p.name, "start": p.start, "end": p.end} for p in context.parts],
+                "share": round(share, DIGITS),
+            }
+            for context, share in zip(self.contexts, self.shares(), strict=True)
+        ]
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -126,18 +135,7 @@ class Trace:
             "prompt": self.prompt,
             "answer": self.answer,
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
-            "contexts": [
-                {
-                    "name": context.name,
-                    "text": context.text,
-                    "parts": [
-                        {"name": part.name, "start": part.start, "end": part.end}
-                        for part in context.parts
-                    ],
-                    "share": round(share, DIGITS),
-                }
-                for context, share in zip(self.contexts, self.shares(), strict=True)
-            ],
+            "contexts": contexts,
             "tokens": [self._token(token) for token in self.tokens],
             "apart": self.disjoint,
         }
@@ -147,7 +145,7 @@ class Trace:
         fields = {
             "text": token.text,
             "context": token.chosen,
-            "entropy": round(token.entropies[token.speaker], DIGITS),
+            "entropy": round(token.entropies[token.main_context], DIGITS),
             "runner_up": other,
             "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
             "apart": token.disjoint,
@@ -168,14 +166,8 @@ def trace(
 ) -> Trace:
     """The trace of one output.
 
-    Args:
-        model: its name.
-        prompt: what was asked.
-        contexts: in the order of the rows.
-        rule: how they were merged.
-        ids: the output.
-        steps: one a token, and one more where the end token was written.
-        decode: the text of some ids.
+    `contexts` are in the order of the rows, which `rule` merged; `steps` are one for each of the
+    output's `ids`, and one more where the end token was written.
     """
     texts = pieces(decode, ids)
     tokens = [TracedToken(text, *step) for text, step in zip(texts, steps, strict=False)]
@@ -214,16 +206,13 @@ class TextStream:
         now = self.decode(self.ids)
         # A character whose bytes are not all there yet ends in U+FFFD, however many are missing.
         settled = commonprefix((self.before, now)).rstrip("\ufffd")
-        self.before = now
-        return self._new(settled) if settled.startswith(self.written) else ""
+        self.before, written = now, self.written
+        if not settled.startswith(written):
+            return ""
+        self.written = settled
+        return settled[len(written) :]
 
     def close(self, whole: str) -> str:
         """The rest of the final text; all of it on a new line where it begins otherwise."""
-        if whole.startswith(self.written):
-            return self._new(whole)
-        self.written = whole
-        return f"\n{whole}"
-
-    def _new(self, text: str) -> str:
-        new, self.written = text[len(self.written) :], text
-        return new
+        before, self.written = self.written, whole
+        return whole[len(before) :] if whole.startswith(before) else f"\n{whole}"

@@ -81,10 +81,9 @@ def _against(base: System, group: Group, resamples: int, seed: int) -> list[dict
     """Comparisons of every other variant of a group with its baseline, metric by metric."""
     out = []
     for metric in group[base][0].scores:
+        measured = [key for key in group if all(metric in e.scores for e in group[key])]
         records = [
-            _record(metric, key, base, group, resamples, seed)
-            for key in group
-            if key != base and all(metric in entry.scores for entry in group[key])
+            _record(metric, key, base, group, resamples, seed) for key in measured if key != base
         ]
         tested = [record for record in records if record["p"] is not None]
         for record, p in zip(tested, corrected([r["p"] for r in tested]), strict=True):
@@ -94,12 +93,7 @@ def _against(base: System, group: Group, resamples: int, seed: int) -> list[dict
 
 
 def _record(
-    metric: str,
-    key: System,
-    base: System,
-    group: Group,
-    resamples: int,
-    seed: int,
+    metric: str, key: System, base: System, group: Group, resamples: int, seed: int
 ) -> dict[str, Any]:
     """One variant against the baseline on one metric.
 

@@ -22,18 +22,9 @@ from attnkit.errors import MissingInputError, RecipeError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.runs import Run
-from attnkit.scoring import (
-    CONTEXT,
-    TEACHER_FORCED,
-    TEXT,
-    Entry,
-    Score,
-    expand,
-    score,
-    side_by_side,
-    warnings,
-)
-from attnkit.scoring.output_warnings import SHARE
+from attnkit.scoring.comparison import Entry, side_by_side
+from attnkit.scoring.metrics import CONTEXT, TEACHER_FORCED, TEXT, Score, expand, score
+from attnkit.scoring.output_warnings import SHARE, warnings
 from attnkit.scoring.saved_scores import SavedScores, describe_run, digest, reusable_scores
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import LineCounts, translate
@@ -92,12 +83,8 @@ def corpus_of(run: Run, data_dir: str | Path | None, offline: bool) -> Corpus:
         raise MissingInputError(
             f"{run.path}: training is not finished; run `attnkit train` again to resume it"
         )
-    return Corpus.open(
-        run.recipe.data,
-        run.recipe.task,
-        data_dir=None if data_dir is None else Path(data_dir),
-        offline=offline,
-    )
+    folder = None if data_dir is None else Path(data_dir)
+    return Corpus.open(run.recipe.data, run.recipe.task, data_dir=folder, offline=offline)
 
 
 def comparison(
@@ -125,11 +112,9 @@ def comparison(
     names = None if metrics is None else expand(metrics)
     if names is not None and "perplexity" in names:
         names = expand((*names, "word-perplexity"))
-    entries = [
-        entry if names is None else entry.only(names)
-        for run in runs
-        for entry in [saved_entry(run, split) for split in splits or run.scores()]
-    ]
+    entries = [saved_entry(run, split) for run in runs for split in splits or run.scores()]
+    if names is not None:
+        entries = [entry.only(names) for entry in entries]
     return side_by_side(entries, baselines(entries, baseline), resamples=resamples)
 
 
@@ -152,12 +137,9 @@ def saved_entry(run: Run, split: str) -> Entry:
         MissingInputError: there was none.
         DataError: what it saved is damaged.
     """
-    saved = SavedScores.read(run, split)
-    if saved is None:
-        raise MissingInputError(
-            f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
-        )
-    return saved.entry(describe_run(run), split)
+    if saved := SavedScores.read(run, split):
+        return saved.entry(describe_run(run), split)
+    raise MissingInputError(f"{run.path}: split {split} is not scored: run `attnkit eval` on it")
 
 
 def model_scores(
@@ -180,32 +162,19 @@ def model_scores(
     """
     found: dict[str, Score] = {}
     if any(name in TEXT for name in metrics):
-        answers = translate(
-            model,
-            tokenizer,
-            [row.source for row in rows],
-            (search or recipe.search).model_copy(update={"n_best": 1}),
-            max_source=recipe.data.max_length,
-        )
+        spec = (search or recipe.search).model_copy(update={"n_best": 1})
+        sources = [row.source for row in rows]
+        answers = translate(model, tokenizer, sources, spec, max_source=recipe.data.max_length)
         texts = [answer[0][0] for answer in answers]
         found = score(metrics, texts, _references(rows), eval or recipe.eval)
-    return found | _teacher_forced(metrics, model, tokenizer, rows, recipe)
+    stream, longest = recipe.task == "language-modeling", recipe.data.max_length
+    return found | teacher_forced_scores(
+        metrics, model, tokenizer, rows, max_length=longest, stream=stream
+    )
 
 
 def _references(rows: Sequence[Row]) -> list[list[str]]:
     return [list(row.references or (row.target,)) for row in rows]
-
-
-def _teacher_forced(
-    metrics: Sequence[str],
-    model: Model,
-    tokenizer: Tokenizer,
-    rows: Sequence[Row],
-    recipe: Recipe,
-) -> dict[str, Score]:
-    stream = recipe.task == "language-modeling"
-    length = recipe.data.max_length
-    return teacher_forced_scores(metrics, model, tokenizer, rows, max_length=length, stream=stream)
 
 
 @dataclass
@@ -240,38 +209,46 @@ class _EvaluationJob:
         if text and missing:
             saved.scores |= score(missing, saved.texts, references, self.eval)
         if set(missing) & set(TEACHER_FORCED):
-            recipe = self.run.recipe
-            saved.scores |= _teacher_forced(missing, self.model, self.tokenizer, rows, recipe)
+            measured = [name for name in missing if name in TEACHER_FORCED]
+            saved.scores |= model_scores(
+                measured, self.model, self.tokenizer, rows, self.run.recipe
+            )
         saved.facts |= {"sentences": len(rows), "warnings": []}
         if text:
             found = warnings(saved.texts, references, metrics=text, tokenize=self.eval.tokenize)
-            saved.facts["warnings"] = found + _limits(saved.facts["decode"], self.search)
+            decode = saved.facts["decode"]
+            lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
+            if cut:
+                found.append(
+                    f"{cut} of {lines} inputs are longer than data.max_length and were cut"
+                )
+            if unfinished > SHARE * lines:
+                found.append(
+                    f"{unfinished} of {lines} outputs did not end within "
+                    f"search.max_length={self.search.max_length} tokens"
+                )
+            saved.facts["warnings"] = found
         if missing:
             saved.write(self.run, split)
         return saved.entry(describe_run(self.run), split).only(self.names)
 
     @cached_property
     def model(self) -> Model:
-        """The run's model; not loaded where everything is known already."""
+        """Not loaded where everything is known already."""
         return self.run.model(self.device)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run's tokenizer."""
         return self.run.tokenizer()
 
     def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
         """Outputs of the split, and how fast they came."""
         what, texts, counts = f"{self.run.variant} seed {self.run.seed}, {split}", [], LineCounts()
-        model, tokenizer = self.model, self.tokenizer
+        model, tokenizer, longest = self.model, self.tokenizer, self.run.recipe.data.max_length
+        sources = [row.source for row in rows]
         start = time.perf_counter()
         for answer in translate(
-            model,
-            tokenizer,
-            [row.source for row in rows],
-            self.search,
-            max_source=self.run.recipe.data.max_length,
-            counts=counts,
+            model, tokenizer, sources, self.search, max_source=longest, counts=counts
         ):
             texts.append(answer[0][0])
             if self.progress is not None:
@@ -287,21 +264,6 @@ class _EvaluationJob:
             "threads": torch.get_num_threads(),
             **asdict(counts),
         }
-
-
-def _limits(decode: Mapping[str, Any], search: SearchConfig) -> list[str]:
-    """Warnings about lines that were cut by a limit of the recipe."""
-    out = []
-    if cut := decode["truncated"]:
-        out.append(
-            f"{cut} of {decode['lines']} inputs are longer than data.max_length and were cut"
-        )
-    if decode["unfinished"] > SHARE * decode["lines"]:
-        out.append(
-            f"{decode['unfinished']} of {decode['lines']} outputs did not end within "
-            f"search.max_length={search.max_length} tokens"
-        )
-    return out
 
 
 def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:

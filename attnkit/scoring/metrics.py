@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,15 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     out: list[str] = []
     for name in names:
         if name != "rouge" and name not in known:
-            near = nearest(name, ("rouge", *known))
-            hint = f"did you mean {near}? " if near else ""
-            raise UsageError(
-                f"unknown metric {name!r}: {hint}choose from {', '.join(known)}, rouge"
-            )
+            raise _unknown(f"metric {name!r}", name, (*known, "rouge"))
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
+    near = nearest(name, known)
+    hint = f"did you mean {near}? " if near else ""
+    return UsageError(f"unknown {what}: {hint}choose from {', '.join(known)}")
 
 
 def score(
@@ -107,7 +110,15 @@ def score(
         UsageError: unknown metric or tokeniser.
     """
     names = [name for name in expand(metrics) if name in TEXT]
-    _check(hypotheses, references)
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: "
+            "they must be line by line the same sentences"
+        )
+    if not hypotheses:
+        raise DataError("nothing to score: there are no lines")
+    if without := [number for number, line in enumerate(references, 1) if not line]:
+        raise DataError(f"line {without[0]} has no reference: give at least one for each line")
     out: dict[str, Score] = {}
     if rouge := [name for name in names if name in ROUGE]:
         out = _rouge(rouge, hypotheses, references, eval.sentences)
@@ -137,25 +148,6 @@ def context_found(contexts: Sequence[str], references: Sequence[Sequence[str]]) 
     return Score.of("context-found", statistics, f"context:decisive|refs:any|{NORMALISED}")
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: "
-            "they must be line by line the same sentences"
-        )
-    if not hypotheses:
-        raise DataError("nothing to score: there are no lines")
-    for number, line in enumerate(references, 1):
-        if not line:
-            raise DataError(f"line {number} has no reference: give at least one for each line")
-
-
-def _streams(references: Sequence[Sequence[str]]) -> list[list[str | None]]:
-    """References as sacrebleu takes them: stream r holds the r-th reference of each line."""
-    most = max(map(len, references))
-    return [[line[r] if r < len(line) else None for line in references] for r in range(most)]
-
-
 def _count(references: Sequence[Sequence[str]]) -> str:
     counts = {len(line) for line in references}
     return str(counts.pop()) if len(counts) == 1 else "var"
@@ -181,7 +173,8 @@ def _sacrebleu(
     """BLEU, chrF and TER; the statistics are those that sacrebleu's own tests resample."""
     tokenize = _tokenizer(eval.tokenize) if name.startswith("bleu") else "none"
     metric = _metric(name, tokenize, eval.lowercase)
-    statistics = metric._extract_corpus_statistics(hypotheses, _streams(references))
+    streams = list(map(list, zip_longest(*references)))  # the r-th reference of each line
+    statistics = metric._extract_corpus_statistics(hypotheses, streams)
     signature = metric.get_signature()
     if name in ORDERS:
         signature.update("order", ORDERS[name])
@@ -191,11 +184,7 @@ def _sacrebleu(
 def _tokenizer(name: str) -> str:
     """Refuse a tokeniser that is unknown, not installed, or that sacrebleu would download."""
     if name not in TOKENIZERS:
-        near = nearest(name, TOKENIZERS)
-        hint = f"did you mean {near}? " if near else ""
-        raise UsageError(
-            f"unknown tokenizer {quoted(name)}: {hint}choose from {', '.join(TOKENIZERS)}"
-        )
+        raise _unknown(f"tokenizer {quoted(name)}", name, TOKENIZERS)
     if name in ("ja-mecab", "ko-mecab"):
         try:
             _metric("bleu", name, False)
@@ -272,13 +261,11 @@ def answer_match(answer: str, reference: str) -> float:
     return float(answer_words(answer) == answer_words(reference))
 
 
-def _exact_match(text: str, reference: str) -> float:
-    return float(text.strip() == reference.strip())
-
-
 MEASURES: dict[str, Callable[[str, str], float]] = {
-    "answer-match": answer_match, "answer-f1": answer_f1, "exact-match": _exact_match,
-}  # fmt: skip
+    "answer-match": answer_match,
+    "answer-f1": answer_f1,
+    "exact-match": lambda text, reference: float(text.strip() == reference.strip()),
+}
 
 
 def _best_match(name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:

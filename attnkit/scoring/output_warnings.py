@@ -20,13 +20,8 @@ def warnings(
 ) -> list[str]:
     """What looks wrong about the outputs, one line each; empty where all is well.
 
-    A mark that the first reference of the line carries as well is not reported.
-
-    Args:
-        hypotheses: one output a line.
-        references: at least one for each line.
-        metrics: what is scored; some cannot read some languages.
-        tokenize: sacrebleu's tokeniser of BLEU.
+    A mark that the first reference of the line carries as well is not reported.  Some `metrics`,
+    and tokenisers of BLEU (`tokenize`), cannot read some languages.
     """
     lines = len(hypotheses)
     first = [line[0] for line in references]
@@ -46,34 +41,18 @@ def warnings(
             f"{split} of {lines} hypotheses end in a separate full stop, their references do not: "
             "scores are for detokenised text"
         )
-    if tokenize in ("13a", "intl") and any(name.startswith("bleu") for name in metrics):
-        out.extend(_unspaced(first, tokenize))
-    if any(name.startswith("rouge") for name in metrics):
-        out.extend(_blind(references))
+    unspaced = sum(bool(UNSPACED.search(text)) for text in first)
+    at_spaces = tokenize in ("13a", "intl") and any(name.startswith("bleu") for name in metrics)
+    if at_spaces and unspaced > SHARE * lines:
+        out.append(
+            f"{unspaced} of {lines} references are Chinese or Japanese, which tokenizer "
+            f"{tokenize} does not cut into words: use zh, ja-mecab or char"
+        )
+    texts = ["".join(line).lower() for line in references]
+    blind = sum(bool(text.strip()) and not re.search("[a-z0-9]", text) for text in texts)
+    if blind and any(name.startswith("rouge") for name in metrics):
+        out.append(f"ROUGE reads a-z and 0-9 only: it sees no word in {blind} of {lines} lines")
     return out
-
-
-def _unspaced(references: Sequence[str], tokenize: str) -> list[str]:
-    """BLEU of a script without spaces, under a tokeniser that cuts at spaces."""
-    found = sum(bool(UNSPACED.search(text)) for text in references)
-    if found <= SHARE * len(references):
-        return []
-    return [
-        f"{found} of {len(references)} references are Chinese or Japanese, which tokenizer "
-        f"{tokenize} does not cut into words: use zh, ja-mecab or char"
-    ]
-
-
-def _blind(references: Sequence[Sequence[str]]) -> list[str]:
-    """ROUGE reads a-z and 0-9 only."""
-    blind = sum(
-        not any(re.search("[a-z0-9]", text.lower()) for text in line)
-        for line in references
-        if any(text.strip() for text in line)
-    )
-    if not blind:
-        return []
-    return [f"ROUGE reads a-z and 0-9 only: it sees no word in {blind} of {len(references)} lines"]
 
 
 def _more(test: Callable[[str], bool], hypotheses: Sequence[str], references: Sequence[str]) -> int:

@@ -21,11 +21,7 @@ def score_files(
     One entry a file of outputs: `hyp` when there is one, else named by its stem (by its path where
     two have the same one).
 
-    Args:
-        hypotheses: file names; "-" is `stdin`.
-        references: file names; line n of each is a reference of line n.
-        eval: metrics of text, and their settings.
-        stdin: standard input.
+    Names are those of files, "-" that of `stdin`; line n of each reference is one of line n.
 
     Raises:
         MissingInputError: a file is not there.
@@ -40,7 +36,10 @@ def score_files(
         _match(name, lines, references[0], columns[0])
     rows = list(zip(*columns, strict=True))
     out = []
-    for label, (name, lines) in zip(_labels(hypotheses), lines_of.items(), strict=True):
+    labels = [Path(name).stem for name in hypotheses] if hypotheses[1:] else ["hyp"]
+    if len(set(labels)) < len(labels):
+        labels = list(hypotheses)
+    for label, (name, lines) in zip(labels, lines_of.items(), strict=True):
         scores = score(eval.metrics, lines, rows, eval)
         row = {
             "recipe": None,
@@ -89,11 +88,3 @@ def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
 def _match(name: str, lines: Sequence[str], other: str, others: Sequence[str]) -> None:
     if len(lines) != len(others):
         raise ragged((Path(name), Path(other)), (len(lines), len(others)))
-
-
-def _labels(names: Sequence[str]) -> list[str]:
-    """What rows are called."""
-    if len(names) == 1:
-        return ["hyp"]
-    stems = [Path(name).stem for name in names]
-    return stems if len(set(stems)) == len(stems) else list(names)

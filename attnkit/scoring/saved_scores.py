@@ -16,7 +16,7 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
-from attnkit.scoring.metrics import Score, Statistics
+from attnkit.scoring.metrics import Score
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
@@ -57,7 +57,9 @@ class SavedScores:
             digests = entry["digests"]
             path = results.output_path(split)
             data = _verified(path, digests["outputs"])
-            tables = _tables(_verified(_statistics_path(path), digests["statistics"]))
+            packed = io.BytesIO(_verified(_statistics_path(path), digests["statistics"]))
+            with np.load(packed, allow_pickle=False) as arrays:  # [sentences, k] of each metric
+                tables = dict(arrays)
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -128,16 +130,9 @@ def reusable_scores(
     references: str,
     search: dict[str, Any],
 ) -> SavedScores:
-    """The part of an earlier evaluation of a split that still holds.
+    """The part of an earlier evaluation of a split that still holds; nothing where `force` is set.
 
-    Args:
-        results: the folder, such as a finished run.
-        weights: SHA-256 of the weights.
-        split: its name.
-        eval: settings of the metrics.
-        force: reuse nothing.
-        source, references: digests of what is decoded, and of what it is compared with.
-        search: how it is decoded.
+    `weights`, `source` (what is decoded) and `references` are SHA-256 digests.
 
     Raises:
         DataError: the scores are damaged, without `force`.
@@ -205,9 +200,3 @@ def _verified(path: Path, digest: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != digest:
         raise ValueError(f"{path.name} was changed")
     return data
-
-
-def _tables(data: bytes) -> dict[str, Statistics]:
-    """Statistics [sentences, k] of each metric; nothing that needs pickle is read."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as tables:
-        return {name: tables[name] for name in tables.files}

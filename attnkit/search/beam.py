@@ -119,7 +119,15 @@ class Trellis:
         beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
         cut = self.longest * (self.live > -math.inf).long()
         length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
-        ids = self._follow(length, torch.cat((done.beam, beams), 1))
+        # tokens from the beam of the last one back to the first
+        token_table, parents = self.token.cpu().numpy(), self.parent.cpu().numpy()
+        lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()
+        sentence = np.arange(len(at))[:, None]
+        ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, longest]
+        for step in reversed(range(ids.shape[2])):
+            inside = step < lengths
+            ids[..., step] = np.where(inside, token_table[step, sentence, at], 0)
+            at = np.where(inside, parents[step, sentence, at], at)
         cut_score = self.live / self.longest**self.spec.length_penalty
         score = torch.cat((done.score, cut_score), 1).tolist()
         logprob = torch.cat((done.logprob, self.live), 1).tolist()
@@ -131,18 +139,6 @@ class Trellis:
                 [Hypothesis(tokens[n], values[n], logprob[row][n], n < places) for n in best]
             )
         return answers
-
-    def _follow(self, length: list[list[int]], beam: Int[Tensor, "B n"]) -> np.ndarray:
-        """Tokens [B, n, longest] of hypotheses, from the beam of the last one back to the first."""
-        tokens, parents = self.token.cpu().numpy(), self.parent.cpu().numpy()
-        lengths, at = np.asarray(length), beam.cpu().numpy()
-        sentence = np.arange(len(at))[:, None]
-        ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)
-        for step in reversed(range(ids.shape[2])):
-            inside = step < lengths
-            ids[..., step] = np.where(inside, tokens[step, sentence, at], 0)
-            at = np.where(inside, parents[step, sentence, at], at)
-        return ids
 
 
 Best = tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]

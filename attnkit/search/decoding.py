@@ -79,13 +79,8 @@ def translate(
     while lines := list(islice(remaining, block)):
         sources = _encode(tokenizer, lines, max_source, prompts, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
-        found = search_all(
-            model,
-            [sources[row] for row in rows],
-            spec,
-            lines=[counts.lines + row for row in rows],
-            prompts=prompts,
-        )
+        batch, numbers = [sources[row] for row in rows], [counts.lines + row for row in rows]
+        found = search_all(model, batch, spec, lines=numbers, prompts=prompts)
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)
         counts.unfinished += sum(not n_best[0].complete for n_best in found if n_best)
@@ -134,12 +129,8 @@ def search_all(
 ) -> list[list[Hypothesis]]:
     """The n best outputs of each source, in order; searched in batches of similar length.
 
-    Args:
-        model: an encoder-decoder or a decoder.
-        sources: ids of each, none empty: with EOS, or prompts with BOS.
-        spec: how to search; batch_tokens bounds sentences x beams x the longest source.
-        lines: 0-based number of each source in the input, see `search`.
-        prompts: the output continues the source.
+    No source is empty; each ends with EOS or, where outputs continue them (`prompts`), starts with
+    BOS.  For `spec` see `translate`, for `lines` see `search`.
 
     Raises:
         RecipeError, UsageError, DataError: as `search`.

@@ -57,29 +57,19 @@ def sample_tokens(
     """
     best, place = scores.max(1, keepdim=True)
     # the maximum goes first: a tiny temperature would make every quotient infinite
-    token = _sample_scaled((scores - best) / spec.temperature, times, spec)
+    scaled = (scores - best) / spec.temperature
+    if spec.top_k == 0 and spec.top_p == 1:
+        token = exponential_race(scaled.exp(), times)
+    else:
+        values, ids, _ = base.top(scaled, spec.top_k or NUCLEUS, exact=True)
+        total = (values if spec.top_k else scaled).exp().sum(1)
+        token, short = sample_nucleus(values, ids, total, times, spec.top_p)
+        rows = short.nonzero().squeeze(1)
+        if not spec.top_k and len(rows) and scaled.shape[1] > NUCLEUS:
+            ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
+            token[rows] = sample_nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
     # the caller finds NaN in the score of the token
     return torch.where(best.isnan(), place, token[:, None]).squeeze(1)
-
-
-def _sample_scaled(
-    scaled: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
-) -> Int[Tensor, " R"]:
-    """A token for each row from log-probabilities whose maximum is 0."""
-    if spec.top_k == 0 and spec.top_p == 1:
-        return exponential_race(scaled.exp(), times)
-    if spec.top_k:
-        values, ids, _ = base.top(scaled, spec.top_k, exact=True)
-        return sample_nucleus(values, ids, values.exp().sum(1), times, spec.top_p)[0]
-    total = scaled.exp().sum(1)
-    token, short = sample_nucleus(
-        *base.top(scaled, NUCLEUS, exact=True)[:2], total, times, spec.top_p
-    )
-    rows = short.nonzero().squeeze(1)
-    if len(rows) and scaled.shape[1] > NUCLEUS:
-        ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
-        token[rows] = sample_nucleus(ordered, ids, total[rows], times[rows], spec.top_p)[0]
-    return token
 
 
 def sample_nucleus(

@@ -59,15 +59,15 @@ class TraceScreen:
         if self.plain:
             yield from (Text(line, overflow="fold") for line in _listed(trace, ascii_only))
             return
-        if trace.spoken:
+        if trace.text_tokens:
             yield Segments(_answer(trace, marks, width, ascii_only))
             yield Segments(_legend(trace, marks, width, ascii_only))
             unmarked = ContextMark(OTHERS, Style())
             yield from chart(
-                [token.entropies[token.speaker] for token in trace.spoken],
-                [_runner_up_entropy(token) for token in trace.spoken],
-                [marks.get(token.speaker, unmarked) for token in trace.spoken]
-                if trace.voiced
+                [token.entropies[token.main_context] for token in trace.text_tokens],
+                [_runner_up_entropy(token) for token in trace.text_tokens],
+                [marks.get(token.main_context, unmarked) for token in trace.text_tokens]
+                if trace.selects_contexts
                 else None,
                 width,
                 ascii_only,
@@ -79,7 +79,7 @@ def headline(trace: "Trace") -> str:
     """What was merged, and how."""
     rule, many = trace.rule, len(trace.contexts)
     parts = [f"beta {rule.beta:g}"]
-    parts += [f"eta {rule.eta:g}"] if trace.voiced else []
+    parts += [f"eta {rule.eta:g}"] if trace.selects_contexts else []
     parts += [f"top-p {rule.top_p:g}"] if rule.top_p < 1 else []
     parts += [f"top-k {rule.top_k}"] if rule.top_k else []
     noun = "context" if many == 1 else "contexts"
@@ -88,11 +88,11 @@ def headline(trace: "Trace") -> str:
 
 def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
     """What a reader must know besides; with `everything` all contexts are listed."""
-    if not trace.spoken:
+    if not trace.text_tokens:
         yield "the answer is empty: its first token was the end"
-    if trace.voiced:
-        silent = len(trace.contexts) - len(trace.voices())
-        if silent and trace.spoken:
+    if trace.selects_contexts:
+        silent = len(trace.contexts) - len(trace.selected_contexts())
+        if silent and trace.text_tokens:
             yield f"{silent:,} of {len(trace.contexts):,} contexts never spoke"
     elif len(trace.contexts) > LISTED and not everything:
         yield f"{len(trace.contexts) - LISTED:,} contexts more"
@@ -107,7 +107,7 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
 def context_marks(trace: "Trace", depth: Depth = "none") -> dict[int, ContextMark]:
     """A mark for each context that spoke."""
     marks = {}
-    for number, context in enumerate(trace.voices()):
+    for number, context in enumerate(trace.selected_contexts()):
         letter = LETTERS[number] if number < len(LETTERS) else OTHERS
         rgb = bytes.fromhex(CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)])
         marks[context] = ContextMark(letter, text_on(np.array(list(rgb), np.uint8), depth))
@@ -124,7 +124,7 @@ def _cells(trace: "Trace", ascii_only: bool) -> Cells:
     A space goes with the word before it, so that marks begin where words do.
     """
     texts, owners = [], []
-    for number, token in enumerate(trace.spoken):
+    for number, token in enumerate(trace.text_tokens):
         text = _ascii(safe_text(token.text).replace("\t", " "), ascii_only)
         texts.append(text)
         owners += [number] * len(text)
@@ -160,30 +160,32 @@ def wrapped(cells: Cells, width: int) -> Iterator[Cells]:
 def _answer(
     trace: "Trace", marks: dict[int, ContextMark], width: int, ascii_only: bool
 ) -> Iterator[Segment]:
-    """Each line of the answer, and below it who spoke."""
-    spoken = trace.spoken
+    """Each line of the answer, and below it the context of each token."""
+    tokens = trace.text_tokens
     for line in wrapped(_cells(trace, ascii_only), width):
         below = ""
-        for owner, text in _runs(line, spoken if trace.voiced else None):
-            mark = marks.get(spoken[owner].speaker)
+        for owner, text in _runs(line, tokens if trace.selects_contexts else None):
+            mark = marks.get(tokens[owner].main_context)
             yield Segment(text, mark.style if mark else None)
             wide = cell_len(text)
             if mark:
                 below += (mark.letter + ("-" if ascii_only else "\u2500") * (wide - 1))[:wide]
             else:
-                below += ("^" if spoken[owner].disjoint else " ") * wide
+                below += ("^" if tokens[owner].disjoint else " ") * wide
         yield Segment.line()
         if below.strip():
             yield Segment(below.rstrip(), DIM)
             yield Segment.line()
 
 
-def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
-    """(a token, text) of neighbours with one speaker, or of one token where nobody speaks."""
+def _runs(line: Cells, tokens: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
+    """(a token, text) of neighbours of one context, or of one token where contexts are mixed."""
     text, first = "", -1
     for cluster, owner in line:
         same = first == owner or (
-            spoken is not None and first >= 0 and spoken[first].speaker == spoken[owner].speaker
+            tokens is not None
+            and first >= 0
+            and tokens[first].main_context == tokens[owner].main_context
         )
         if not same and text:
             yield first, text
@@ -199,7 +201,7 @@ def _legend(
 ) -> Iterator[Segment]:
     """The contexts that spoke, or the heaviest of a mixture, with their first words."""
     shares, mean = trace.shares(), trace.entropies() if trace.tokens else []
-    order = list(marks) if trace.voiced else sorted(
+    order = list(marks) if trace.selects_contexts else sorted(
         range(len(mean)), key=lambda at: (-shares[at], mean[at])
     )[:LISTED]  # fmt: skip
     weighted = any(shares)
@@ -239,11 +241,11 @@ def _ascii(text: str, ascii_only: bool) -> str:
 def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
     """A line a token: what it is, who spoke, who was next, and their entropies in nats."""
     names = [_line(passage.name, ascii_only) for passage in trace.contexts]
-    what = "spoken by" if trace.voiced else "surest"
+    what = "spoken by" if trace.selects_contexts else "surest"
     yield f"token: {what} context, entropy in nats; next surest, entropy"
     for number, token in enumerate(trace.tokens, 1):
         text = "end" if token.end else visible(token.text, ascii_only)
-        at, other = token.speaker, token.runner_up
+        at, other = token.main_context, token.runner_up
         line = f"{number} {text}: {at} {names[at]} {token.entropies[at]:.3f}"
         if other is not None:
             line += f"; {other} {names[other]} {token.entropies[other]:.3f}"

@@ -102,10 +102,10 @@ def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
 def test_speakers_runners_up_and_shares_of_a_trace() -> None:
     found = made("entropy", STEPS)
     assert found.answer == "abc"
-    assert [token.text for token in found.spoken] == ["a", "b", "c"]
+    assert [token.text for token in found.text_tokens] == ["a", "b", "c"]
     assert found.tokens[-1].end
-    assert found.voices() == [1, 2]
-    assert [token.speaker for token in found.tokens] == [1, 1, 2, 0]
+    assert found.selected_contexts() == [1, 2]
+    assert [token.main_context for token in found.tokens] == [1, 1, 2, 0]
     assert [token.runner_up for token in found.tokens] == [2, 0, 1, 2]
     assert found.shares() == pytest.approx([0, 2 / 3, 1 / 3])
 
@@ -113,7 +113,7 @@ def test_speakers_runners_up_and_shares_of_a_trace() -> None:
 def test_a_context_that_spoke_on_may_have_a_surer_runner_up() -> None:
     token = made("entropy", STEPS).tokens[1]
     assert token.runner_up is not None
-    assert token.entropies[token.runner_up] < token.entropies[token.speaker]
+    assert token.entropies[token.runner_up] < token.entropies[token.main_context]
 
 
 def test_one_context_has_no_runner_up() -> None:
@@ -132,7 +132,7 @@ def test_weights_are_those_of_the_pool() -> None:
     highest = made("max", MIXED)
     assert highest.weights(highest.tokens[0]) is None
     assert highest.shares() == [0, 0, 0]
-    assert highest.voices() == []
+    assert highest.selected_contexts() == []
 
 
 def test_json_has_every_step_and_says_how_to_read_it() -> None:

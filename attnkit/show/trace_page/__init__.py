@@ -45,7 +45,7 @@ def _record(trace: "Trace") -> dict[str, Any]:
         "prompt": safe_text(trace.prompt),
         "how": headline(trace),
         "notes": list(notes(trace, everything=True)),
-        "voiced": trace.voiced,
+        "voiced": trace.selects_contexts,
         "weighted": any(shares),
         "marks": {
             context: {"letter": mark.letter, "colour": colour}
@@ -65,7 +65,7 @@ def _record(trace: "Trace") -> dict[str, Any]:
 
 def _token(trace: "Trace", token: "TracedToken") -> dict[str, Any]:
     order = sorted(range(len(token.entropies)), key=token.entropies.__getitem__)[:SUREST]
-    order = [token.speaker, *(at for at in order if at != token.speaker)][:SUREST]
+    order = [token.main_context, *(at for at in order if at != token.main_context)][:SUREST]
     weights = trace.weights(token)
     heavy = sorted(range(len(weights)), key=lambda at: -weights[at])[:SUREST] if weights else []
     return {
