@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator, ValidationError
 
 from attnkit.errors import RecipeError
 from attnkit.recipe.schema import Task
@@ -126,11 +126,16 @@ def names() -> tuple[str, ...]:
 def load(name: str) -> Card:
     """The card of a corpus.
 
-    Raises RecipeError: there is no such card; the nearest name is given.
+    Raises RecipeError: there is no such card (the nearest name is given), or it is not valid.
     """
     if name not in names():
         close = nearest(name, names())
         hint = f"did you mean {close}?" if close else "`attnkit recipe list --corpora` lists them"
         raise RecipeError(f"no corpus is called {quoted(name)}; {hint}")
     text = (files("attnkit.data") / "cards" / f"{name}.yaml").read_text("utf-8")
-    return Card.model_validate({"name": name, **yaml.safe_load(text)})
+    try:
+        return Card.model_validate({"name": name, **yaml.safe_load(text)})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise RecipeError(f"corpus card {name}: {key or 'the card'}: {fault['msg']}") from error

@@ -26,6 +26,18 @@ def test_the_promised_corpora_have_cards() -> None:
     assert set(NAMED) <= set(corpus_cards.names())
 
 
+def test_a_card_that_lacks_a_key_is_refused_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cards").mkdir()
+    (tmp_path / "cards" / "mine.yaml").write_text("title: Mine\n", encoding="utf-8")
+    monkeypatch.setattr(corpus_cards, "files", lambda package: tmp_path)
+    monkeypatch.setattr(corpus_cards, "names", lambda: ("mine",))
+    load = getattr(corpus_cards.load, "__wrapped__", corpus_cards.load)
+    with pytest.raises(RecipeError, match="corpus card mine: task: Field required"):
+        load("mine")
+
+
 @pytest.mark.parametrize("name", corpus_cards.names())
 def test_a_card_is_complete(name: str) -> None:
     card = corpus_cards.load(name)
