@@ -89,7 +89,7 @@ class MultiHead(nn.Module):
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
-            mechanism.modify(score_options(shared, mechanism.uses))
+            mechanism.modifiers = score_options(shared, mechanism.uses)
         return cls(width, mechanism, rotary, bias)
 
     def forward(

@@ -92,15 +92,8 @@ def _run(word: str, path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"{_where(error, path)}: {type(error).__name__}: {error}") from error
+        frames = traceback.extract_tb(error.__traceback__)
+        # the last line of the file that the error passed through
+        line = ([f.lineno for f in frames if f.filename == str(path)] or [1])[-1]
+        raise UsageError(f"{path}:{line}: {type(error).__name__}: {error}") from error
     return module
-
-
-def _where(error: Exception, path: Path) -> str:
-    """The last line of a plug-in's file that an error passed through."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
-    return f"{path}:{lines[-1] if lines else 1}"

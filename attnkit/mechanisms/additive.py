@@ -123,12 +123,8 @@ class Additive(Scored):
         """W_k k."""
         return per_head(k, self.key, None)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S u"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """w_v^T tanh(W_q q + W_k k), given W_k k."""
-        assert q is not None
-        assert k is not None
         inputs = per_head(q, self.query, None), k, self.out
         # float32 at least: 16 bits would round away what tells near scores apart
         kind = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -140,7 +136,6 @@ class Additive(Scored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         with torch.no_grad():
             mechanism.query.fill_(1)

@@ -103,9 +103,7 @@ class FixedPattern(Scored):
         # tells the type to compute in
         self.register_buffer("one", torch.ones(()), persistent=False)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """Logarithms of the weights, up to a constant a row."""
         i, j, n = places(mask)
         kind = torch.float64 if self.one.dtype == torch.float64 else torch.float32

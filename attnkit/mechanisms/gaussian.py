@@ -62,22 +62,12 @@ class Gaussian(Scored):
 
     cost: ClassVar[str] = "T*S*D"
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """-|q - k|^2 / 2 by its three terms."""
-        assert q is not None
-        assert k is not None
         scores: Tensor = Distances.apply(q, k)  # type: ignore[no-untyped-call]
         return scores
 
-    def fused(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        mask: Mask,
-    ) -> Float[Tensor, "B H T E"] | None:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Torch's fused kernel with |k|^2 / 2 in channels of their own; |q|^2 cancels in a row.
 
         16-bit types need three channels: the square is then a sum of three short floats.
@@ -99,7 +89,6 @@ class Gaussian(Scored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=3))
         q, k, v = one_head((57,)), one_head((51,), (56,), (58,)), one_head((40,), (43,), (48,))
         mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)

@@ -57,9 +57,7 @@ class Mixture(Scored):
         lengths = {part.key_length() for part in self._scored() if "k" in part.uses}
         return lengths.pop() if len(lengths) == 1 else super().key_length()
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """The weighted sum of the parts' scores."""
         each = [part.scores(*given, mask) for part, given in self._inputs(q, k)]
         weights = self.mixing()
@@ -78,7 +76,7 @@ class Mixture(Scored):
 
     def _inputs(
         self, q: Float[Tensor, "B n T D"] | None, k: Float[Tensor, "B n S D"] | None
-    ) -> Iterator[tuple[Scored, tuple[Tensor | None, Tensor | None]]]:
+    ) -> Iterator[tuple[Scored, tuple[Any, Any]]]:
         """Each part with its queries and keys, which follow each other along the heads."""
         queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
         first_q = first_k = 0

@@ -145,7 +145,6 @@ class Performer(Kernel):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), features=2).double()
         mechanism.projection = torch.tensor([[0.0], [math.log(2)]], dtype=torch.float64)
         q, k = one_head((1,)), one_head((0,), (1,))
@@ -158,17 +157,11 @@ def directions(features: int, width: int, seed: int) -> Float[Tensor, "M D"]:
     """M directions of D channels, orthogonal in blocks of D, with lengths of Gaussian vectors."""
     generator = torch.Generator("cpu").manual_seed(seed)
     normal = partial(torch.randn, generator=generator, device="cpu")
-    blocks = [_rotation(normal(width, width)) for _ in range(-(-features // width))]
+    blocks = []
+    for _ in range(-(-features // width)):
+        orthogonal, upper = torch.linalg.qr(normal(width, width))
+        # QR alone fixes signs by the input (a first coordinate that is never positive, say), which
+        # biases the kernel: for D = 2 and q = k = (.5, 0) its mean was .82, not 1.28
+        blocks.append(orthogonal * torch.where(upper.diagonal() < 0, -1.0, 1.0))
     lengths: Tensor = normal(features, width).norm(dim=1, keepdim=True)
     return torch.cat(blocks)[:features] * lengths
-
-
-def _rotation(gaussian: Tensor) -> Tensor:
-    """An orthogonal matrix that prefers no direction.
-
-    QR alone fixes signs by the input (a first coordinate that is never positive, say), which biases
-    the kernel: for D = 2 and q = k = (.5, 0) its mean was .82, not 1.28.
-    """
-    orthogonal, upper = torch.linalg.qr(gaussian)
-    even: Tensor = orthogonal * torch.where(upper.diagonal() < 0, -1.0, 1.0)
-    return even
