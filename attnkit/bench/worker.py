@@ -40,21 +40,8 @@ Answer = tuple[str, Any]
 class Fused(Attention):
     """Torch's fused kernel, the baseline."""
 
-    def forward(
-        self,
-        q: Tensor | None,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: Any = None,
-        prior: Tensor | None = None,
-        bias: Tensor | None = None,
-        gates: Tensor | None = None,
-    ) -> Out:
+    def forward(self, q: Any, k: Any, v: Any, mask: Mask, *_: Any, **__: Any) -> Out:
         """softmax(q k^T / sqrt(D)) v over all keys, or the earlier ones."""
-        assert q is not None
-        assert k is not None
-        assert v is not None
         return Out(F.scaled_dot_product_attention(q, k, v, is_causal=mask.causal), None)
 
 
@@ -100,27 +87,24 @@ class Runner:
             layer = MultiHead(width, Fused(Shape(workload.heads, workload.head_width, length)))
         self.module = layer if workload.layer else layer.mechanism
         self.module.to(workload.device, inputs.kind)
-        self.sources = [inputs.x] if workload.layer else list(self._heads(layer.mechanism, inputs))
-        self.call = self._layer(layer, inputs) if workload.layer else self._mixing(layer, inputs)
         self.gradient = torch.ones((), dtype=inputs.kind, device=workload.device)
-
-    def _heads(self, mechanism: Attention, inputs: Inputs) -> Iterator[Tensor]:
-        workload = inputs.workload
+        self.call: Callable[[], Tensor]
+        if workload.layer:
+            self.sources = [inputs.x]
+            self.call = lambda: layer(inputs.x, inputs.mask).y
+            return
+        given, mechanism = {}, layer.mechanism
         for name in mechanism.uses:
             sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
             heads = sets * (mechanism.key_heads if name in "kv" else workload.heads)
-            width = mechanism.gates if name == "g" else workload.head_width
-            yield inputs.heads(name, heads, width)
-
-    def _mixing(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:
-        given = dict(zip(layer.mechanism.uses, self.sources, strict=True))
+            given[name] = inputs.heads(
+                name, heads, mechanism.gates if name == "g" else workload.head_width
+            )
+        self.sources = list(given.values())
         k, v, gates = (given.get(name) for name in "kvg")
         queries = [given[name] for name in "qx" if name in given]
         q = torch.cat(queries, 1) if queries else None
-        return lambda: layer.mechanism(q, k, v, inputs.mask, gates=gates).y
-
-    def _layer(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:
-        return lambda: layer(inputs.x, inputs.mask).y
+        self.call = lambda: mechanism(q, k, v, inputs.mask, gates=gates).y
 
     def run(self, kind: str) -> None:
         """One pass: forward as in evaluation, or forward and backward as in training."""
@@ -186,7 +170,8 @@ def probe(
         start = _now(workload.device)
         runner.run(kind)
         seconds = (_now(workload.device) - start) / runner.count
-        peak = _peak(workload.device)
+        cuda = workload.device.startswith("cuda")
+        peak = torch.cuda.max_memory_allocated(workload.device) if cuda else _status("VmHWM")
         size = None if before is None or peak is None else max(0, peak - before)
         yield kind, (seconds, size)
 
@@ -231,9 +216,8 @@ def _error_text(error: Exception) -> str:
         isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
     ):
         return "memory"
-    return (
-        text if type(error).__module__.startswith("attnkit") else f"{type(error).__name__}: {text}"
-    )
+    ours = type(error).__module__.startswith("attnkit")
+    return text if ours else f"{type(error).__name__}: {text}"
 
 
 def _now(device: str) -> float:
@@ -251,18 +235,13 @@ def _reset_peak(device: str) -> int | None:
         return torch.cuda.memory_allocated(device)
     if device != "cpu":
         return None
-    _trim()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back to the system (glibc)
     try:
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls to what is in use
     except OSError:
         return None
     return _status("VmRSS")
-
-
-def _peak(device: str) -> int | None:
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated(device)
-    return _status("VmHWM") if device == "cpu" else None
 
 
 def _status(name: str) -> int | None:
@@ -303,9 +282,3 @@ def free_memory() -> int | None:
         except (OSError, ValueError):
             continue
     return max(0, min(limits)) if limits else None
-
-
-def _trim() -> None:
-    """Give freed memory back to the system, where the C library can (glibc)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
