@@ -229,15 +229,13 @@ def remove_leftovers(folder: Path, fs: Filesystem = DISK, *, dead_only: bool = T
 
 def _alive(process: int) -> bool:
     """Whether another process has this number."""
-    if process == os.getpid():
-        return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
-    return True
+    except PermissionError:  # of another user
+        pass
+    return process != os.getpid()
 
 
 def check_space(folder: Path, needed: int) -> None:
