@@ -122,10 +122,7 @@ def beams(subject: Subject) -> Iterator[float]:
 
 def fast(subject: Subject) -> Iterator[float]:
     """The fused path against the plain one, or one pass against single steps, with gradients."""
-    mechanism = subject.layer.mechanism
-    if isinstance(mechanism, Scored):
-        if type(mechanism).fused is Scored.fused:
-            raise NotApplicable("it has no fast path")
+    if isinstance(subject.layer.mechanism, Scored):
         yield from _fused(subject)
         return
     if not subject.causal:
@@ -140,6 +137,8 @@ def fast(subject: Subject) -> Iterator[float]:
 def _fused(subject: Subject) -> Iterator[float]:
     layer, plain = subject.copy(), subject.copy()
     mechanism: Any = layer.mechanism
+    if type(mechanism).fused is Scored.fused:
+        raise NotApplicable("it has no fast path")
     without: Any = plain.mechanism
     fused, calls = mechanism.fused, list[bool]()
 

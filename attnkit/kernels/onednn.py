@@ -2,6 +2,7 @@
 
 Torch's product of float32 matrices on a CPU is MKL's, which keeps to narrow vectors where the
 processor is not its maker's own.  oneDNN, which torch carries too, takes the widest there are.
+The plain form is `torch.nn.functional.linear`.
 """
 
 from typing import Any

@@ -6,6 +6,7 @@ keeps to narrow vectors on many processors; where pieces are large oneDNN's are 
 The near keys are few for each query: small blocks of queries against overlapping windows, in
 batches by MKL.  Nothing is kept for the backward pass but answers and logarithms of sums, from
 which the softmax is made anew.  Scores are in units of log 2, as 2^x is far faster than e^x here.
+The plain form is the other branch of `block_sparse.strided` and `block_sparse.joint`.
 """
 
 import math
@@ -67,7 +68,8 @@ class Near(NamedTuple):
 
     def forward(self, q: Head, k: Head, v: Head) -> tuple[Head, Sums, Sums]:
         """See `Strides._far`; a query that sees no key here has a sum of 0."""
-        scores = self._scores(self._cut(q), self._windows(k))
+        # [blocks, step, width]
+        scores = torch.baddbmm(self.bias, self._cut(q), self._windows(k).mT, alpha=_unit(q))
         top = scores.amax(2, keepdim=True).clamp_min_(torch.finfo(q.dtype).min)
         weights = scores.sub_(top).exp2_()
         y = torch.bmm(weights, self._windows(v))
@@ -79,17 +81,13 @@ class Near(NamedTuple):
     ) -> tuple[Head, Head, Head]:
         """See `Strides._far_back`."""
         queries, keys, dy = self._cut(q), self._windows(k), self._cut(grad)
-        weights = self._scores(queries, keys).sub_(self._cut(logs)).exp2_()  # [blocks, step, width]
+        scores = torch.baddbmm(self.bias, queries, keys.mT, alpha=_unit(q))
+        weights = scores.sub_(self._cut(logs)).exp2_()  # [blocks, step, width]
         v_grad = self._gather(torch.bmm(weights.mT, dy), len(q))
         dscores = torch.bmm(dy, self._windows(v).mT).sub_(self._cut(shift)).mul_(weights)
         q_grad = self._join(torch.bmm(dscores, keys), len(q))
         k_grad = self._gather(torch.bmm(dscores.mul_(_unit(q)).mT, queries), len(q))
         return q_grad, k_grad, v_grad
-
-    def _scores(
-        self, q: Float[Tensor, "blocks step D"], k: Float[Tensor, "blocks width D"]
-    ) -> Float[Tensor, "blocks step width"]:
-        return torch.baddbmm(self.bias, q, k.mT, alpha=_unit(q))
 
     def _cut(self, x: Float[Tensor, "T n"]) -> Float[Tensor, "blocks step n"]:
         return self.band.cut(x[None, None]).squeeze(1)
@@ -198,9 +196,16 @@ class Strides(NamedTuple):
             weights.exp2_()
             write = Tensor.copy_ if new else Tensor.add_
             write(v_grad[some, :end], _times(weights, dy.mT))
-            dscores = _times_by(values[some, :end], dy, shifts[some, rows], weights)
+            value, shift = values[some, :end], shifts[some, rows]
+            if len(value) > 1:
+                dscores = _times(value, dy, shift).mul_(weights)
+                q_grad[some, rows] = dscores.mT @ key
+            else:
+                dscores = operator(PRODUCT_TIMES)(value, weights, dy[0], shift[0], "mul")
+                # of two dimensions: torch turns no others in blocks
+                turned = key[0].t().contiguous()[None]
+                q_grad[some, rows] = _times(turned, dscores.mT)[0].t().contiguous()[None]
             write(k_grad[some, :end], _times(dscores, query.mT))
-            q_grad[some, rows] = _turned(dscores, key)
         return [x.transpose(0, 1) for x in (q_grad, k_grad, v_grad)]
 
     def _later(self, q: Head) -> Float[Tensor, "2 t t"] | None:
@@ -244,27 +249,6 @@ def _times(
     if len(x) > 1:
         return x @ w.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, w.mT)
     return onednn_product(x, w[0], None if bias is None else bias[0])
-
-
-def _times_by(
-    x: Float[Tensor, "n t d"],
-    w: Float[Tensor, "n s d"],
-    bias: Float[Tensor, "n s"],
-    other: Float[Tensor, "n t s"],
-) -> Float[Tensor, "n t s"]:
-    """(x w^T + bias) other."""
-    if len(x) > 1:
-        return _times(x, w, bias).mul_(other)
-    y: Tensor = operator(PRODUCT_TIMES)(x, other, w[0], bias[0], "mul")
-    return y
-
-
-def _turned(x: Float[Tensor, "n s t"], w: Float[Tensor, "n s d"]) -> Float[Tensor, "n t d"]:
-    """x^T w."""
-    if len(x) > 1:
-        return x.mT @ w
-    # of two dimensions: torch turns no others in blocks
-    return _times(w[0].t().contiguous()[None], x.mT)[0].t().contiguous()[None]
 
 
 def _unit(q: Float[Tensor, "*n D"]) -> float:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from attnkit.attention import Mask, Scored, Shape, at_least, one_head
 from attnkit.attention.position_tables import per_head, xavier
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.linear_attention import widest
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
 """Hidden units at once: on a CPU what its second caches hold, elsewhere what fills the device."""
@@ -127,8 +128,7 @@ class Additive(Scored):
         """w_v^T tanh(W_q q + W_k k), given W_k k."""
         inputs = per_head(q, self.query, None), k, self.out
         # float32 at least: 16 bits would round away what tells near scores apart
-        kind = torch.float64 if q.dtype == torch.float64 else torch.float32
-        left, right, weight = (x.to(kind) for x in inputs)
+        left, right, weight = (x.to(widest(q.dtype)) for x in inputs)
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]
             left.transpose(0, 1), right.transpose(0, 1), weight
         )

@@ -19,12 +19,8 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms import dot
-
-
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
@@ -41,7 +37,7 @@ class Distances(torch.autograd.Function):
     ) -> Float[Tensor, "B H T S"]:
         """The scores, in float32 at least."""
         ctx.save_for_backward(q, k)
-        q, k = wide(q), wide(k)
+        q, k = (x.to(widest(x.dtype)) for x in (q, k))
         scores = q @ k.transpose(-1, -2)
         return scores.sub_(half_square(q)).sub_(half_square(k).transpose(-1, -2))
 
@@ -76,7 +72,7 @@ class Gaussian(Scored):
         if few or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
-        rest = -half_square(wide(k))
+        rest = -half_square(k.to(widest(k.dtype)))
         for _ in range(1 if k.dtype in (torch.float32, torch.float64) else 3):
             terms.append(rest.to(k.dtype))
             rest = rest - terms[-1].to(rest.dtype)

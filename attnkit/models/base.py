@@ -9,9 +9,6 @@ from torch import Tensor, nn
 
 from attnkit.attention import State, reorder
 
-PAD = 0
-"""Id of padding in source rows; the tokenizer keeps it."""
-
 
 class CachePositions(NamedTuple):
     """Positions of the columns of a cache, where they no longer follow from padding."""

@@ -7,10 +7,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State
+from attnkit.data.tokenizer import PAD
 from attnkit.kernels.onednn import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
 from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
-from attnkit.models.base import PAD, CachePositions, Decode, Model
+from attnkit.models.base import CachePositions, Decode, Model
 from attnkit.recipe import schema
 
 
