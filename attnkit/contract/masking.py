@@ -57,24 +57,20 @@ def padding(subject: Subject) -> Iterator[float]:
             valid[row, first : first + PADS] = False
         longer = inputs(3, length + PADS) * 50
         longer[valid] = x.flatten(0, 1)
-        (plain, grad), (padded, spread) = (
-            _with_gradient(subject, *given)
-            for given in ((x, everything(3, length)), (longer, valid))
-        )
+        both = []
+        for rows, real in ((x, everything(3, length)), (longer, valid)):
+            leaf = rows.clone().requires_grad_()
+            y = subject.real_outputs(subject.layer, leaf, real)
+            (gradient,) = gradients(y, [leaf])
+            assert gradient is not None
+            both.append((y.detach(), gradient))
+        (plain, grad), (padded, spread) = both
         where = f"length {length} and {PADS} pads"
         yield close(padded, plain, where)
         of_pads = spread[~valid]
         if not (of_pads == 0).all():
             raise Broken(f"{where}: pads have a gradient", of_pads.abs().max().item())
         yield close(spread[valid], grad.flatten(0, 1), f"{where}: gradient")
-
-
-def _with_gradient(subject: Subject, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.clone().requires_grad_()
-    y = subject.real_outputs(subject.layer, x, valid)
-    (grad,) = gradients(y, [x])
-    assert grad is not None
-    return y.detach(), grad
 
 
 def batch(subject: Subject) -> Iterator[float]:
