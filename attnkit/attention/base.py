@@ -129,7 +129,6 @@ class Attention(nn.Module, ABC):
         return None
 
     def extra_repr(self) -> str:
-        """The shape, for printing a model."""
         return ", ".join(f"{name}={value}" for name, value in self.shape._asdict().items())
 
 

@@ -91,26 +91,23 @@ class Pattern(Scored):
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
         """Whole sequences: pads go to the end of their rows, and come back."""
-        if unpadded(mask):
-            return self._blocks(q, k, v, None, mask.causal)
-        order, valid = pads_last(mask), mask.valid
+        padded, causal = not unpadded(mask), mask.causal
+        order = pads_last(mask) if padded else None
+        valid = mask.valid
         if order is not None:
             q, k, v = (gather_columns(x, order) for x in (q, k, v))
             valid = valid.gather(1, order)
-        y = self._blocks(q, k, v, valid, mask.causal)
+        # with the pads behind them, causal queries see none
+        real = valid if padded and not causal else None
+        if self.rate is None:
+            y = blocks.near(q, k, v, real, self.window, causal)
+        else:
+            form = blocks.joint if self.window else blocks.strided
+            y = form(q, k, v, real, self.rate, causal)
+        if not padded:
+            return y
         y = y if order is None else gather_columns(y, order.argsort(1))
         return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
-
-    def _blocks(
-        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, causal: bool
-    ) -> Float[Tensor, "B H T D"]:
-        # with the pads behind them, causal queries see none
-        valid = None if causal else valid
-        if self.rate is None:
-            return blocks.near(q, k, v, valid, self.window, causal)
-        if self.window == 0:
-            return blocks.strided(q, k, v, valid, self.rate, causal)
-        return blocks.joint(q, k, v, valid, self.rate, causal)
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H 1 D"]:
         """One query a row, the last; the keys at its distances are fetched, no others."""

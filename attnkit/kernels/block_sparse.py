@@ -60,8 +60,7 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     if flash_usable(q):
         y: Tensor = _Banded.apply(q, k, v, band, allowed, None)  # type: ignore[no-untyped-call]
         return y
-    part = _in_bands(band, allowed, length)
-    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+    return _attend(_in_bands(band, allowed, length), q, k, v)
 
 
 def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
@@ -70,8 +69,7 @@ def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal:
     if valid is None and products.suits(q):
         y: Tensor = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
         return y
-    part = _in_strides(q, valid, rate, causal)
-    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+    return _attend(_in_strides(q, valid, rate, causal), q, k, v)
 
 
 def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
@@ -158,16 +156,17 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
     return _SparsePart(split, split, merge, allowed, causal)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
-    """All small attentions of one part by torch's fused kernel."""
+def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Answers [B, H, T, D] of one part by torch's fused kernel."""
+    q, k, v = part.queries(q), part.keys(k), part.keys(v)
     bias, causal = part.bias(q.dtype), part.causal
     if bias is None or flash_usable(q):
-        return F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
+        return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
     # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
     blind = part.blind()
     assert blind is not None
     y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
-    return y.masked_fill(blind, 0)
+    return part.answers(y.masked_fill(blind, 0))
 
 
 def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,13 +238,7 @@ class _Banded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        band: Band,
-        allowed: Tensor,
-        strides: _SparsePart | None,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any
     ) -> Tensor:
         # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
         # memory costs more than the work

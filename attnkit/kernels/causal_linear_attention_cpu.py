@@ -28,13 +28,7 @@ from attnkit.kernels.linear_attention_cpu import (
 
 
 def causal(
-    maps: FeatureMaps,
-    chunk: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: Tensor | None,
-    state: Sums | None,
+    maps: FeatureMaps, chunk: int, q: Tensor, k: Tensor, v: Tensor, valid: Any, state: Sums | None
 ) -> tuple[Tensor, Sums]:
     """Answers [B, H, T, E] of causal self-attention after the sums `state`, and the sums then.
 

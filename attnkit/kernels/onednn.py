@@ -22,7 +22,6 @@ class Linear(nn.Linear):
     """torch's Linear by `product`: the same weights, names and initialisation."""
 
     def forward(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
-        """x W^T + b."""
         return product(x, self.weight, self.bias)
 
 

@@ -32,19 +32,12 @@ SHORTEST, SHORTEST_FULL = 256, 512
 """Tokens of a residue; the latter if it is neither causal nor beside near keys.  For fewer, calls
 cost more than their products gain.
 """
-
-ROWS = 512
-"""Queries that are treated at a time."""
-
-CAUSAL_ROWS = 256
-"""The same if causal: shorter runs see fewer keys in vain."""
-
+ROWS, CAUSAL_ROWS = 512, 256
+"""Queries that are treated at a time; if causal, shorter runs see fewer keys in vain."""
 BLOCK = 16
 """Queries of a block beside their near keys, at least."""
-
 BATCHED, BATCHED_ROWS = 1024, 64
 """If causal, shorter residues go eight together, by MKL, in runs of so many queries."""
-
 LOG2E = math.log2(math.e)
 
 
@@ -74,7 +67,8 @@ class Near(NamedTuple):
         weights = scores.sub_(top).exp2_()
         y = torch.bmm(weights, self._windows(v))
         total = weights.sum(2, keepdim=True)
-        return self._join(y, len(q)), self._join(top, len(q)), self._join(total, len(q))
+        y, top, total = (x.flatten(0, 1)[: len(q)] for x in (y, top, total))
+        return y, top, total
 
     def back(
         self, grad: Head, shift: Sums, logs: Sums, q: Head, k: Head, v: Head
@@ -85,15 +79,12 @@ class Near(NamedTuple):
         weights = scores.sub_(self._cut(logs)).exp2_()  # [blocks, step, width]
         v_grad = self._gather(torch.bmm(weights.mT, dy), len(q))
         dscores = torch.bmm(dy, self._windows(v).mT).sub_(self._cut(shift)).mul_(weights)
-        q_grad = self._join(torch.bmm(dscores, keys), len(q))
+        q_grad = torch.bmm(dscores, keys).flatten(0, 1)[: len(q)]
         k_grad = self._gather(torch.bmm(dscores.mul_(_unit(q)).mT, queries), len(q))
         return q_grad, k_grad, v_grad
 
     def _cut(self, x: Float[Tensor, "T n"]) -> Float[Tensor, "blocks step n"]:
         return self.band.cut(x[None, None]).squeeze(1)
-
-    def _join(self, x: Float[Tensor, "blocks step n"], length: int) -> Float[Tensor, "T n"]:
-        return x.flatten(0, 1)[:length]
 
     def _windows(self, x: Head) -> Float[Tensor, "blocks width D"]:
         return self.band.windows(x[None, None]).squeeze(1)

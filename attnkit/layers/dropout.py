@@ -17,7 +17,6 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
         if not self.training or self.rate == 0:
             return x
         if x.device.type != "cpu" or x.is_meta or torch.compiler.is_compiling():
@@ -28,5 +27,4 @@ class Dropout(nn.Module):
         return x * stays.to(x.dtype).mul_(256 / (256 - dropped))
 
     def extra_repr(self) -> str:
-        """The rate."""
         return f"rate={self.rate}"

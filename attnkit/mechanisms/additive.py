@@ -75,13 +75,8 @@ class TanhScores(torch.autograd.Function):
     """sum_u weight_u tanh(left_tu + right_su), without keeping the hidden units."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        left: Float[Tensor, "H B T u"],
-        right: Float[Tensor, "H B S u"],
-        weight: Float[Tensor, "H u"],
-    ) -> Float[Tensor, "H B T S"]:
-        """The scores of each head."""
+    def forward(ctx: Any, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
+        """Left [H, B, T, u], right [H, B, S, u], weight [H, u] -> scores [H, B, T, S]."""
         ctx.save_for_backward(left, right, weight)
         scores = left.new_empty(*left.shape[:3], right.shape[2])
         for head, w in enumerate(weight):

@@ -69,7 +69,6 @@ class Dot(Scored):
         return dot_scores(q if self.scale == 1 else q * self.scale, k)
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """Torch's fused kernel."""
         return fused_dot(q, k, v, mask, self.scale)
 
     @classmethod

@@ -32,9 +32,7 @@ class Distances(torch.autograd.Function):
     """-|q - k|^2 / 2 by its three terms; keeps q and k as they came, and no squares."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"]
-    ) -> Float[Tensor, "B H T S"]:
+    def forward(ctx: Any, q: Tensor, k: Tensor) -> Float[Tensor, "B H T S"]:
         """The scores, in float32 at least."""
         ctx.save_for_backward(q, k)
         q, k = (x.to(widest(x.dtype)) for x in (q, k))

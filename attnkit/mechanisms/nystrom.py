@@ -165,7 +165,15 @@ class Nystrom(Unscored):
             visible = (mask.valid | ~mask.valid.any(1, keepdim=True))[:, None, None, :]
         y = self._mix(q, k, v, mask, visible)
         if self.filter is not None:
-            y = y + self._convolved(self.filter, v, mask, packed)
+            # values mixed with those of the positions around them
+            order = None if packed else pads_last(mask)
+            if not packed:
+                v = v.masked_fill(~mask.valid[:, None, :, None], 0)
+            v = v if order is None else gather_columns(v, order)
+            near = F.conv2d(
+                v, self.filter, padding=(self.filter.shape[2] // 2, 0), groups=v.shape[1]
+            )
+            y = y + (near if order is None else gather_columns(near, order.argsort(1)))
         if not packed:
             y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
         return Out(y, None)
@@ -193,17 +201,6 @@ class Nystrom(Unscored):
             values = torch.where(segments.short, segments.means(v), values)
         # F (Z (B V)), not (F Z) (B V): the same product, but no [T, M] matrix needs to be kept
         return attend(q, k_marks, values, present)
-
-    def _convolved(
-        self, taps: Float[Tensor, "H 1 n 1"], v: Tensor, mask: Mask, packed: bool
-    ) -> Float[Tensor, "B H T E"]:
-        """Values mixed with those of the positions around them."""
-        order = None if packed else pads_last(mask)
-        if not packed:
-            v = v.masked_fill(~mask.valid[:, None, :, None], 0)
-        v = v if order is None else gather_columns(v, order)
-        y = F.conv2d(v, taps, padding=(taps.shape[2] // 2, 0), groups=v.shape[1])
-        return y if order is None else gather_columns(y, order.argsort(1))
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

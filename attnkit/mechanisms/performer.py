@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -98,23 +98,18 @@ class Performer(Kernel):
         projection = self.projection
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()
-        q, k = (partial(f, projection=projection) for f in (self._map_q, self._map_k))
+        q, k = partial(self._along, projection=projection), partial(self._map_k, projection)
         return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""
-        return self._map_q(q, self.projection)
+        return self._along(q, self.projection)  # |q|^2 / 2 is one of the factors that cancel
 
-    def phi_k(
-        self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
-    ) -> Float[Tensor, "B H S M"]:
+    def phi_k(self, k: Tensor, valid: Tensor) -> Float[Tensor, "B H S M"]:
         """Logarithms of the features of the keys; the relu kernel's features themselves."""
-        return self._map_k(k, self.projection)
+        return self._map_k(self.projection, k)
 
-    def _map_q(self, q: Tensor, projection: Tensor | None) -> Tensor:
-        return self._along(q, projection)  # |q|^2 / 2 is one of the factors that cancel
-
-    def _map_k(self, k: Tensor, projection: Tensor | None) -> Tensor:
+    def _map_k(self, projection: Tensor | None, k: Tensor) -> Tensor:
         along = self._along(k, projection)
         if self.kernel == "relu":
             return along

@@ -91,6 +91,5 @@ class Model(nn.Module, ABC):
     def forward(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T V"]:
-        """One long step."""
         logits: Tensor = self.output(self.hidden(source, ids))
         return logits
