@@ -71,7 +71,6 @@ class MeasuringProcess:
             self.close()
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()

@@ -78,10 +78,15 @@ class _Schedule:
             if seconds:
                 entries.append((candidate, seconds))
         rounds = self._race(length, entries) if entries else {}
-        return [
-            Point(label, length, _with_times(passes, label, rounds))
-            for label, passes in first.items()
-        ]
+        for (label, kind), times in rounds.items():  # first runs stay where the race has none
+            base = rounds.get((BASELINE, kind), {})
+            ratios = [base[number] / times[number] for number in times if number in base]
+            first[label][kind] = first[label][kind]._replace(
+                seconds=statistics.median(times.values()),
+                samples=tuple(times.values()),
+                ratio=statistics.median(ratios) if ratios else None,
+            )
+        return [Point(label, length, passes) for label, passes in first.items()]
 
     def _probe(self, candidate: Candidate, length: int) -> dict[str, Measure]:
         """Each pass once, by itself, unless it is known that it cannot be."""
@@ -161,19 +166,3 @@ class _Schedule:
                 for key, samples in self._race(length, [*base, entry]).items():
                     rounds[key] = samples
         return rounds
-
-
-def _with_times(
-    first: Mapping[str, Measure], label: str, rounds: Mapping[tuple[str, str], Mapping[int, float]]
-) -> dict[str, Measure]:
-    """The measures of one candidate with the times of the race; first runs where it has none."""
-    timed = {}
-    for kind, measure in first.items():
-        times, base = rounds.get((label, kind), {}), rounds.get((BASELINE, kind), {})
-        ratios = [base[number] / times[number] for number in times if number in base]
-        timed[kind] = measure._replace(
-            seconds=statistics.median(times.values()) if times else measure.seconds,
-            samples=tuple(times.values()),
-            ratio=statistics.median(ratios) if ratios else None,
-        )
-    return timed

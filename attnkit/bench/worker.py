@@ -1,11 +1,8 @@
 """What a measuring process does: one mechanism alone for its memory, or all in turn for time."""
 
-import ctypes
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Candidate, Workload
 from attnkit.layers import MultiHead
-from attnkit.train.memory import keep_freed_memory
+from attnkit.train.memory import keep_freed_memory, release_freed_memory
 
 SHORTEST_SAMPLE = 0.02
 """Seconds that one sample lasts at least: faster passes are repeated within it."""
@@ -46,29 +43,21 @@ class Fused(Attention):
 
 
 class Inputs:
-    """Random queries, keys, values and gates of one length, made when they are first wanted."""
+    """Random inputs of one length by name and shape, made when they are first wanted."""
 
     def __init__(self, workload: Workload, length: int) -> None:
         self.workload, self.length = workload, length
         self.kind = getattr(torch, workload.dtype)
         self.mask = Mask.packed(length, torch.device(workload.device), causal=workload.causal)
-        self._tensors: dict[tuple[str, int, int], Tensor] = {}
+        self._tensors: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
-    def heads(self, name: str, heads: int, width: int) -> Tensor:
-        """[B, heads, T, width]."""
-        if (name, heads, width) not in self._tensors:
-            self._tensors[name, heads, width] = self._random(heads, self.length, width)
-        return self._tensors[name, heads, width]
-
-    @cached_property
-    def x(self) -> Tensor:
-        """[B, T, W]."""
-        return self._random(self.length, self.workload.heads * self.workload.head_width)
-
-    def _random(self, *shape: int) -> Tensor:
-        device = self.workload.device
-        tensor = torch.randn(self.workload.batch, *shape, dtype=self.kind, device=device)
-        return tensor.requires_grad_()
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """[B, *shape]."""
+        if (name, shape) not in self._tensors:
+            size, device = (self.workload.batch, *shape), self.workload.device
+            tensor = torch.randn(size, dtype=self.kind, device=device, requires_grad=True)
+            self._tensors[name, shape] = tensor
+        return self._tensors[name, shape]
 
 
 class Runner:
@@ -90,16 +79,15 @@ class Runner:
         self.gradient = torch.ones((), dtype=inputs.kind, device=workload.device)
         self.call: Callable[[], Tensor]
         if workload.layer:
-            self.sources = [inputs.x]
-            self.call = lambda: layer(inputs.x, inputs.mask).y
+            x = inputs.tensor("x", length, width)
+            self.sources, self.call = [x], lambda: layer(x, inputs.mask).y
             return
         given, mechanism = {}, layer.mechanism
         for name in mechanism.uses:
             sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
             heads = sets * (mechanism.key_heads if name in "kv" else workload.heads)
-            given[name] = inputs.heads(
-                name, heads, mechanism.gates if name == "g" else workload.head_width
-            )
+            size = mechanism.gates if name == "g" else workload.head_width
+            given[name] = inputs.tensor(name, heads, length, size)
         self.sources = list(given.values())
         k, v, gates = (given.get(name) for name in "kvg")
         queries = [given[name] for name in "qx" if name in given]
@@ -126,7 +114,6 @@ class LayersInTurn:
         self.layers = [Runner(candidate, inputs, depth) for depth in range(self.count)]
 
     def run(self, kind: str) -> None:
-        """One pass of each layer."""
         for layer in self.layers:
             layer.run(kind)
 
@@ -235,8 +222,7 @@ def _reset_peak(device: str) -> int | None:
         return torch.cuda.memory_allocated(device)
     if device != "cpu":
         return None
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back to the system (glibc)
+    release_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls to what is in use
     except OSError:

@@ -71,7 +71,9 @@ def write(
     with fs.open(path) as file:
         fs.write(file, header)
         for name in names:
-            data = _bytes(tensors[name])
+            # no copy where the tensor is already contiguous in main memory
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            data = flat.numpy().data
             fs.write(file, data)
             digest.update(data)
             size += len(data)
@@ -98,12 +100,6 @@ def _header(
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """The values as bytes; no copy where the tensor is already contiguous in main memory."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().data
 
 
 def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
