@@ -1,19 +1,12 @@
 """The contract of a mechanism: masks, states, and the families that share one form."""
 
-from attnkit.attention.base import Attention as Attention
-from attnkit.attention.base import Out as Out
-from attnkit.attention.base import Shape as Shape
-from attnkit.attention.base import Unscored as Unscored
-from attnkit.attention.base import one_head as one_head
-from attnkit.attention.cache import State as State
-from attnkit.attention.cache import append as append
-from attnkit.attention.cache import reorder as reorder
-from attnkit.attention.linear_family import Kernel as Kernel
-from attnkit.attention.linear_family import real_keys as real_keys
-from attnkit.attention.mask import Mask as Mask
-from attnkit.attention.options import at_least as at_least
-from attnkit.attention.options import one_of as one_of
-from attnkit.attention.scored import Scored as Scored
-from attnkit.attention.scored import dot_scores as dot_scores
-from attnkit.attention.scored import mix as mix
-from attnkit.attention.scored import visible_softmax as visible_softmax
+from attnkit.attention.base import Attention, Out, Shape, Unscored, one_head
+from attnkit.attention.cache import State, append, reorder
+from attnkit.attention.linear_family import Kernel, real_keys
+from attnkit.attention.mask import Mask
+from attnkit.attention.options import at_least, one_of
+from attnkit.attention.scored import Scored, dot_scores, mix, visible_softmax
+
+__all__ = ["Attention", "Kernel", "Mask", "Out", "Scored", "Shape", "State", "Unscored", "append"]
+__all__ += ["at_least", "dot_scores", "mix", "one_head", "one_of", "real_keys", "reorder"]
+__all__ += ["visible_softmax"]

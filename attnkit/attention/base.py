@@ -60,7 +60,9 @@ class Attention(nn.Module, ABC):
     cost: ClassVar[str] = "T*S*D"
     """Time of one head, in words for people."""
     quadratic: ClassVar[bool] = True
-    """Whether that time grows as T x S, the number of pairs, however small its share of them."""
+    """Whether that time grows as T x S, the number of pairs, however small its share of them.  True
+    is the safe default: batches then keep to `train.batch_scores`, and `bench` stops earlier.  A
+    class of linear time that derives from `Attention` directly says False, as `Unscored` does."""
     state: ClassVar[str] = "growing"
     """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
     by_distance: ClassVar[bool] = False
@@ -127,7 +129,6 @@ class Attention(nn.Module, ABC):
         return None
 
     def extra_repr(self) -> str:
-        """The shape, for printing a model."""
         return ", ".join(f"{name}={value}" for name, value in self.shape._asdict().items())
 
 

@@ -106,7 +106,6 @@ class SliceLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(heads, width))
 
     def forward(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T D"]:
-        """A matrix for each head."""
         return per_head(x, self.weight, self.bias)
 
 

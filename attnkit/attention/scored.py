@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from typing import ClassVar, final
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -28,12 +28,7 @@ class Scored(Attention):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
-        self.modifiers = ScoreOptions()
-
-    @final
-    def modify(self, modifiers: ScoreOptions) -> None:
-        """Take the options that all scored mechanisms share."""
-        self.modifiers = modifiers
+        self.modifiers = ScoreOptions()  # those that a layer is built with replace them
 
     def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S M"]:
         """What scores read of each key by itself; a state keeps that, so it is made only once."""
@@ -41,9 +36,12 @@ class Scored(Attention):
 
     @abstractmethod
     def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S M"] | None, mask: Mask
+        self, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S M"], mask: Mask
     ) -> Float[Tensor, "b H T S"]:
-        """Scores before bias, mask and softmax; k as `cached_keys` made it."""
+        """Scores before bias, mask and softmax; k as `cached_keys` made it.
+
+        A mechanism whose `uses` lacks q or k is given None for it.
+        """
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"] | None:
         """True where a key may be seen; None where all may."""
@@ -81,7 +79,6 @@ class Scored(Attention):
         bias: Float[Tensor, "b H T S"] | None = None,
         gates: Float[Tensor, "B H T n"] | None = None,
     ) -> Out:
-        """See `Attention.forward`."""
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
@@ -96,7 +93,7 @@ class Scored(Attention):
             y = self.fused(q, keys, values, mask)
             if y is not None:
                 return Out(y, state)
-        own = self.scores(q, keys, mask)
+        own = self.scores(q, keys, mask)  # type: ignore[arg-type]
         total = own if factor is None else own * factor
         total = total if prior is None else total + prior
         if noisy:

@@ -46,12 +46,8 @@ class Pattern(Scored):
         """sqrt(D), which cancels the scale."""
         return math.sqrt(self.shape.head_width)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """q k^T / sqrt(D)."""
-        assert q is not None
-        assert k is not None
         return dot_scores(q * q.shape[-1] ** -0.5, k)
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"]:
@@ -75,21 +71,18 @@ class Pattern(Scored):
             return near
         return near + (position // self.rate - self.window // self.rate).clamp_min(0)
 
-    def fused(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        mask: Mask,
-    ) -> Float[Tensor, "B H T E"] | None:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Blocks for a long sequence, a few keys for a step of decoding."""
         queries, keys = q.shape[2], k.shape[2]
         if v.shape[3] != q.shape[3]:
             return None  # for `weights`: the values are the identity
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
-        small = queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys
-        if small or (queries < keys and not trailing(mask)):
+        if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys:
+            return None
+        last = mask.k_pos[:, -queries:]
+        known = mask.layout != "any" or (readable(last) and torch.equal(mask.q_pos, last))
+        if queries < keys and not known:
             return None
         if queries == keys:
             return self._long(q, k, v, mask)
@@ -98,60 +91,44 @@ class Pattern(Scored):
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
         """Whole sequences: pads go to the end of their rows, and come back."""
-        if unpadded(mask):
-            return self._blocks(q, k, v, None, mask.causal)
-        order, valid = pads_last(mask), mask.valid
+        padded, causal = not unpadded(mask), mask.causal
+        order = pads_last(mask) if padded else None
+        valid = mask.valid
         if order is not None:
             q, k, v = (gather_columns(x, order) for x in (q, k, v))
             valid = valid.gather(1, order)
-        y = self._blocks(q, k, v, valid, mask.causal)
+        # with the pads behind them, causal queries see none
+        real = valid if padded and not causal else None
+        if self.rate is None:
+            y = blocks.near(q, k, v, real, self.window, causal)
+        else:
+            form = blocks.joint if self.window else blocks.strided
+            y = form(q, k, v, real, self.rate, causal)
+        if not padded:
+            return y
         y = y if order is None else gather_columns(y, order.argsort(1))
         return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
 
-    def _blocks(
-        self, q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None, causal: bool
-    ) -> Float[Tensor, "B H T D"]:
-        # with the pads behind them, causal queries see none
-        valid = None if causal else valid
-        if self.rate is None:
-            return blocks.near(q, k, v, valid, self.window, causal)
-        if self.window == 0:
-            return blocks.strided(q, k, v, valid, self.rate, causal)
-        return blocks.joint(q, k, v, valid, self.rate, causal)
-
     def _step(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H 1 D"]:
         """One query a row, the last; the keys at its distances are fetched, no others."""
-        behind = self._distances(k.shape[2], q.device)
-        allowed = None
+        length, allowed = k.shape[2], None
+        behind = torch.arange(min(self.window + 1, length), device=q.device)  # all distances
+        if self.rate is not None:
+            first = self.rate * (self.window // self.rate + 1)
+            far = torch.arange(first, max(first, length), self.rate, device=q.device)
+            behind = torch.cat((behind, far))
         if mask.layout == "any":
             position = mask.q_pos - behind  # [b, n]
             count = mask.valid.cumsum(1)
             column = torch.searchsorted(count, position.clamp_min(0) + 1)
-            column = column.clamp_max(k.shape[2] - 1)
+            column = column.clamp_max(length - 1)
             allowed = (position >= 0) & mask.valid.gather(1, column)
             k, v = gather_columns(k, column), gather_columns(v, column)
         elif self.rate is None:
             k, v = (x[:, :, -len(behind) :] for x in (k, v))
         else:
-            column = k.shape[2] - 1 - behind
+            column = length - 1 - behind
             k, v = k.index_select(2, column), v.index_select(2, column)
         scores = self.scores(q, k, mask)
         allowed = None if allowed is None else allowed[:, None, None, :]
         return visible_softmax(scores, allowed).to(v.dtype) @ v
-
-    def _distances(self, length: int, device: torch.device) -> Int[Tensor, " n"]:
-        """All distances of the pattern below `length`."""
-        near = torch.arange(min(self.window + 1, length), device=device)
-        if self.rate is None:
-            return near
-        first = self.rate * (self.window // self.rate + 1)
-        return torch.cat((near, torch.arange(first, max(first, length), self.rate, device=device)))
-
-
-def trailing(mask: Mask) -> bool:
-    """Whether the queries are known to be the last columns of the keys."""
-    if mask.layout != "any":
-        return True
-    if not readable(mask.q_pos):
-        return False
-    return torch.equal(mask.q_pos, mask.k_pos[:, -mask.q_pos.shape[1] :])

@@ -1,6 +1,5 @@
 """What to measure: mechanisms with options, lengths, shapes and budgets."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,19 +69,14 @@ def candidate(text: str) -> Candidate:
     Raises UsageError for an unknown word or option, or a value of a wrong type.
     """
     word, _, rest = text.partition(":")
-    return Candidate(text, word, from_words(mechanisms.facts(word), _parts(rest)))
-
-
-def _parts(text: str) -> list[str]:
-    """A text parted at the commas that stand outside brackets and braces."""
     parts, depth = [""], 0
-    for letter in text:
+    for letter in rest:  # options end at commas outside brackets and braces
         depth += (letter in "[{") - (letter in "]}")
         if letter == "," and depth == 0:
             parts.append("")
         else:
             parts[-1] += letter
-    return parts if text else []
+    return Candidate(text, word, from_words(mechanisms.facts(word), parts if rest else []))
 
 
 def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:
@@ -90,14 +84,9 @@ def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> li
     chosen = tuple(sorted(set(lengths or LENGTHS)))
     swept = []
     for one in candidates:
-        further = lengths is None and is_linear(mechanisms.facts(one.word).cost)
+        further = lengths is None and not mechanisms.facts(one.word).quadratic
         swept.append(Sweep(one, (*chosen, LONGEST) if further else chosen))
     return [Sweep(Candidate(BASELINE), chosen), *swept]
-
-
-def is_linear(cost: str) -> bool:
-    """Whether a cost such as T*S*D or T*w*D + T grows as the length alone."""
-    return all(len(re.findall(r"\b[TS]\b", term)) < 2 for term in cost.split("+"))
 
 
 def measurable(words: Sequence[str], causal: bool) -> list[str]:

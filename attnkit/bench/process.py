@@ -9,8 +9,6 @@ from attnkit.bench.plan import Workload
 
 START = 60.0
 """Seconds that a process may take to import, build and warm up."""
-
-
 PRELOAD = ["attnkit.bench.worker", "torch.fx.experimental.symbolic_shapes"]
 """What the process that is forked has imported: the second is what autograd imports when used."""
 
@@ -37,7 +35,16 @@ class MeasuringProcess:
         Raises:
             TookTooLongError: an answer did not come in time.
         """
-        connection = self._connect()
+        if self._connection is None:
+            from attnkit.bench.worker import serve
+
+            self._connection, theirs = self._context.Pipe()
+            self._process = self._context.Process(
+                target=serve, args=(theirs, self.workload), daemon=True
+            )
+            self._process.start()
+            theirs.close()
+        connection = self._connection
         connection.send((name, arguments))
         patience = seconds + START
         try:
@@ -47,7 +54,11 @@ class MeasuringProcess:
                 try:
                     answer = connection.recv()
                 except EOFError:
-                    yield "error", self._exit_reason()
+                    self._process.join(5)
+                    code = self._process.exitcode
+                    self.close()
+                    # the system kills (signal 9) what takes too much memory
+                    yield "error", "memory" if code == -9 else f"the process ended with code {code}"
                     return
                 if answer[0] == "done":
                     break
@@ -60,7 +71,6 @@ class MeasuringProcess:
             self.close()
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -68,22 +78,3 @@ class MeasuringProcess:
         if self._connection is not None:
             self._connection.close()
         self._process = self._connection = None
-
-    def _connect(self) -> Connection:
-        if self._connection is None:
-            from attnkit.bench.worker import serve
-
-            self._connection, theirs = self._context.Pipe()
-            self._process = self._context.Process(
-                target=serve, args=(theirs, self.workload), daemon=True
-            )
-            self._process.start()
-            theirs.close()
-        return self._connection
-
-    def _exit_reason(self) -> str:
-        """Why the process is gone: the system kills (signal 9) what takes too much memory."""
-        self._process.join(5)
-        code = self._process.exitcode
-        self.close()
-        return "memory" if code == -9 else f"the process ended with code {code}"

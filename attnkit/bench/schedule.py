@@ -77,21 +77,25 @@ class _Schedule:
             seconds = {kind: one.seconds for kind, one in passes if one.seconds is not None}
             if seconds:
                 entries.append((candidate, seconds))
-        rounds = self._race(length, entries)
-        return [
-            Point(label, length, _with_times(passes, label, rounds))
-            for label, passes in first.items()
-        ]
+        rounds = self._race(length, entries) if entries else {}
+        for (label, kind), times in rounds.items():  # first runs stay where the race has none
+            base = rounds.get((BASELINE, kind), {})
+            ratios = [base[number] / times[number] for number in times if number in base]
+            first[label][kind] = first[label][kind]._replace(
+                seconds=statistics.median(times.values()),
+                samples=tuple(times.values()),
+                ratio=statistics.median(ratios) if ratios else None,
+            )
+        return [Point(label, length, passes) for label, passes in first.items()]
 
     def _probe(self, candidate: Candidate, length: int) -> dict[str, Measure]:
         """Each pass once, by itself, unless it is known that it cannot be."""
-        measures = {}
+        label, measures = candidate.label, dict[str, Measure]()
         for kind in PASSES:
-            failure = self._expected_failure(candidate.label, kind, length)
-            if failure is not None:
-                measures[kind] = failure
+            if (expectation := self._expected_failure(label, kind, length)) is not None:
+                measures[kind] = expectation
         todo = [kind for kind in PASSES if kind not in measures]
-        failure = None
+        failure: Measure | None = None
         try:
             answers = self.worker.request(
                 "probe", candidate, length, todo, seconds=self.workload.budget
@@ -100,18 +104,20 @@ class _Schedule:
                 if kind == "ready":
                     continue
                 if kind == "error":
-                    failure = _failed(value, candidate.label, length)
+                    memory = value == "memory"
+                    why = f"{label} at {length:,}: {'out of memory' if memory else value}"
+                    failure = Measure(failure="out of memory" if memory else "failed", why=why)
                     continue
                 seconds, size = value
                 measures[kind] = Measure(seconds=seconds, bytes=size)
-                self.times[candidate.label, kind].append((length, seconds))
-                self.sizes[candidate.label, kind].append((length, size or 0))
+                self.times[label, kind].append((length, seconds))
+                self.sizes[label, kind].append((length, size or 0))
         except TookTooLongError:
-            failure = self._slow(candidate.label, length)
+            failure = self._slow(label, length)
         for kind in PASSES:
             if kind not in measures:
                 assert failure is not None
-                measures[kind] = self.failed[candidate.label, kind] = failure
+                measures[kind] = self.failed[label, kind] = failure
         return {kind: measures[kind] for kind in PASSES}
 
     def _expected_failure(self, label: str, kind: str, length: int) -> Measure | None:
@@ -140,8 +146,6 @@ class _Schedule:
     ) -> dict[tuple[str, str], dict[int, float]]:
         """Samples by label and pass and round; one by one where not all fit into memory at once."""
         rounds: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-        if not entries:
-            return rounds
         total = sum(seconds for _, known in entries for seconds in known.values())
         try:
             for kind, value in self.worker.request(
@@ -162,25 +166,3 @@ class _Schedule:
                 for key, samples in self._race(length, [*base, entry]).items():
                     rounds[key] = samples
         return rounds
-
-
-def _with_times(
-    first: Mapping[str, Measure], label: str, rounds: Mapping[tuple[str, str], Mapping[int, float]]
-) -> dict[str, Measure]:
-    """The measures of one candidate with the times of the race; first runs where it has none."""
-    timed = {}
-    for kind, measure in first.items():
-        times, base = rounds.get((label, kind), {}), rounds.get((BASELINE, kind), {})
-        ratios = [base[number] / times[number] for number in times if number in base]
-        timed[kind] = measure._replace(
-            seconds=statistics.median(times.values()) if times else measure.seconds,
-            samples=tuple(times.values()),
-            ratio=statistics.median(ratios) if ratios else None,
-        )
-    return timed
-
-
-def _failed(text: str, label: str, length: int) -> Measure:
-    if text == "memory":
-        return Measure(failure="out of memory", why=f"{label} at {length:,}: out of memory")
-    return Measure(failure="failed", why=f"{label} at {length:,}: {text}")

@@ -1,11 +1,8 @@
 """What a measuring process does: one mechanism alone for its memory, or all in turn for time."""
 
-import ctypes
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Candidate, Workload
 from attnkit.layers import MultiHead
-from attnkit.train.memory import keep_freed_memory
+from attnkit.train.memory import keep_freed_memory, release_freed_memory
 
 SHORTEST_SAMPLE = 0.02
 """Seconds that one sample lasts at least: faster passes are repeated within it."""
@@ -40,48 +37,27 @@ Answer = tuple[str, Any]
 class Fused(Attention):
     """Torch's fused kernel, the baseline."""
 
-    def forward(
-        self,
-        q: Tensor | None,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: Any = None,
-        prior: Tensor | None = None,
-        bias: Tensor | None = None,
-        gates: Tensor | None = None,
-    ) -> Out:
+    def forward(self, q: Any, k: Any, v: Any, mask: Mask, *_: Any, **__: Any) -> Out:
         """softmax(q k^T / sqrt(D)) v over all keys, or the earlier ones."""
-        assert q is not None
-        assert k is not None
-        assert v is not None
         return Out(F.scaled_dot_product_attention(q, k, v, is_causal=mask.causal), None)
 
 
 class Inputs:
-    """Random queries, keys, values and gates of one length, made when they are first wanted."""
+    """Random inputs of one length by name and shape, made when they are first wanted."""
 
     def __init__(self, workload: Workload, length: int) -> None:
         self.workload, self.length = workload, length
         self.kind = getattr(torch, workload.dtype)
         self.mask = Mask.packed(length, torch.device(workload.device), causal=workload.causal)
-        self._tensors: dict[tuple[str, int, int], Tensor] = {}
+        self._tensors: dict[tuple[str, tuple[int, ...]], Tensor] = {}
 
-    def heads(self, name: str, heads: int, width: int) -> Tensor:
-        """[B, heads, T, width]."""
-        if (name, heads, width) not in self._tensors:
-            self._tensors[name, heads, width] = self._random(heads, self.length, width)
-        return self._tensors[name, heads, width]
-
-    @cached_property
-    def x(self) -> Tensor:
-        """[B, T, W]."""
-        return self._random(self.length, self.workload.heads * self.workload.head_width)
-
-    def _random(self, *shape: int) -> Tensor:
-        device = self.workload.device
-        tensor = torch.randn(self.workload.batch, *shape, dtype=self.kind, device=device)
-        return tensor.requires_grad_()
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """[B, *shape]."""
+        if (name, shape) not in self._tensors:
+            size, device = (self.workload.batch, *shape), self.workload.device
+            tensor = torch.randn(size, dtype=self.kind, device=device, requires_grad=True)
+            self._tensors[name, shape] = tensor
+        return self._tensors[name, shape]
 
 
 class Runner:
@@ -100,27 +76,23 @@ class Runner:
             layer = MultiHead(width, Fused(Shape(workload.heads, workload.head_width, length)))
         self.module = layer if workload.layer else layer.mechanism
         self.module.to(workload.device, inputs.kind)
-        self.sources = [inputs.x] if workload.layer else list(self._heads(layer.mechanism, inputs))
-        self.call = self._layer(layer, inputs) if workload.layer else self._mixing(layer, inputs)
         self.gradient = torch.ones((), dtype=inputs.kind, device=workload.device)
-
-    def _heads(self, mechanism: Attention, inputs: Inputs) -> Iterator[Tensor]:
-        workload = inputs.workload
+        self.call: Callable[[], Tensor]
+        if workload.layer:
+            x = inputs.tensor("x", length, width)
+            self.sources, self.call = [x], lambda: layer(x, inputs.mask).y
+            return
+        given, mechanism = {}, layer.mechanism
         for name in mechanism.uses:
             sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
             heads = sets * (mechanism.key_heads if name in "kv" else workload.heads)
-            width = mechanism.gates if name == "g" else workload.head_width
-            yield inputs.heads(name, heads, width)
-
-    def _mixing(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:
-        given = dict(zip(layer.mechanism.uses, self.sources, strict=True))
+            size = mechanism.gates if name == "g" else workload.head_width
+            given[name] = inputs.tensor(name, heads, length, size)
+        self.sources = list(given.values())
         k, v, gates = (given.get(name) for name in "kvg")
         queries = [given[name] for name in "qx" if name in given]
         q = torch.cat(queries, 1) if queries else None
-        return lambda: layer.mechanism(q, k, v, inputs.mask, gates=gates).y
-
-    def _layer(self, layer: MultiHead, inputs: Inputs) -> Callable[[], Tensor]:
-        return lambda: layer(inputs.x, inputs.mask).y
+        self.call = lambda: mechanism(q, k, v, inputs.mask, gates=gates).y
 
     def run(self, kind: str) -> None:
         """One pass: forward as in evaluation, or forward and backward as in training."""
@@ -142,7 +114,6 @@ class LayersInTurn:
         self.layers = [Runner(candidate, inputs, depth) for depth in range(self.count)]
 
     def run(self, kind: str) -> None:
-        """One pass of each layer."""
         for layer in self.layers:
             layer.run(kind)
 
@@ -186,7 +157,8 @@ def probe(
         start = _now(workload.device)
         runner.run(kind)
         seconds = (_now(workload.device) - start) / runner.count
-        peak = _peak(workload.device)
+        cuda = workload.device.startswith("cuda")
+        peak = torch.cuda.max_memory_allocated(workload.device) if cuda else _status("VmHWM")
         size = None if before is None or peak is None else max(0, peak - before)
         yield kind, (seconds, size)
 
@@ -231,9 +203,8 @@ def _error_text(error: Exception) -> str:
         isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
     ):
         return "memory"
-    return (
-        text if type(error).__module__.startswith("attnkit") else f"{type(error).__name__}: {text}"
-    )
+    ours = type(error).__module__.startswith("attnkit")
+    return text if ours else f"{type(error).__name__}: {text}"
 
 
 def _now(device: str) -> float:
@@ -251,18 +222,12 @@ def _reset_peak(device: str) -> int | None:
         return torch.cuda.memory_allocated(device)
     if device != "cpu":
         return None
-    _trim()
+    release_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls to what is in use
     except OSError:
         return None
     return _status("VmRSS")
-
-
-def _peak(device: str) -> int | None:
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated(device)
-    return _status("VmHWM") if device == "cpu" else None
 
 
 def _status(name: str) -> int | None:
@@ -303,9 +268,3 @@ def free_memory() -> int | None:
         except (OSError, ValueError):
             continue
     return max(0, min(limits)) if limits else None
-
-
-def _trim() -> None:
-    """Give freed memory back to the system, where the C library can (glibc)."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

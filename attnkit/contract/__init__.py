@@ -5,12 +5,8 @@ role.  The function yields the errors that it measures, or raises `Broken`.  Tes
 over all mechanisms, `attnkit check WORD` runs them over one.
 """
 
-from attnkit.contract.subject import ROLES as ROLES
-from attnkit.contract.subject import Broken as Broken
-from attnkit.contract.subject import NotApplicable as NotApplicable
-from attnkit.contract.subject import Role as Role
-from attnkit.contract.subject import Subject as Subject
-from attnkit.contract.suite import CONTRACTS as CONTRACTS
-from attnkit.contract.suite import Contract as Contract
-from attnkit.contract.suite import Result as Result
-from attnkit.contract.suite import run as run
+from attnkit.contract.subject import ROLES, Broken, NotApplicable, Role, Subject
+from attnkit.contract.suite import CONTRACTS, Contract, Result, run
+
+__all__ = ["CONTRACTS", "ROLES", "Broken", "Contract", "NotApplicable", "Result", "Role"]
+__all__ += ["Subject", "run"]

@@ -122,10 +122,7 @@ def beams(subject: Subject) -> Iterator[float]:
 
 def fast(subject: Subject) -> Iterator[float]:
     """The fused path against the plain one, or one pass against single steps, with gradients."""
-    mechanism = subject.layer.mechanism
-    if isinstance(mechanism, Scored):
-        if type(mechanism).fused is Scored.fused:
-            raise NotApplicable("it has no fast path")
+    if isinstance(subject.layer.mechanism, Scored):
         yield from _fused(subject)
         return
     if not subject.causal:
@@ -140,6 +137,8 @@ def fast(subject: Subject) -> Iterator[float]:
 def _fused(subject: Subject) -> Iterator[float]:
     layer, plain = subject.copy(), subject.copy()
     mechanism: Any = layer.mechanism
+    if type(mechanism).fused is Scored.fused:
+        raise NotApplicable("it has no fast path")
     without: Any = plain.mechanism
     fused, calls = mechanism.fused, list[bool]()
 
@@ -151,7 +150,11 @@ def _fused(subject: Subject) -> Iterator[float]:
     mechanism.fused, without.fused = counted, lambda *given: None
     for length in (40, 300):
         x, valid = inputs(2, length), up_to(length, length - 7)
-        for mask in _masks(subject, valid):
+        masks = [subject.mask(valid, length)]  # and all that promise to be right for such rows
+        if subject.role != "cross":
+            masks += [] if subject.causal else [Mask.right(valid)]
+            masks.append(Mask.packed(length, valid.device, causal=subject.causal))
+        for mask in masks:
             both = (
                 _with_gradients(made, subject.real_outputs(made, x, valid, mask))
                 for made in (layer, plain)
@@ -164,17 +167,6 @@ def _fused(subject: Subject) -> Iterator[float]:
         raise NotApplicable("its options take the plain path")
     if not any(calls):
         raise Broken("the fast path was never taken, up to length 300")
-
-
-def _masks(subject: Subject, valid: Tensor) -> list[Mask]:
-    """All masks that promise to be right for rows padded on the right."""
-    length = valid.shape[1]
-    general = subject.mask(valid, length)
-    if subject.role == "cross":
-        return [general]
-    if subject.causal:
-        return [general, Mask.packed(length, valid.device, causal=True)]
-    return [general, Mask.right(valid), Mask.packed(length, valid.device, causal=False)]
 
 
 def _with_gradients(layer: MultiHead, y: Tensor) -> list[Tensor]:

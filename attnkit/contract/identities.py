@@ -1,8 +1,9 @@
-"""Contracts on one pass: finite numbers, the map, its rows, biases, and the worked number."""
+"""Contracts on one pass: finite numbers, the map, its rows, biases, limits, the worked number."""
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from attnkit.contract.subject import (
     up_to,
 )
 from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
 
 LENGTHS = (1, 2, 7, 64, 65, 300)
 STEPS, DIFFERENCE_ERROR = (1e-6, 1e-8), 1e-5
@@ -75,9 +75,8 @@ def slopes(subject: Subject) -> Iterator[float]:
         x, valid = inputs(2, length), up_to(length, length - 3)
         leaves = [x.requires_grad_(), *subject.layer.parameters()]
         ways = [random_like(leaf) for leaf in leaves]
-        total = _total(subject, subject.layer, x, valid)
-        grads = torch.autograd.grad(total, leaves, allow_unused=True)
-        derivative = torch.zeros_like(total)
+        grads = gradients(subject.real_outputs(subject.layer, x, valid), leaves)
+        derivative = x.new_zeros(())
         for part, way in zip(grads, ways, strict=True):
             derivative += 0 if part is None else (part * way).sum()
         error = math.inf
@@ -102,14 +101,9 @@ def _difference(
         moved = subject.copy()
         for parameter, way in zip(moved.parameters(), ways[1:], strict=True):
             parameter.add_(along * way)
-        ends.append(_total(subject, moved, x + along * ways[0], valid))
+        y = subject.real_outputs(moved, x + along * ways[0], valid)
+        ends.append((y * random_like(y)).sum())
     return (ends[0] - ends[1]) / (2 * step)
-
-
-def _total(subject: Subject, layer: MultiHead, x: Tensor, valid: Tensor) -> Tensor:
-    """A random sum of all outputs that count."""
-    y = subject.real_outputs(layer, x, valid)
-    return (y * random_like(y)).sum()
 
 
 def multiplies(subject: Subject) -> Iterator[float]:
@@ -196,3 +190,54 @@ def worked(subject: Subject) -> Iterator[float]:
     if found is None:
         raise NotApplicable("its class has no worked number")
     yield close(*found, "the worked number", WORKED)
+
+
+def limits(subject: Subject) -> Iterator[float]:
+    """Roles and lengths beyond what is declared."""
+    facts = subject.facts
+    if not possible(subject):
+        _refuses(
+            lambda: subject.build(subject.role == "cross", subject.causal),
+            f"the role {subject.role}",
+            facts.why,
+        )
+        if subject.causal:
+            layer = subject.build(False, False).double()
+            mask = Mask.of(everything(1, 3), 3, causal=True)
+            _refuses(lambda: layer(inputs(1, 3), mask), "a causal mask", facts.why)
+        yield 0.0
+        return
+    limit = subject.layer.mechanism.limit
+    if facts.limit is None and limit is None:
+        raise NotApplicable("it declares no limit in this role")
+    if not isinstance(limit, int):
+        raise Broken(f"the limit of a built layer must be a number, got {limit!r}")
+    with torch.no_grad():
+        x, mask = inputs(1, limit), subject.mask(everything(1, limit))
+        subject.answer(subject.layer, x, mask.valid, mask)
+        longer, beyond = inputs(1, limit + 1), subject.mask(everything(1, limit + 1))
+        _refuses(
+            lambda: subject.answer(subject.layer, longer, beyond.valid, beyond),
+            f"{limit + 1} tokens",
+            str(limit),
+        )
+    yield 0.0
+
+
+def possible(subject: Subject) -> bool:
+    """Whether the mechanism declares that it can serve in the role."""
+    facts = subject.facts
+    return (facts.causal or not subject.causal) and (facts.cross or subject.role != "cross")
+
+
+def _refuses(action: Callable[[], Any], what: str, reason: str) -> None:
+    """Raises Broken unless the action raises an error for users that gives the reason."""
+    if not reason:
+        raise Broken(f"`why` must say why {what} is refused, and is empty")
+    try:
+        action()
+    except (UsageError, ValueError) as error:
+        if reason not in str(error):
+            raise Broken(f"{what} is refused without the reason {reason!r}: {error}") from error
+        return
+    raise Broken(f"{what} is declared impossible and yet accepted")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.attention.mask import Mask
@@ -30,30 +29,24 @@ def future(subject: Subject) -> Iterator[float]:
             # the last seen token lies inside a block of any even size, not at its border
             for cut in {length * 2 // 5} | ({length - 2} if 2 < length < 100 else set()):
                 where = f"length {length}, layout {mask.layout}, after token {cut}"
-                yield from _leak(subject, x, mask, cut, where)
-
-
-def _leak(
-    subject: Subject, x: Float[Tensor, "1 T W"], mask: Mask, cut: int, where: str
-) -> Iterator[float]:
-    layer, x = subject.layer, x.clone().requires_grad_()
-    y = layer(x, mask).y[:, : cut + 1]
-    (grad,) = gradients(y, [x])
-    assert grad is not None
-    largest = grad.abs().max().item()
-    if largest == 0:
-        raise Broken(f"{where}: the answers do not depend on any token")
-    if cut + 1 == x.shape[1]:
-        return
-    leak = grad[:, cut + 1 :].abs().max().item() / largest
-    if not leak <= EXACT:
-        raise Broken(
-            f"{where}: the future has {leak:.2g} of the largest gradient, 0 is right", leak
-        )
-    changed = x.detach().clone()
-    changed[:, cut + 1 :] = inputs(1, x.shape[1] - cut - 1) * 50
-    yield leak
-    yield close(layer(changed, mask).y[:, : cut + 1], y, where)
+                after = cut + 1
+                leaf = x.clone().requires_grad_()
+                y = subject.layer(leaf, mask).y[:, :after]
+                (grad,) = gradients(y, [leaf])
+                assert grad is not None
+                largest = grad.abs().max().item()
+                if largest == 0:
+                    raise Broken(f"{where}: the answers do not depend on any token")
+                if after == length:
+                    continue
+                leak = grad[:, after:].abs().max().item() / largest
+                if not leak <= EXACT:
+                    text = f"the future has {leak:.2g} of the largest gradient, 0 is right"
+                    raise Broken(f"{where}: {text}", leak)
+                changed = x.clone()
+                changed[:, after:] = inputs(1, length - after) * 50
+                yield leak
+                yield close(subject.layer(changed, mask).y[:, :after], y, where)
 
 
 def padding(subject: Subject) -> Iterator[float]:
@@ -64,24 +57,20 @@ def padding(subject: Subject) -> Iterator[float]:
             valid[row, first : first + PADS] = False
         longer = inputs(3, length + PADS) * 50
         longer[valid] = x.flatten(0, 1)
-        (plain, grad), (padded, spread) = (
-            _with_gradient(subject, *given)
-            for given in ((x, everything(3, length)), (longer, valid))
-        )
+        both = []
+        for rows, real in ((x, everything(3, length)), (longer, valid)):
+            leaf = rows.clone().requires_grad_()
+            y = subject.real_outputs(subject.layer, leaf, real)
+            (gradient,) = gradients(y, [leaf])
+            assert gradient is not None
+            both.append((y.detach(), gradient))
+        (plain, grad), (padded, spread) = both
         where = f"length {length} and {PADS} pads"
         yield close(padded, plain, where)
         of_pads = spread[~valid]
         if not (of_pads == 0).all():
             raise Broken(f"{where}: pads have a gradient", of_pads.abs().max().item())
         yield close(spread[valid], grad.flatten(0, 1), f"{where}: gradient")
-
-
-def _with_gradient(subject: Subject, x: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    x = x.clone().requires_grad_()
-    y = subject.real_outputs(subject.layer, x, valid)
-    (grad,) = gradients(y, [x])
-    assert grad is not None
-    return y.detach(), grad
 
 
 def batch(subject: Subject) -> Iterator[float]:

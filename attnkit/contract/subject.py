@@ -124,11 +124,7 @@ class Subject:
         return layer(queries, mask, memory=x).y  # type: ignore[no-any-return]
 
     def real_outputs(
-        self,
-        layer: MultiHead,
-        x: Float[Tensor, "B S W"],
-        valid: Bool[Tensor, "B S"],
-        mask: Mask | None = None,
+        self, layer: MultiHead, x: Tensor, valid: Tensor, mask: Mask | None = None
     ) -> Float[Tensor, "n W"]:
         """The rows of `answer` that count, see `real_rows`."""
         return self.real_rows(self.answer(layer, x, valid, mask), valid)
@@ -148,9 +144,7 @@ class Subject:
         y: Tensor = layer.o(mix(maps, values).transpose(1, 2).flatten(2))
         return y
 
-    def real_rows(
-        self, y: Float[Tensor, "B T W"], valid: Bool[Tensor, "B S"]
-    ) -> Float[Tensor, "n W"]:
+    def real_rows(self, y: Tensor, valid: Tensor) -> Float[Tensor, "n W"]:
         """The outputs that count: those of real tokens; all of them in cross attention."""
         return y.flatten(0, 1) if self.role == "cross" else y[valid]
 

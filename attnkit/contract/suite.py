@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from attnkit.contract import caching, identities, limits, masking
+from attnkit.contract import caching, identities, masking
 from attnkit.contract.subject import ROLES, Broken, NotApplicable, Role, Subject
 
 SELF: tuple[Role, ...] = ("encoder", "decoder")
@@ -39,7 +39,7 @@ CONTRACTS = (
     Contract("lengths", "queries may be more or fewer than keys", identities.lengths, CROSS),
     Contract("empty", "a query that sees no key outputs exactly zero", identities.empty),
     Contract("bias", "a bias is added to the scores, or refused", identities.bias),
-    Contract("limits", "what is declared impossible is refused with the reason", limits.limits),
+    Contract("limits", "what is declared impossible is refused with the reason", identities.limits),
     Contract("fast", "the fast path equals the plain one, gradients too", caching.fast),
     Contract("saved", "a layer that is saved and loaded gives the same outputs", caching.saved),
     Contract("same", "the same tokens give the same outputs twice", caching.same),
@@ -65,7 +65,7 @@ def run(contract: Contract, subject: Subject) -> Result:
         try:
             if subject.role not in contract.roles:
                 raise NotApplicable(f"it says nothing about the role {subject.role}")
-            if contract.name != "limits" and not limits.possible(subject):
+            if contract.name != "limits" and not identities.possible(subject):
                 raise NotApplicable(f"the mechanism declares that it cannot be {subject.role}")
             return Result(contract, "kept", max(contract.measure(subject)), "")
         except NotApplicable as reason:

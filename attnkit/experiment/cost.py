@@ -56,7 +56,6 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
         return sum(self)
 
 
@@ -107,7 +106,6 @@ class _Ones(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Reading a value of a tensor without storage gives 1: nothing is hidden by padding."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called by torch for every operation."""
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return True if args[0].dtype == torch.bool else 1
         return func(*args, **(kwargs or {}))
@@ -167,14 +165,10 @@ def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
     """How the real data falls into batches."""
     planned, encoded = batches(recipe, prepared), prepared.train
     updates, source = len(planned) / recipe.train.accumulate, encoded.source
-    return Padding(
-        len(encoded),
-        len(planned),
-        updates,
-        recipe.train.steps / updates,
-        None if source is None else padding_share(planned, source.lengths),
-        padding_share(planned, encoded.target.lengths + 1),
-    )
+    of_source = None if source is None else padding_share(planned, source.lengths)
+    of_target = padding_share(planned, encoded.target.lengths + 1)
+    epochs = recipe.train.steps / updates
+    return Padding(len(encoded), len(planned), updates, epochs, of_source, of_target)
 
 
 def largest(recipe: Recipe, prepared: PreparedData) -> list[BatchShape]:

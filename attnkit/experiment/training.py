@@ -141,22 +141,16 @@ class Experiment:
         precision = yield from self._precision(prepared, recipe, run)
         if self.fresh:
             run.clear()
-        run = Run.create(
-            run.path,
-            recipe,
-            name=self.file.name,
-            variant=variant,
-            seed=seed,
-            hashes={
-                "recipe": digest(recipe),
-                "data": prepared.digest,
-                "tokenizer": prepared.tokenizer.digest,
-            },
-            device=str(self.device),
-            threads=torch.get_num_threads(),
-            precision=precision,
-            baseline=self.file.baseline,
-        )
+        hashes = {"recipe": digest(recipe), "data": prepared.digest}
+        fields: dict[str, Any] = {
+            "hashes": hashes | {"tokenizer": prepared.tokenizer.digest},
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+            "baseline": self.file.baseline,
+        }
+        name = self.file.name
+        run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
         run.write_tokenizer(prepared.tokenizer)
         return run
 

@@ -7,6 +7,8 @@ hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
 - `near`: |i - j| <= window, a sliding window.  Blocks of queries against overlapping windows.
 - `strided`: |i - j| mod rate = 0.  `rate` dense attentions over sub-sequences.
 - `joint`: both, for rate = window.  One softmax over two sets that share no pair.
+
+Their plain form is `attention.sparse_pattern.Pattern`: dense attention under a narrowed mask.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,8 +60,7 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     if flash_usable(q):
         y: Tensor = _Banded.apply(q, k, v, band, allowed, None)  # type: ignore[no-untyped-call]
         return y
-    part = _in_bands(band, allowed, length)
-    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+    return _attend(_in_bands(band, allowed, length), q, k, v)
 
 
 def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
@@ -68,8 +69,7 @@ def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal:
     if valid is None and products.suits(q):
         y: Tensor = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
         return y
-    part = _in_strides(q, valid, rate, causal)
-    return part.answers(_attend(part.queries(q), part.keys(k), part.keys(v), part))
+    return _attend(_in_strides(q, valid, rate, causal), q, k, v)
 
 
 def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
@@ -107,7 +107,6 @@ class _SparsePart(NamedTuple):
     """Hide the later keys of each small attention as well."""
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """See `_bias`."""
         return None if self.allowed is None else _bias(self.allowed, dtype)
 
     def blind(self) -> Bool[Tensor, "N h t 1"] | None:
@@ -157,16 +156,17 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
     return _SparsePart(split, split, merge, allowed, causal)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, part: _SparsePart) -> Tensor:
-    """All small attentions of one part by torch's fused kernel."""
+def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Answers [B, H, T, D] of one part by torch's fused kernel."""
+    q, k, v = part.queries(q), part.keys(k), part.keys(v)
     bias, causal = part.bias(q.dtype), part.causal
     if bias is None or flash_usable(q):
-        return F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal)
+        return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
     # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
     blind = part.blind()
     assert blind is not None
     y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
-    return y.masked_fill(blind, 0)
+    return part.answers(y.masked_fill(blind, 0))
 
 
 def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,43 +206,6 @@ def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tup
     return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
 
 
-def _banded(q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor) -> tuple[Tensor, Tensor]:
-    """Answers [B, H, T, D] and logarithms of the softmax sums [B, H, T, 1], some blocks at a time.
-
-    What the kernel makes for each window stays in the cache: fresh memory costs more than the work.
-    """
-    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [blocks, H, t or s, D]
-    y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
-    logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
-    for group in _groups(keys):
-        y[group], logs[group, ..., 0] = operator(FLASH)(
-            queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
-        )
-    return band.join(y, q.shape[2]), band.join(logs, q.shape[2])
-
-
-def _banded_back(
-    grad: Tensor, saved: list[Tensor], band: Band, allowed: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, from what was saved: q, k, v, and what `_banded` made of them."""
-    q, k, v, y, logs = saved
-    rows, _, length, _ = q.shape
-    queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
-    grads, answers, sums = (band.cut(x) for x in (grad, y, logs))
-    q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
-    k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
-    for group in _groups(keys):
-        q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
-            *(x[group] for x in (grads, queries, keys, values, answers)),
-            *(sums[group, ..., 0], 0.0, False),
-            attn_mask=_bias(allowed[group], q.dtype),
-        )
-        band.add(k_grad, group.start, k_part)
-        band.add(v_grad, group.start, v_part)
-    k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
-    return band.join(q_grad, length), k_grad, v_grad
-
-
 def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
     """Runs of blocks whose windows fill a part of the cache."""
     size = max(1, GROUP // keys[0].numel())
@@ -275,15 +238,18 @@ class _Banded(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        band: Band,
-        allowed: Tensor,
-        strides: _SparsePart | None,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any
     ) -> Tensor:
-        y, logs = _banded(q, k, v, band, allowed)
+        # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
+        # memory costs more than the work
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]
+        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+        for group in _groups(keys):
+            y[group], logs[group, ..., 0] = operator(FLASH)(
+                queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
+            )
+        y, logs = band.join(y, q.shape[2]), band.join(logs, q.shape[2])
         if strides is not None:
             blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
             logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)
@@ -296,10 +262,23 @@ class _Banded(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *saved, allowed = ctx.saved_tensors
-        grads, part = _banded_back(grad, saved, ctx.band, allowed), ctx.strides
+        (q, k, v, y, logs, allowed), band, part = ctx.saved_tensors, ctx.band, ctx.strides
+        rows, _, length, _ = q.shape
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))
+        q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+        for group in _groups(keys):
+            q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
+                *(x[group] for x in (dy, queries, keys, values, answers)),
+                *(sums[group, ..., 0], 0.0, False),
+                attn_mask=_bias(allowed[group], q.dtype),
+            )
+            band.add(k_grad, group.start, k_part)
+            band.add(v_grad, group.start, v_part)
+        k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
+        grads = band.join(q_grad, length), k_grad, v_grad
         if part is not None:
-            q, k, v, y, logs = saved
             others = operator(FLASH_BACKWARD)(
                 *(part.queries(grad), part.queries(q), part.keys(k), part.keys(v)),
                 *(part.queries(y), part.queries(logs).squeeze(-1), 0.0, part.causal),

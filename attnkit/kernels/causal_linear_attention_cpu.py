@@ -1,6 +1,8 @@
-"""Causal linear attention, on a CPU in blocks of chunks that stay in its cache."""
+"""Causal linear attention, on a CPU in blocks of chunks that stay in its cache.
 
-from typing import Any, NamedTuple
+The plain form is `linear_attention.plain_causal`."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +13,6 @@ from attnkit.kernels.fast_cpu import usable
 from attnkit.kernels.linear_attention import FeatureMaps, Sums, finite, widest
 from attnkit.kernels.linear_attention_cpu import (
     SPREAD,
-    Block,
     MapGradients,
     divide,
     exponentials,
@@ -27,13 +28,7 @@ from attnkit.kernels.linear_attention_cpu import (
 
 
 def causal(
-    maps: FeatureMaps,
-    chunk: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: Tensor | None,
-    state: Sums | None,
+    maps: FeatureMaps, chunk: int, q: Tensor, k: Tensor, v: Tensor, valid: Any, state: Sums | None
 ) -> tuple[Tensor, Sums]:
     """Answers [B, H, T, E] of causal self-attention after the sums `state`, and the sums then.
 
@@ -115,17 +110,6 @@ def _backward_block(
     return dfeatures, dphi, dvalues
 
 
-class _Trace(NamedTuple):
-    """What the backward pass of a causal block must know."""
-
-    block: Block
-    size: int
-    rescale: Tensor | None
-    """Factors [R, M, 1] from the units of the sums that entered to the block's units."""
-    shift: Tensor | None
-    """Peaks [R, 1, M] that were subtracted from the block's logarithms."""
-
-
 class _Causal(torch.autograd.Function):
     """Causal sums, block by block."""
 
@@ -172,6 +156,8 @@ class _Causal(torch.autograd.Function):
         dy = torch.zeros_like(y) if dy is None else dy
         group, dstate = None, norms
         for trace, before in zip(reversed(ctx.traces), reversed(sums), strict=True):
+            # rescale: factors [R, M, 1] from the units of the sums that entered to the block's;
+            # shift: peaks [R, 1, M] that were subtracted from the block's logarithms
             block, size, rescale, shift = trace
             if block[0] is not group:
                 group, count = block[0], (block[0].stop - block[0].start) * y.shape[1]
@@ -245,6 +231,6 @@ def _forward_rows(
         u, before = _forward_block(psi, phi, values, state, size)
         divide(u, block, y, norms)
         if any(ctx.needs_input_grad):
-            ctx.traces.append(_Trace(block, size, rescale, shift))
+            ctx.traces.append((block, size, rescale, shift))
             ctx.before.append(before)
     return state.view(-1, heads, *state.shape[1:]), peak.view(-1, heads, peak.shape[2])

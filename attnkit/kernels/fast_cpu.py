@@ -43,13 +43,11 @@ def usable(
     `onednn` also float32 throughout, and oneDNN switched on.  Under autocast, which would mix types
     in what is added to in place, only forms that say they bear it.
     """
-    if PLAIN or torch.compiler.is_compiling():
+    if PLAIN or torch.compiler.is_compiling() or any(operator(name) is None for name in operators):
         return False
     if not autocast and torch.is_autocast_enabled("cpu"):
         return False
     if onednn and not torch.backends.mkldnn.enabled:
-        return False
-    if any(operator(name) is None for name in operators):
         return False
     return all(
         x is None

@@ -37,7 +37,7 @@ class FeatureMaps(NamedTuple):
 
 def widest(dtype: torch.dtype) -> torch.dtype:
     """Sums are kept in float32 at least."""
-    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    return torch.promote_types(dtype, torch.float32)
 
 
 def shifted_exp(x: Tensor) -> Tensor:
@@ -82,10 +82,8 @@ def add(phi: Tensor, values: Tensor, exponent: bool) -> Sums:
     """Sums over all keys, perhaps none, of what `prepare` made."""
     if not exponent:
         return phi.transpose(-1, -2) @ values, None
-    if phi.shape[2] == 0:
-        peak = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
-    else:
-        peak = phi.detach().amax(2)
+    none = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
+    peak = phi.detach().amax(2) if phi.shape[2] else none
     return (phi - finite(peak).unsqueeze(2)).exp().transpose(-1, -2) @ values, peak
 
 

@@ -1,8 +1,8 @@
 """The sums of linear attention, on a CPU in blocks that stay in its cache.
 
 Features and squares are computed again in the backward pass, so nothing of size T x M or T x C is
-ever stored.  The blocks equal the plain forms of `linear_attention`, forward and backward, which
-answer wherever `fast_cpu.usable` refuses them.
+ever stored.  The plain forms, `linear_attention.prepare` with `add` and `linear_attention.answer`,
+give the same numbers and take over wherever `fast_cpu.usable` refuses.
 """
 
 from collections.abc import Iterator

@@ -2,6 +2,7 @@
 
 Torch's product of float32 matrices on a CPU is MKL's, which keeps to narrow vectors where the
 processor is not its maker's own.  oneDNN, which torch carries too, takes the widest there are.
+The plain form is `torch.nn.functional.linear`.
 """
 
 from typing import Any
@@ -21,7 +22,6 @@ class Linear(nn.Linear):
     """torch's Linear by `product`: the same weights, names and initialisation."""
 
     def forward(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
-        """x W^T + b."""
         return product(x, self.weight, self.bias)
 
 

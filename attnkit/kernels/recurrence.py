@@ -1,4 +1,6 @@
-"""Checkpointed recurrence over positions: blocks are computed again in the backward pass."""
+"""Checkpointed recurrence over positions: blocks are computed again in the backward pass.
+
+The plain form is the rule itself, called once for the whole sequence."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

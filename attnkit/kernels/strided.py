@@ -6,6 +6,7 @@ keeps to narrow vectors on many processors; where pieces are large oneDNN's are 
 The near keys are few for each query: small blocks of queries against overlapping windows, in
 batches by MKL.  Nothing is kept for the backward pass but answers and logarithms of sums, from
 which the softmax is made anew.  Scores are in units of log 2, as 2^x is far faster than e^x here.
+The plain form is the other branch of `block_sparse.strided` and `block_sparse.joint`.
 """
 
 import math
@@ -31,19 +32,12 @@ SHORTEST, SHORTEST_FULL = 256, 512
 """Tokens of a residue; the latter if it is neither causal nor beside near keys.  For fewer, calls
 cost more than their products gain.
 """
-
-ROWS = 512
-"""Queries that are treated at a time."""
-
-CAUSAL_ROWS = 256
-"""The same if causal: shorter runs see fewer keys in vain."""
-
+ROWS, CAUSAL_ROWS = 512, 256
+"""Queries that are treated at a time; if causal, shorter runs see fewer keys in vain."""
 BLOCK = 16
 """Queries of a block beside their near keys, at least."""
-
 BATCHED, BATCHED_ROWS = 1024, 64
 """If causal, shorter residues go eight together, by MKL, in runs of so many queries."""
-
 LOG2E = math.log2(math.e)
 
 
@@ -67,35 +61,30 @@ class Near(NamedTuple):
 
     def forward(self, q: Head, k: Head, v: Head) -> tuple[Head, Sums, Sums]:
         """See `Strides._far`; a query that sees no key here has a sum of 0."""
-        scores = self._scores(self._cut(q), self._windows(k))
+        # [blocks, step, width]
+        scores = torch.baddbmm(self.bias, self._cut(q), self._windows(k).mT, alpha=_unit(q))
         top = scores.amax(2, keepdim=True).clamp_min_(torch.finfo(q.dtype).min)
         weights = scores.sub_(top).exp2_()
         y = torch.bmm(weights, self._windows(v))
         total = weights.sum(2, keepdim=True)
-        return self._join(y, len(q)), self._join(top, len(q)), self._join(total, len(q))
+        y, top, total = (x.flatten(0, 1)[: len(q)] for x in (y, top, total))
+        return y, top, total
 
     def back(
         self, grad: Head, shift: Sums, logs: Sums, q: Head, k: Head, v: Head
     ) -> tuple[Head, Head, Head]:
         """See `Strides._far_back`."""
         queries, keys, dy = self._cut(q), self._windows(k), self._cut(grad)
-        weights = self._scores(queries, keys).sub_(self._cut(logs)).exp2_()  # [blocks, step, width]
+        scores = torch.baddbmm(self.bias, queries, keys.mT, alpha=_unit(q))
+        weights = scores.sub_(self._cut(logs)).exp2_()  # [blocks, step, width]
         v_grad = self._gather(torch.bmm(weights.mT, dy), len(q))
         dscores = torch.bmm(dy, self._windows(v).mT).sub_(self._cut(shift)).mul_(weights)
-        q_grad = self._join(torch.bmm(dscores, keys), len(q))
+        q_grad = torch.bmm(dscores, keys).flatten(0, 1)[: len(q)]
         k_grad = self._gather(torch.bmm(dscores.mul_(_unit(q)).mT, queries), len(q))
         return q_grad, k_grad, v_grad
 
-    def _scores(
-        self, q: Float[Tensor, "blocks step D"], k: Float[Tensor, "blocks width D"]
-    ) -> Float[Tensor, "blocks step width"]:
-        return torch.baddbmm(self.bias, q, k.mT, alpha=_unit(q))
-
     def _cut(self, x: Float[Tensor, "T n"]) -> Float[Tensor, "blocks step n"]:
         return self.band.cut(x[None, None]).squeeze(1)
-
-    def _join(self, x: Float[Tensor, "blocks step n"], length: int) -> Float[Tensor, "T n"]:
-        return x.flatten(0, 1)[:length]
 
     def _windows(self, x: Head) -> Float[Tensor, "blocks width D"]:
         return self.band.windows(x[None, None]).squeeze(1)
@@ -198,9 +187,16 @@ class Strides(NamedTuple):
             weights.exp2_()
             write = Tensor.copy_ if new else Tensor.add_
             write(v_grad[some, :end], _times(weights, dy.mT))
-            dscores = _times_by(values[some, :end], dy, shifts[some, rows], weights)
+            value, shift = values[some, :end], shifts[some, rows]
+            if len(value) > 1:
+                dscores = _times(value, dy, shift).mul_(weights)
+                q_grad[some, rows] = dscores.mT @ key
+            else:
+                dscores = operator(PRODUCT_TIMES)(value, weights, dy[0], shift[0], "mul")
+                # of two dimensions: torch turns no others in blocks
+                turned = key[0].t().contiguous()[None]
+                q_grad[some, rows] = _times(turned, dscores.mT)[0].t().contiguous()[None]
             write(k_grad[some, :end], _times(dscores, query.mT))
-            q_grad[some, rows] = _turned(dscores, key)
         return [x.transpose(0, 1) for x in (q_grad, k_grad, v_grad)]
 
     def _later(self, q: Head) -> Float[Tensor, "2 t t"] | None:
@@ -244,27 +240,6 @@ def _times(
     if len(x) > 1:
         return x @ w.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), x, w.mT)
     return onednn_product(x, w[0], None if bias is None else bias[0])
-
-
-def _times_by(
-    x: Float[Tensor, "n t d"],
-    w: Float[Tensor, "n s d"],
-    bias: Float[Tensor, "n s"],
-    other: Float[Tensor, "n t s"],
-) -> Float[Tensor, "n t s"]:
-    """(x w^T + bias) other."""
-    if len(x) > 1:
-        return _times(x, w, bias).mul_(other)
-    y: Tensor = operator(PRODUCT_TIMES)(x, other, w[0], bias[0], "mul")
-    return y
-
-
-def _turned(x: Float[Tensor, "n s t"], w: Float[Tensor, "n s d"]) -> Float[Tensor, "n t d"]:
-    """x^T w."""
-    if len(x) > 1:
-        return x.mT @ w
-    # of two dimensions: torch turns no others in blocks
-    return _times(w[0].t().contiguous()[None], x.mT)[0].t().contiguous()[None]
 
 
 def _unit(q: Float[Tensor, "*n D"]) -> float:

@@ -60,22 +60,22 @@ class Block(nn.Module):
 
         `memory` is what cross attention looks at; `bias` is added to the scores of self-attention.
         """
-        inner, skip = self._enter(self.norm_attention, x)
+        inner = self._enter(self.norm_attention, x)
         out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias)
-        x = self._leave(self.norm_attention, skip, out.y)
+        x = self._leave(self.norm_attention, x, out.y)
         cross = Out(x, None)
         if self.cross is not None and self.norm_cross is not None and memory is not None:
-            inner, skip = self._enter(self.norm_cross, x)
+            inner = self._enter(self.norm_cross, x)
             cross = self.cross(
                 inner, memory.mask, memory=memory.rows, state=memory.state, prior=carried.cross
             )
-            x = self._leave(self.norm_cross, skip, cross.y)
-        inner, skip = self._enter(self.norm_feed_forward, x)
-        x = self._leave(self.norm_feed_forward, skip, self.feed_forward(inner))
+            x = self._leave(self.norm_cross, x, cross.y)
+        inner = self._enter(self.norm_feed_forward, x)
+        x = self._leave(self.norm_feed_forward, x, self.feed_forward(inner))
         return x, out.state, cross.state, Carried(out.scores, cross.scores)
 
-    def _enter(self, norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
-        return (norm(x) if self.before else x), x
+    def _enter(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
+        return norm(x) if self.before else x
 
     def _leave(self, norm: nn.LayerNorm, skip: Tensor, y: Tensor) -> Tensor:
         total: Tensor = skip + self.dropout(y)

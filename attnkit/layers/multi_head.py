@@ -89,7 +89,7 @@ class MultiHead(nn.Module):
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
-            mechanism.modify(score_options(shared, mechanism.uses))
+            mechanism.modifiers = score_options(shared, mechanism.uses)
         return cls(width, mechanism, rotary, bias)
 
     def forward(
@@ -122,8 +122,8 @@ class MultiHead(nn.Module):
         out = self.mechanism(q, k, v, mask, state, prior, bias)
         if beams == 1:
             return Out(self._merge(out.y), out.state, out.scores)
-        y, scores = (self._unfold(part, beams) for part in (out.y, out.scores))
-        assert y is not None
+        y, scores = self._unfold(out.y, beams), out.scores
+        scores = None if scores is None else self._unfold(scores, beams)
         return Out(self._merge(y), out.state, scores)
 
     def weights(
@@ -196,8 +196,6 @@ class MultiHead(nn.Module):
         return torch.unflatten(x, 0, (-1, beams)).transpose(1, 2).flatten(2, 3)
 
     @staticmethod
-    def _unfold(x: Tensor | None, beams: int) -> Tensor | None:
+    def _unfold(x: Tensor, beams: int) -> Tensor:
         """[B, H, K T, D] -> [B K, H, T, D]."""
-        if x is None:
-            return None
         return torch.unflatten(x, 2, (beams, -1)).transpose(1, 2).flatten(0, 1)

@@ -9,8 +9,6 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import UsageError
@@ -57,11 +55,24 @@ def load(word: str) -> "type[Attention]":
 
     Raises UsageError for an unknown word, or where the file of a plug-in fails.
     """
-    path = facts(word).path
+    path, name = facts(word).path, module_name(word)
     if word in shipped():
         module = importlib.import_module(f"{__name__}.{path.stem}")
+    elif word in plugged() and name in sys.modules:
+        module = sys.modules[name]
     elif word in plugged():
-        module = _run(word, path)
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            frames = traceback.extract_tb(error.__traceback__)
+            # the last line of the file that the error passed through
+            line = ([f.lineno for f in frames if f.filename == str(path)] or [1])[-1]
+            raise UsageError(f"{path}:{line}: {type(error).__name__}: {error}") from error
     else:
         module = importlib.import_module(installed()[word].module)
     mechanism: type[Attention] = getattr(module, mechanism_file.mechanism_class(path))
@@ -76,31 +87,3 @@ def word_of(mechanism: "type[Attention]") -> str:
             return word
     found = (word for word, entry in installed().items() if entry.module == module)
     return next(found, mechanism.__name__)
-
-
-def _run(word: str, path: Path) -> ModuleType:
-    """Import the file of a plug-in, once."""
-    name = module_name(word)
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UsageError(f"{_where(error, path)}: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _where(error: Exception, path: Path) -> str:
-    """The last line of a plug-in's file that an error passed through."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == str(path)
-    ]
-    return f"{path}:{lines[-1] if lines else 1}"

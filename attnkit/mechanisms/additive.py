@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from attnkit.attention import Mask, Scored, Shape, at_least, one_head
 from attnkit.attention.position_tables import per_head, xavier
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.linear_attention import widest
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
 """Hidden units at once: on a CPU what its second caches hold, elsewhere what fills the device."""
@@ -74,13 +75,8 @@ class TanhScores(torch.autograd.Function):
     """sum_u weight_u tanh(left_tu + right_su), without keeping the hidden units."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        left: Float[Tensor, "H B T u"],
-        right: Float[Tensor, "H B S u"],
-        weight: Float[Tensor, "H u"],
-    ) -> Float[Tensor, "H B T S"]:
-        """The scores of each head."""
+    def forward(ctx: Any, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
+        """Left [H, B, T, u], right [H, B, S, u], weight [H, u] -> scores [H, B, T, S]."""
         ctx.save_for_backward(left, right, weight)
         scores = left.new_empty(*left.shape[:3], right.shape[2])
         for head, w in enumerate(weight):
@@ -123,16 +119,11 @@ class Additive(Scored):
         """W_k k."""
         return per_head(k, self.key, None)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S u"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """w_v^T tanh(W_q q + W_k k), given W_k k."""
-        assert q is not None
-        assert k is not None
         inputs = per_head(q, self.query, None), k, self.out
         # float32 at least: 16 bits would round away what tells near scores apart
-        kind = torch.float64 if q.dtype == torch.float64 else torch.float32
-        left, right, weight = (x.to(kind) for x in inputs)
+        left, right, weight = (x.to(widest(q.dtype)) for x in inputs)
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]
             left.transpose(0, 1), right.transpose(0, 1), weight
         )
@@ -140,7 +131,6 @@ class Additive(Scored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         with torch.no_grad():
             mechanism.query.fill_(1)

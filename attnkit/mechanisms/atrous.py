@@ -29,7 +29,6 @@ class Atrous(Pattern):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=4, max_length=3), rate=2)
         q = one_head((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
         k = one_head((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))

@@ -64,27 +64,15 @@ class Dot(Scored):
         """What scores are multiplied by."""
         return 1.0
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """scale q k^T."""
-        assert q is not None
-        assert k is not None
         return dot_scores(q if self.scale == 1 else q * self.scale, k)
 
-    def fused(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        mask: Mask,
-    ) -> Float[Tensor, "B H T E"] | None:
-        """Torch's fused kernel."""
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         return fused_dot(q, k, v, mask, self.scale)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=2))
         q, k = one_head((1, 0)), one_head((0, 1), (math.log(3), 0))
         mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)

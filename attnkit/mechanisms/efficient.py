@@ -45,7 +45,6 @@ class Efficient(Unscored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3))
         x = one_head((1, 0), (0, 2), (1, 1))
         maps = mechanism.weights(x, x, x, Mask.packed(3, x.device, causal=False))

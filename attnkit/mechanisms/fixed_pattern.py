@@ -24,7 +24,7 @@ third is all on the first.
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnkit.attention import Mask, Scored, Shape, one_head
@@ -62,10 +62,8 @@ def base(name: str, j: Tensor, n: Tensor) -> Tensor | None:
     return (n - j).clamp_min(1) if name in ("right", "start") else None
 
 
-def places(
-    mask: Mask,
-) -> tuple[Int[Tensor, "b T 1"], Int[Tensor, "b 1 S"], Int[Tensor, "b T 1"]]:
-    """Positions of queries and of keys, and the number of tokens that each query sees."""
+def places(mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions of queries [b, T, 1] and of keys [b, 1, S]; tokens each query sees [b, T, 1]."""
     return mask.q_pos[:, :, None], mask.k_pos[:, None, :], mask.visible()[:, 0, :, None]
 
 
@@ -77,6 +75,7 @@ class FixedPattern(Scored):
     positions: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[str] = "T*S"
     why: ClassVar[str] = "its patterns are functions of the positions in one sequence"
+    one: Tensor
     ahead: ClassVar[dict[str, tuple[str, ...]]] = {"patterns": ("next", "right", "last")}
 
     def __init__(
@@ -103,13 +102,10 @@ class FixedPattern(Scored):
         # tells the type to compute in
         self.register_buffer("one", torch.ones(()), persistent=False)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """Logarithms of the weights, up to a constant a row."""
         i, j, n = places(mask)
-        kind = torch.float64 if self.one.dtype == torch.float64 else torch.float32
-        found = {}
+        kind, found = torch.promote_types(self.one.dtype, torch.float32), {}
         for name in set(self.patterns):
             cubed = base(name, j, n)
             logarithm = torch.zeros_like(j, dtype=kind) if cubed is None else cubed.to(kind).log()

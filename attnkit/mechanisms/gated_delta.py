@@ -71,7 +71,9 @@ class GatedDelta(Unscored):
         if real is not None:
             pads = ~real[:, None, :, None]
             k, v, gates = (x.masked_fill(pads, 0) for x in (k, v, gates))
-        log_decay, step = self._gates(gates)
+        rate = self.log_rate.to(gates.dtype).exp()[:, None]
+        speed = F.softplus(gates[..., 0] + self.step_bias.to(gates.dtype)[:, None])
+        log_decay, step = -rate * speed, gates[..., 1].sigmoid()  # log a and b, [B, H, T] each
         if real is not None:
             log_decay, step = (x.masked_fill(~real[:, None], 0) for x in (log_decay, step))
         if state is None:
@@ -82,15 +84,8 @@ class GatedDelta(Unscored):
             y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, step)
         return Out(y.to(kind), state)
 
-    def _gates(self, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """log a and b, [B, H, T] each."""
-        rate = self.log_rate.to(gates.dtype).exp()[:, None]
-        speed = F.softplus(gates[..., 0] + self.step_bias.to(gates.dtype)[:, None])
-        return -rate * speed, gates[..., 1].sigmoid()
-
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2)).double()
         nn.init.zeros_(mechanism.log_rate)
         nn.init.zeros_(mechanism.step_bias)

@@ -19,12 +19,8 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms import dot
-
-
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
@@ -36,12 +32,10 @@ class Distances(torch.autograd.Function):
     """-|q - k|^2 / 2 by its three terms; keeps q and k as they came, and no squares."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"]
-    ) -> Float[Tensor, "B H T S"]:
+    def forward(ctx: Any, q: Tensor, k: Tensor) -> Float[Tensor, "B H T S"]:
         """The scores, in float32 at least."""
         ctx.save_for_backward(q, k)
-        q, k = wide(q), wide(k)
+        q, k = (x.to(widest(x.dtype)) for x in (q, k))
         scores = q @ k.transpose(-1, -2)
         return scores.sub_(half_square(q)).sub_(half_square(k).transpose(-1, -2))
 
@@ -62,22 +56,12 @@ class Gaussian(Scored):
 
     cost: ClassVar[str] = "T*S*D"
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """-|q - k|^2 / 2 by its three terms."""
-        assert q is not None
-        assert k is not None
         scores: Tensor = Distances.apply(q, k)  # type: ignore[no-untyped-call]
         return scores
 
-    def fused(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        mask: Mask,
-    ) -> Float[Tensor, "B H T E"] | None:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Torch's fused kernel with |k|^2 / 2 in channels of their own; |q|^2 cancels in a row.
 
         16-bit types need three channels: the square is then a sum of three short floats.
@@ -86,7 +70,7 @@ class Gaussian(Scored):
         if few or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
-        rest = -half_square(wide(k))
+        rest = -half_square(k.to(widest(k.dtype)))
         for _ in range(1 if k.dtype in (torch.float32, torch.float64) else 3):
             terms.append(rest.to(k.dtype))
             rest = rest - terms[-1].to(rest.dtype)
@@ -99,7 +83,6 @@ class Gaussian(Scored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=3))
         q, k, v = one_head((57,)), one_head((51,), (56,), (58,)), one_head((40,), (43,), (48,))
         mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)

@@ -29,7 +29,7 @@ Worked number: q = k = v = rows (1, 0), (0, 1), (1, 1) give with `elu` the simil
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -69,9 +69,7 @@ class LinearAttention(Kernel):
             return _with_one(q, 1 + 8 * torch.finfo(q.dtype).eps)
         return q
 
-    def phi_k(
-        self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
-    ) -> Float[Tensor, "B H S M"]:
+    def phi_k(self, k: Tensor, valid: Tensor) -> Float[Tensor, "B H S M"]:
         """Features of the keys, or their logarithms for `exp` and `softmax`."""
         k = k if self.wide_k is None else k @ self.wide_k.to(k.dtype)
         if self.feature_map == "elu":

@@ -63,41 +63,21 @@ class Linformer(Unscored):
                 k, v = gather_columns(k, order), gather_columns(v, order)
         reach = min(k.shape[2], self.project_k.shape[1])  # what lies beyond are pads
         k, v = k[:, :, :reach], v[:, :, :reach]
-        projections = self.project_k[:, :reach], self.project_v[:, :reach]
+        project_k, project_v = self.project_k[:, :reach], self.project_v[:, :reach]
+        scaled = q * q.shape[-1] ** -0.5
         rank, width = self.project_k.shape[2], q.shape[3] + v.shape[3]
         if q.shape[2] * reach * (width + 2 * rank) < (q.shape[2] + reach) * rank * width:
-            return Out(self._by_pairs(q, k, v, *projections), None)
-        keys, values = (_slots(x, table) for x, table in zip((k, v), projections, strict=True))
-        return Out(self._attend(q, keys, values), None)
-
-    def _by_pairs(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        project_k: Float[Tensor, "H S R"],
-        project_v: Float[Tensor, "H S R"],
-    ) -> Float[Tensor, "B H T E"]:
-        """Q (E^T K)^T as (Q K^T) E: less work where there are few tokens and many slots."""
-        pairs: Tensor = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-        weights = per_head(pairs, project_k, None).softmax(-1)
-        return per_head(weights, project_v.transpose(1, 2), None) @ v
-
-    def _attend(
-        self,
-        q: Float[Tensor, "B H T D"],
-        keys: Float[Tensor, "B H R D"],
-        values: Float[Tensor, "B H R E"],
-    ) -> Float[Tensor, "B H T E"]:
-        """Softmax over the slots."""
+            # Q (E^T K)^T as (Q K^T) E: less work where there are few tokens and many slots
+            pairs = scaled @ k.transpose(-1, -2)  # [B, H, T, S]
+            weights = per_head(pairs, project_k, None).softmax(-1)  # [B, H, T, R]
+            return Out(per_head(weights, project_v.transpose(1, 2), None) @ v, None)
+        keys, values = _slots(k, project_k), _slots(v, project_v)  # [B, H, R, D or E]
         if q.shape[3] == values.shape[3] and q.shape[2] > PLAIN_UP_TO:
-            return F.scaled_dot_product_attention(q, keys, values)
-        scores: Tensor = (q * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
-        return scores.softmax(-1) @ values
+            return Out(F.scaled_dot_product_attention(q, keys, values), None)
+        return Out((scaled @ keys.transpose(-1, -2)).softmax(-1) @ values, None)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), rank=2).double()
         with torch.no_grad():
             mechanism.project_k.copy_(torch.eye(2))

@@ -31,7 +31,6 @@ class Local(Pattern):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=4, max_length=3), window=1)
         q = one_head((0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
         k = one_head((0, 0, 0, 0), (0, 0, 0, 0), (math.log(3), 0, 0, 0))

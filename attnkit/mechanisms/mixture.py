@@ -12,7 +12,6 @@ Synthesizers"; sigmoid and sum as in its released code.
 Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the weights 1/2, 1/2.
 """
 
-from collections.abc import Iterator
 from functools import reduce
 from typing import Any, ClassVar, Literal
 
@@ -57,11 +56,16 @@ class Mixture(Scored):
         lengths = {part.key_length() for part in self._scored() if "k" in part.uses}
         return lengths.pop() if len(lengths) == 1 else super().key_length()
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
-        """The weighted sum of the parts' scores."""
-        each = [part.scores(*given, mask) for part, given in self._inputs(q, k)]
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
+        """The weighted sum of the parts' scores; their queries and keys follow along the heads."""
+        queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
+        first_q, first_k, each = 0, 0, list[Tensor]()
+        for part in self._scored():
+            own_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
+            own_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
+            each.append(part.scores(own_q, own_k, mask))
+            first_q += self.own and "q" in part.uses
+            first_k += self.own and "k" in part.uses
         weights = self.mixing()
         if weights is not None:
             each = [weight * scores for weight, scores in zip(weights, each, strict=True)]
@@ -75,19 +79,6 @@ class Mixture(Scored):
             return self.logits.softmax(0)
         second = self.logits.sigmoid()
         return torch.stack((1 - second, second))
-
-    def _inputs(
-        self, q: Float[Tensor, "B n T D"] | None, k: Float[Tensor, "B n S D"] | None
-    ) -> Iterator[tuple[Scored, tuple[Tensor | None, Tensor | None]]]:
-        """Each part with its queries and keys, which follow each other along the heads."""
-        queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
-        first_q = first_k = 0
-        for part in self._scored():
-            own_q = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
-            own_k = part.cached_keys(keys[first_k]) if "k" in part.uses else None
-            yield part, (own_q, own_k)
-            first_q += self.own and "q" in part.uses
-            first_k += self.own and "k" in part.uses
 
     def _scored(self) -> list[Scored]:
         return [part for part in self.parts if isinstance(part, Scored)]

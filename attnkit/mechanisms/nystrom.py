@@ -165,7 +165,15 @@ class Nystrom(Unscored):
             visible = (mask.valid | ~mask.valid.any(1, keepdim=True))[:, None, None, :]
         y = self._mix(q, k, v, mask, visible)
         if self.filter is not None:
-            y = y + self._convolved(self.filter, v, mask, packed)
+            # values mixed with those of the positions around them
+            order = None if packed else pads_last(mask)
+            if not packed:
+                v = v.masked_fill(~mask.valid[:, None, :, None], 0)
+            v = v if order is None else gather_columns(v, order)
+            near = F.conv2d(
+                v, self.filter, padding=(self.filter.shape[2] // 2, 0), groups=v.shape[1]
+            )
+            y = y + (near if order is None else gather_columns(near, order.argsort(1)))
         if not packed:
             y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
         return Out(y, None)
@@ -182,38 +190,20 @@ class Nystrom(Unscored):
         present = None
         if used is not None:
             present = (used | ~used.any(1, keepdim=True))[:, None, None, :]
-        values = self._solve(weights_of(q_marks, k_marks, present), used, values)
+        if self.pinv != "none":
+            kernel = weights_of(q_marks, k_marks, present)  # [B, H, M, M]
+            if used is not None:
+                kernel = kernel.masked_fill(~used[:, None, :, None], 0)
+            wide = kernel.to(torch.promote_types(kernel.dtype, torch.float32))
+            inverse = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
+            values = (inverse @ values.to(wide.dtype)).to(values.dtype)
         if segments.short is not None:
             values = torch.where(segments.short, segments.means(v), values)
         # F (Z (B V)), not (F Z) (B V): the same product, but no [T, M] matrix needs to be kept
         return attend(q, k_marks, values, present)
 
-    def _solve(
-        self, kernel: Float[Tensor, "B H M M"], used: Tensor | None, values: Tensor
-    ) -> Float[Tensor, "B H M E"]:
-        """The inverse of the map between landmarks, times their values."""
-        if self.pinv == "none":
-            return values
-        if used is not None:
-            kernel = kernel.masked_fill(~used[:, None, :, None], 0)
-        wide = kernel.to(torch.promote_types(kernel.dtype, torch.float32))
-        inverse: Tensor = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
-        return (inverse @ values.to(wide.dtype)).to(values.dtype)
-
-    def _convolved(
-        self, taps: Float[Tensor, "H 1 n 1"], v: Tensor, mask: Mask, packed: bool
-    ) -> Float[Tensor, "B H T E"]:
-        """Values mixed with those of the positions around them."""
-        order = None if packed else pads_last(mask)
-        if not packed:
-            v = v.masked_fill(~mask.valid[:, None, :, None], 0)
-        v = v if order is None else gather_columns(v, order)
-        y = F.conv2d(v, taps, padding=(taps.shape[2] // 2, 0), groups=v.shape[1])
-        return y if order is None else gather_columns(y, order.argsort(1))
-
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=4), landmarks=2, pinv="exact")
         q, k = one_head((0,), (1,), (2,), (3,)), one_head((3,), (2,), (1,), (0,))
         mask = Mask.packed(4, q.device, causal=False)

@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -98,23 +98,18 @@ class Performer(Kernel):
         projection = self.projection
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()
-        q, k = (partial(f, projection=projection) for f in (self._map_q, self._map_k))
+        q, k = partial(self._along, projection=projection), partial(self._map_k, projection)
         return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""
-        return self._map_q(q, self.projection)
+        return self._along(q, self.projection)  # |q|^2 / 2 is one of the factors that cancel
 
-    def phi_k(
-        self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
-    ) -> Float[Tensor, "B H S M"]:
+    def phi_k(self, k: Tensor, valid: Tensor) -> Float[Tensor, "B H S M"]:
         """Logarithms of the features of the keys; the relu kernel's features themselves."""
-        return self._map_k(k, self.projection)
+        return self._map_k(self.projection, k)
 
-    def _map_q(self, q: Tensor, projection: Tensor | None) -> Tensor:
-        return self._along(q, projection)  # |q|^2 / 2 is one of the factors that cancel
-
-    def _map_k(self, k: Tensor, projection: Tensor | None) -> Tensor:
+    def _map_k(self, projection: Tensor | None, k: Tensor) -> Tensor:
         along = self._along(k, projection)
         if self.kernel == "relu":
             return along
@@ -145,7 +140,6 @@ class Performer(Kernel):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2), features=2).double()
         mechanism.projection = torch.tensor([[0.0], [math.log(2)]], dtype=torch.float64)
         q, k = one_head((1,)), one_head((0,), (1,))
@@ -158,17 +152,11 @@ def directions(features: int, width: int, seed: int) -> Float[Tensor, "M D"]:
     """M directions of D channels, orthogonal in blocks of D, with lengths of Gaussian vectors."""
     generator = torch.Generator("cpu").manual_seed(seed)
     normal = partial(torch.randn, generator=generator, device="cpu")
-    blocks = [_rotation(normal(width, width)) for _ in range(-(-features // width))]
+    blocks = []
+    for _ in range(-(-features // width)):
+        orthogonal, upper = torch.linalg.qr(normal(width, width))
+        # QR alone fixes signs by the input (a first coordinate that is never positive, say), which
+        # biases the kernel: for D = 2 and q = k = (.5, 0) its mean was .82, not 1.28
+        blocks.append(orthogonal * torch.where(upper.diagonal() < 0, -1.0, 1.0))
     lengths: Tensor = normal(features, width).norm(dim=1, keepdim=True)
     return torch.cat(blocks)[:features] * lengths
-
-
-def _rotation(gaussian: Tensor) -> Tensor:
-    """An orthogonal matrix that prefers no direction.
-
-    QR alone fixes signs by the input (a first coordinate that is never positive, say), which biases
-    the kernel: for D = 2 and q = k = (.5, 0) its mean was .82, not 1.28.
-    """
-    orthogonal, upper = torch.linalg.qr(gaussian)
-    even: Tensor = orthogonal * torch.where(upper.diagonal() < 0, -1.0, 1.0)
-    return even

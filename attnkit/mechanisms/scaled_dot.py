@@ -30,7 +30,6 @@ class ScaledDot(Dot):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=4, max_length=2))
         q, k = one_head((2, 0, 0, 0)), one_head((0, 0, 0, 0), (math.log(3), 0, 0, 0))
         mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)

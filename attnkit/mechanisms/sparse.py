@@ -29,7 +29,6 @@ class Sparse(Pattern):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=1, max_length=8), rate=3)
         zeros = one_head((0,)).expand(1, 1, 8, 1)
         mask = Mask.packed(8, torch.device("cpu"), causal=True)

@@ -60,11 +60,8 @@ class SynthesizerDense(PositionScored):
         self.weight = nn.Parameter(xavier(*size))
         self.bias = nn.Parameter(torch.zeros(size[0], size[2])) if layers == 2 else None
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """Columns of relu(q) W2 + b2, or of q W, at the positions of the keys."""
-        assert q is not None
         q = self.first(q)
         limit = self.weight.shape[2]
         check_length(mask, limit, "synthesizer-dense")

@@ -87,11 +87,8 @@ class SynthesizerFactorizedDense(PositionScored):
             nn.Parameter(torch.zeros(heads, size)) for size in factors
         )
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "B H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """Columns of C at the positions of the keys."""
-        assert q is not None
         assert isinstance(self.limit, int)
         check_length(mask, self.limit, "synthesizer-factorized-dense")
         x, length = F.relu(self.first(q)), position_count(mask, self.limit)

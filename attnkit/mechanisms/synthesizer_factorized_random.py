@@ -39,9 +39,7 @@ class SynthesizerFactorizedRandom(PositionScored):
         self.rows = nn.Parameter(torch.randn(size) * each)
         self.columns = nn.Parameter(torch.randn(size) * each)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """R1 R2^T at the positions of queries and keys."""
         check_length(mask, self.rows.shape[1], "synthesizer-factorized-random")
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
@@ -53,7 +51,6 @@ class SynthesizerFactorizedRandom(PositionScored):
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=2), rank=1).double()
         with torch.no_grad():
             mechanism.rows.copy_(one_head((1,), (2,))[0])

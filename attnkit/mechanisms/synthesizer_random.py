@@ -41,16 +41,13 @@ class SynthesizerRandom(PositionScored):
         else:
             self.register_buffer("table", table)
 
-    def scores(
-        self, q: Float[Tensor, "B H T D"] | None, k: Float[Tensor, "B H S D"] | None, mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "b H T S"]:
         """Rows and columns of R by position, so that caches and left padding are exact."""
         check_length(mask, self.table.shape[1], "synthesizer-random")
         return entries(self.table, mask)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
-        """See `Attention.worked_number`."""
         mechanism = cls(Shape(heads=1, head_width=2, max_length=3)).double()
         with torch.no_grad():
             mechanism.table[:, 1, :2] = torch.tensor((0, math.log(3)))

@@ -9,9 +9,6 @@ from torch import Tensor, nn
 
 from attnkit.attention import State, reorder
 
-PAD = 0
-"""Id of padding in source rows; the tokenizer keeps it."""
-
 
 class CachePositions(NamedTuple):
     """Positions of the columns of a cache, where they no longer follow from padding."""
@@ -94,6 +91,5 @@ class Model(nn.Module, ABC):
     def forward(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T V"]:
-        """One long step."""
         logits: Tensor = self.output(self.hidden(source, ids))
         return logits

@@ -7,10 +7,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State
+from attnkit.data.tokenizer import PAD
 from attnkit.kernels.onednn import Linear
 from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
 from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
-from attnkit.models.base import PAD, CachePositions, Decode, Model
+from attnkit.models.base import CachePositions, Decode, Model
 from attnkit.recipe import schema
 
 
@@ -132,10 +133,12 @@ class Transformer(Model):
             nn.init.normal_(self.output.weight, std=model.width**-0.5)
         else:
             self.output.weight = target.weight
-        self.limit = self._limit()
+        parts = (part.limit for part in self.decoder.modules() if isinstance(part, Attention))
+        limits = [limit for limit in parts if isinstance(limit, int)]
+        tables = self.embed_target.table is not None
+        self.limit = min(limits + [max_length] * tables, default=None)
 
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
-        """See `Model.start`."""
         if self.encoder is not None:
             if source is None:
                 raise ValueError(f"a model of shape {self.shape} needs a source")
@@ -150,7 +153,6 @@ class Transformer(Model):
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
     ) -> tuple[Float[Tensor, "R t W"], Decode]:
-        """See `Model.advance`."""
         if self.encoder is None:
             fresh = torch.ones_like(ids, dtype=torch.bool) if real is None else real
             pads = real is not None or state.fixed is not None  # perhaps, between the tokens
@@ -175,7 +177,6 @@ class Transformer(Model):
     def hidden(
         self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
     ) -> Float[Tensor, "B T W"]:
-        """See `Model.hidden`."""
         if ids is None:
             raise ValueError(f"a model of shape {self.shape} needs target ids")
         if self.encoder is None and source is not None:
@@ -218,9 +219,3 @@ class Transformer(Model):
             mask = Mask.of(valid, ids.shape[1], True, start)
         x, states, _ = self.decoder(self.embed_target(ids, mask.q_pos), mask, states)
         return x, Decode((states, valid), state.fixed)
-
-    def _limit(self) -> int | None:
-        tables = self.embed_target.table is not None
-        limits = [part.limit for part in self.decoder.modules() if isinstance(part, Attention)]
-        found = [limit for limit in limits if isinstance(limit, int)]
-        return min(found + [self.length] * tables, default=None)

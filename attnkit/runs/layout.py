@@ -35,10 +35,8 @@ def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:
     if (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
         yield folder
         return
-    try:
+    with files.reading(folder):
         children = sorted(child for child in folder.iterdir() if child.is_dir())
-    except OSError as error:
-        raise files.input_error(error, folder) from error
     for child in children if depth else []:
         if not child.name.startswith(".") and not child.is_symlink():
             yield from run_folders(child, depth - 1)

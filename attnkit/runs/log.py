@@ -84,10 +84,8 @@ class Log:
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Records, each with the offset where its line ends."""
-        try:
+        with files.reading(self.path):
             data = self.path.read_bytes() if self.path.exists() else b""
-        except OSError as error:
-            raise files.input_error(error, self.path) from error
         end = 0
         for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             where = f"{self.path}:{number}"

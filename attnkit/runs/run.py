@@ -224,17 +224,14 @@ class Run(Results):
 
     @property
     def variant(self) -> str:
-        """Name of the variant."""
         return str(self._entry("variant", str))
 
     @property
     def seed(self) -> int:
-        """Seed of the training."""
         return int(self._entry("seed", int))
 
     @property
     def exists(self) -> bool:
-        """Whether a run has been created here."""
         return (self.path / layout.MANIFEST).is_file()
 
     @property
@@ -272,16 +269,11 @@ class Run(Results):
         return Tokenizer.load(self.path)
 
     def finish(
-        self,
-        weights: Mapping[str, "Tensor"],
-        *,
-        step: int,
-        seconds: float,
-        reason: str,
-        **more: Any,
+        self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any
     ) -> None:
         """Store the chosen weights (tied ones once) and the fact that training ended.
 
+        `more` are further facts, such as the reason; `seconds` were spent on updates.
         Scores of earlier weights are removed; the log is forced to the disk.
         """
         from attnkit.storage import tensors
@@ -292,7 +284,7 @@ class Run(Results):
         with files.replacing(self.path / layout.MODEL, self.fs) as prepared:
             only = tensors.unique(weights)
             _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
-        done = {"step": step, "seconds": round(seconds, 3), "reason": reason}
+        done = {"step": step, "seconds": round(seconds, 3)}
         self.update(files={layout.MODEL: digest}, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
@@ -341,5 +333,4 @@ class Run(Results):
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
         return self.path / layout.CHECKPOINTS

@@ -43,7 +43,6 @@ class Filesystem:
     """The operations that change the disk, one method each; all of them raise OSError."""
 
     def mkdir(self, path: Path) -> None:
-        """Make one folder; its parent must exist."""
         path.mkdir()
 
     def open(self, path: Path) -> BinaryIO:
@@ -56,13 +55,11 @@ class Filesystem:
         return cast(BinaryIO, open(path, "ab", buffering=0))
 
     def write(self, file: BinaryIO, data: bytes | memoryview) -> None:
-        """Write all bytes of `data`."""
         view = memoryview(data)
         while view:
             view = view[file.write(view) :]
 
     def truncate(self, file: BinaryIO, size: int) -> None:
-        """Cut an open file to its first `size` bytes."""
         file.truncate(size)
 
     def fsync(self, file: BinaryIO) -> None:
@@ -86,11 +83,9 @@ class Filesystem:
         os.replace(old, new)
 
     def unlink(self, path: Path) -> None:
-        """Remove one file or symbolic link."""
         path.unlink()
 
     def rmdir(self, path: Path) -> None:
-        """Remove one empty folder."""
         path.rmdir()
 
 
@@ -229,15 +224,13 @@ def remove_leftovers(folder: Path, fs: Filesystem = DISK, *, dead_only: bool = T
 
 def _alive(process: int) -> bool:
     """Whether another process has this number."""
-    if process == os.getpid():
-        return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
-    return True
+    except PermissionError:  # of another user
+        pass
+    return process != os.getpid()
 
 
 def check_space(folder: Path, needed: int) -> None:

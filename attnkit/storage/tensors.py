@@ -8,7 +8,7 @@ Format: https://github.com/huggingface/safetensors (8 bytes of header length, a 
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ def write(
     with fs.open(path) as file:
         fs.write(file, header)
         for name in names:
-            data = _bytes(tensors[name])
+            # no copy where the tensor is already contiguous in main memory
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            data = flat.numpy().data
             fs.write(file, data)
             digest.update(data)
             size += len(data)
@@ -100,32 +102,23 @@ def _header(
     return len(text).to_bytes(8, "little") + text
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    """The values as bytes; no copy where the tensor is already contiguous in main memory."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().data
-
-
-def read(
-    path: Path, *, like: Mapping[str, Tensor] | None = None, prefix: str = ""
-) -> dict[str, Tensor]:
+def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
     """Read the tensors whose names begin with `prefix`, into main memory.
 
-    With `like` (tensors of which only type and shape count) exactly its names must be there.
     The hash of the file is the caller's affair and comes first.
 
     Raises:
         MissingInputError: there is no such file.
-        DataError: the file is damaged or hostile, a tensor is missing, not expected, of the wrong
-            type or shape, or holds NaN or an infinity.
+        DataError: the file is damaged or hostile, or a tensor holds NaN or an infinity.
     """
     require_file(path)
     try:
-        _check_header_length(path)
+        with open(path, "rb") as raw:  # the library would parse a hostile header of 100 MB
+            length = int.from_bytes(raw.read(8), "little")
+        if length > _HEADER_LIMIT:
+            raise DataError(f"{path}: header of {length} bytes, at most {_HEADER_LIMIT} are read")
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
-            if like is not None:
-                _check_names(path, names, like)
             # The library maps the file: without a copy, a later change of it would change them.
             tensors = {name: file.get_tensor(name).clone() for name in names}
     except (
@@ -133,19 +126,9 @@ def read(
     ) as error:  # fmt: skip
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{path}: not a valid safetensors file: {reason}") from error
-    if like is not None:
-        check(path, tensors, like)
     if (bad := not_finite(tensors)) is not None:
         raise DataError(f"{path}: tensor {bad} holds NaN or infinity")
     return tensors
-
-
-def _check_header_length(path: Path) -> None:
-    """Bound the work of parsing a hostile header (the library allows 100 MB)."""
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > _HEADER_LIMIT:
-        raise DataError(f"{path}: header of {length} bytes, at most {_HEADER_LIMIT} are read")
 
 
 def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
@@ -154,21 +137,16 @@ def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor])
     Raises:
         DataError: they differ; names the first tensor that does.
     """
-    _check_names(path, tensors, like)
+    if missing := sorted(like.keys() - tensors.keys()):
+        raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
+    if extra := sorted(tensors.keys() - like.keys()):
+        raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:
             raise DataError(
                 f"{path}: tensor {name} must be {_description(like[name])}, is "
                 f"{_description(tensor)}; it belongs to another model"
             )
-
-
-def _check_names(path: Path, names: Collection[str], like: Mapping[str, Tensor]) -> None:
-    """Exactly the expected names, or a DataError."""
-    if missing := sorted(like.keys() - set(names)):
-        raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")
-    if extra := sorted(set(names) - like.keys()):
-        raise DataError(f"{path}: tensor {extra[0]} is not expected (of {len(extra)} such ones)")
 
 
 def _description(tensor: Tensor) -> str:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,9 +127,24 @@ def latest(run: "Run") -> Checkpoint | None:
     files.remove_leftovers(run.checkpoints, run.fs, dead_only=False)
     damaged: list[tuple[Path, str]] = []
     for step, path in _steps(run.checkpoints):
-        if (fault := _fault(path)) is None:
-            return Checkpoint(step, path, tuple(_quarantine(damaged, step, run.fs)))
-        damaged.append((path, fault))
+        if (fault := _fault(path)) is not None:
+            damaged.append((path, fault))
+            continue
+        messages = []
+        for other, fault in damaged:
+            free, number = f"{other.name}.damaged", 1
+            while other.with_name(free).exists():
+                number += 1
+                free = f"{other.name}.damaged-{number}"
+            with files.writing(other):
+                run.fs.rename(other, other.with_name(free))
+                run.fs.fsync_folder(other.parent)
+            lost = int(other.name.removeprefix("step-")) - step
+            messages.append(
+                f"{other}: damaged checkpoint ({fault}), renamed to {free}; "
+                f"resuming from step {step}, {lost} steps are repeated"
+            )
+        return Checkpoint(step, path, tuple(messages))
     if damaged:
         reasons = "; ".join(f"{path.name}: {fault}" for path, fault in damaged)
         raise DataError(
@@ -155,10 +170,8 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
 
 def _steps(folder: Path) -> list[tuple[int, Path]]:
     """The checkpoints by name, newest first; whole or damaged."""
-    try:
+    with files.reading(folder):
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    except OSError as error:
-        raise files.input_error(error, folder) from error
     steps = [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
     return [(step, folder / f"step-{step}") for step in sorted(steps, reverse=True)]
 
@@ -184,20 +197,3 @@ def _fault(path: Path) -> str | None:
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
     return None
-
-
-def _quarantine(damaged: Collection[tuple[Path, str]], used: int, fs: Filesystem) -> Iterator[str]:
-    """Rename damaged checkpoints; a message about each."""
-    for path, fault in damaged:
-        free, number = f"{path.name}.damaged", 1
-        while path.with_name(free).exists():
-            number += 1
-            free = f"{path.name}.damaged-{number}"
-        with files.writing(path):
-            fs.rename(path, path.with_name(free))
-            fs.fsync_folder(path.parent)
-        lost = int(path.name.removeprefix("step-")) - used
-        yield (
-            f"{path}: damaged checkpoint ({fault}), renamed to {free}; "
-            f"resuming from step {used}, {lost} steps are repeated"
-        )

@@ -80,7 +80,7 @@ class Training(TrainingState):
         super().__init__(job.recipe, sizes, job.device, job.precision)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.validator = Validator(job.recipe, self.model, job.prepared)
-        self.stream = self._stream()
+        self._open_stream()
         self.saved: int | None = None
         self.logged_seconds = 0.0
         self.tensorboard = Tensorboard(job.run.path) if self.train.tensorboard else None
@@ -104,7 +104,12 @@ class Training(TrainingState):
         if newest is not None:
             yield from self._load(newest)
         else:
-            self._check_space()
+            size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
+            # weights and the two moments of Adam, the moving average and the best weights
+            copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
+            # checkpoints that stay, those to be averaged included, and the one being written
+            count = max(2, self.train.average) + 1
+            files.check_space(self.job.run.path, size * copies * count * 11 // 10)
         yield events.StartedEvent(
             self.job.run.name,
             self.train.steps,
@@ -114,15 +119,6 @@ class Training(TrainingState):
             newest.step if newest else None,
         )
 
-    def _check_space(self) -> None:
-        """Refuse to train where the checkpoints, and a tenth more, do not fit on the disk."""
-        size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
-        # weights and the two moments of Adam, the moving average and the best weights
-        copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
-        # checkpoints that stay, those to be averaged included, and the one being written
-        count = max(2, self.train.average) + 1
-        files.check_space(self.job.run.path, size * copies * count * 11 // 10)
-
     def advance(self) -> Iterator[events.Event]:
         """One update, and what is due after it: log, validation, checkpoint."""
         start = time.perf_counter()
@@ -131,11 +127,12 @@ class Training(TrainingState):
         step, last = self.progress.step, self.progress.step == self.train.steps
         if step % self.train.log_every == 0 or last:
             yield self._log()
-        validated = due(step, self.train.valid_every) or last
+        every = self.train.valid_every
+        validated = last or (every > 0 and step % every == 0)
         if validated:
             yield self._validate()
-        save_every = self.train.save_every or self.train.valid_every or 1000
-        if validated or due(step, save_every):
+        save_every = self.train.save_every or every or 1000
+        if validated or step % save_every == 0:
             yield self.save()
 
     def _update(self) -> None:
@@ -180,7 +177,7 @@ class Training(TrainingState):
         self.optimizer.zero_grad(set_to_none=True)
         self.worker.refresh()
 
-    def _record(self, group: str, record: dict[str, Any]) -> None:
+    def _record(self, group: str, /, **record: Any) -> None:
         """Append a record to the log of the run, and to TensorBoard where that is on."""
         self.job.run.log.append(record)
         if self.tensorboard is not None:
@@ -194,16 +191,14 @@ class Training(TrainingState):
         loss, rate, speed = nll / tokens, self.optimizer.param_groups[0]["lr"], tokens / seconds
         self._record(
             "train",
-            {
-                "step": progress.step,
-                "epoch": self.stream.epoch,
-                "loss": loss,
-                "lr": rate,
-                "grad_norm": self.gradient_norm,
-                "tokens": progress.tokens,
-                "tokens_per_second": speed,
-                "seconds": progress.seconds,
-            },
+            step=progress.step,
+            epoch=self.stream.epoch,
+            loss=loss,
+            lr=rate,
+            grad_norm=self.gradient_norm,
+            tokens=progress.tokens,
+            tokens_per_second=speed,
+            seconds=progress.seconds,
         )
         self.interval.zero_()
         steps = self.train.steps
@@ -231,14 +226,12 @@ class Training(TrainingState):
                 self.best = {name: t.detach().cpu().clone() for name, t in weights.items()}
         self._record(
             "valid",
-            {
-                "step": step,
-                "valid_loss": sums.loss,
-                "valid_perplexity": sums.perplexity,
-                "monitor": monitor,
-                "value": value,
-                "valid_seconds": progress.seconds,
-            },
+            step=step,
+            valid_loss=sums.loss,
+            valid_perplexity=sums.perplexity,
+            monitor=monitor,
+            value=value,
+            valid_seconds=progress.seconds,
         )
         assert progress.best is not None
         return events.ValidatedEvent(
@@ -258,7 +251,7 @@ class Training(TrainingState):
         self.unpack(self.job.run.path, *checkpoint.load(newest.path))
         self.saved = newest.step
         self.logged_seconds = self.progress.seconds
-        self.stream = self._stream()
+        self._open_stream()
         for step in self.progress.recent:
             path = self.job.run.checkpoints / f"step-{step}"
             try:
@@ -277,6 +270,7 @@ class Training(TrainingState):
             assert progress.best_step is not None
             weights, step = self.best, progress.best_step
         reason = "patience" if self.exhausted else "steps"
+        speed = round(progress.tokens / max(progress.seconds, 1e-9), 1)
         self.job.run.finish(
             weights,
             step=step,
@@ -284,25 +278,16 @@ class Training(TrainingState):
             reason=reason,
             updates=progress.step,
             tokens=progress.tokens,
-            tokens_per_second=round(progress.tokens / max(progress.seconds, 1e-9), 1),
+            tokens_per_second=speed,
         )
         if self.tensorboard is not None:
             self.tensorboard.close()
         return events.FinishedEvent(step, progress.seconds, reason)
 
-    def _stream(self) -> BatchStream:
-        """The batches that come next."""
-        job = self.job
-        return BatchStream(
-            partial(train_epoch, job.prepared, job.recipe, seed=job.seed),
-            self.train.batch_tokens,
-            job.seed,
-            score_budget(job.recipe),
-            epoch=self.progress.epoch,
-            position=self.progress.position,
-        )
-
-
-def due(step: int, every: int) -> bool:
-    """Whether something that happens every `every` updates is due; 0 is never."""
-    return every > 0 and step % every == 0
+    def _open_stream(self) -> None:
+        """Go to the batches that come next."""
+        job, progress = self.job, self.progress
+        epoch = partial(train_epoch, job.prepared, job.recipe, seed=job.seed)
+        budget, tokens = score_budget(job.recipe), self.train.batch_tokens
+        place = progress.epoch, progress.position
+        self.stream = BatchStream(epoch, tokens, job.seed, budget, *place)

@@ -27,5 +27,4 @@ class Tensorboard:
                 self._writer.add_scalar(f"{group}/{name}", value, record["step"])
 
     def close(self) -> None:
-        """Write what is left."""
         self._writer.close()

@@ -63,12 +63,8 @@ class Validator:
             return sums, sums.loss
         if self.monitor == "accuracy":
             return sums, 100 * sums.correct / max(1.0, sums.tokens)
-        return sums, self._decoded()
-
-    def _decoded(self) -> float:
-        greedy = self.recipe.search.model_copy(
-            update={"method": "greedy", "batch_tokens": BATCH_TOKENS}
-        )
+        changes = {"method": "greedy", "batch_tokens": BATCH_TOKENS}
+        greedy = self.recipe.search.model_copy(update=changes)
         metrics, rows = [self.monitor], self.rows
         scores = model_scores(metrics, self.model, self.tokenizer, rows, self.recipe, search=greedy)
-        return scores[self.monitor].value
+        return sums, scores[self.monitor].value

@@ -4,7 +4,7 @@ import pytest
 from helpers.interesting import subjects, turning
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
-from attnkit.contract.limits import possible
+from attnkit.contract.identities import possible
 
 OF_POSITIONS = ("future", "padding", "batch", "layouts", "steps")
 """What could break by rotary positions."""

@@ -64,7 +64,7 @@ def check(
 def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> "list[Result]":
     """The result of each contract for one layer; impossible options are an error of the user."""
     from attnkit.contract import CONTRACTS, Subject, run
-    from attnkit.contract.limits import possible
+    from attnkit.contract.identities import possible
 
     subject = Subject.of(word, role, values, depth=depth)
     if possible(subject):
