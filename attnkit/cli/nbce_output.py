@@ -28,8 +28,7 @@ class NbceRequest(NamedTuple):
     methods: Sequence[str]
     rule: "Rule"
     spec: "SearchConfig"
-    one_row: Mapping[str, Any]
-    """Options of the baselines of one row: alpha, limit, cut."""
+    one_row: Mapping[str, Any]  # options of the baselines of one row: alpha, limit, cut
     trace: bool
     plain: bool
     as_json: bool
@@ -53,14 +52,12 @@ class NbceRequest(NamedTuple):
 class PromptAnswer(NamedTuple):
     """The answer of one method to one prompt."""
 
-    number: int
-    """Of the prompt, from 1."""
+    number: int  # of the prompt, from 1
     prompt: str
     method: str
     reply: "Reply"
     trace: "Trace | None"
-    source: str | None
-    """Name of the context that answered, where one did."""
+    source: str | None  # name of the context that answered, where one did
 
 
 def answer(request: NbceRequest) -> None:

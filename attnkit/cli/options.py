@@ -102,8 +102,7 @@ Temperature = Annotated[
 ]
 Seed = Annotated[int | None, value("N", "Seed for sampling.")]
 MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
-SAMPLING = ("top_p", "top_k", "temperature", "seed")
-"""Options that need --sample."""
+SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
 
 
 def search_settings(

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from attnkit.text import safe_text
 
-NARROW = 50
-"""Cells below which an answer stands under its method's name."""
+NARROW = 50  # cells below which an answer stands under its method's name
 
 
 class MethodAnswer(NamedTuple):

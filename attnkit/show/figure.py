@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-RESOLUTION = 300
-"""Pixels an inch of a PNG, and of the maps inside an SVG or PDF."""
+RESOLUTION = 300  # pixels an inch of a PNG, and of the maps inside an SVG or PDF
 BASE = "DejaVu Sans"
 """Comes with matplotlib, so pictures in Latin, Greek and Cyrillic look alike everywhere."""
 PREFERRED = (
@@ -53,8 +52,7 @@ class Picture(NamedTuple):
     """A finished picture, and what its reader should know."""
 
     data: bytes
-    warnings: tuple[str, ...] = ()
-    """A line each, such as which font package to install."""
+    warnings: tuple[str, ...] = ()  # a line each, such as which font package to install
 
 
 def require(format: str, option: str = "--save") -> None:

@@ -29,8 +29,7 @@ class HeadGrid:
     kind: Kind
     layers: tuple[int, ...]
     heads: tuple[int, ...]
-    losses: Matrix
-    """Above 0 the model is worse without the head."""
+    losses: Matrix  # above 0 the model is worse without the head
 
 
 def number(loss: float) -> str:

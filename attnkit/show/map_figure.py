@@ -23,21 +23,15 @@ Matrix = Float[NDArray[np.float32], "T S"]
 
 TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
 """Font sizes in points; labels that would be smaller than the last are left out."""
-LINE = TYPE * 1.35 / 72
-"""Inches of a line of text."""
+LINE = TYPE * 1.35 / 72  # inches of a line of text
 LONGEST_MAP, LONGEST_ROW = 7.0, 11.0
 """Inches: a map in full, and a row of small multiples, are at most about so long."""
-CELL = (0.24, 0.5)
-"""Inches of a cell: at most the first, in a map of few cells the second."""
-PANEL = (0.8, 2.2)
-"""Least and largest inches of the longer side of a small multiple."""
+CELL = (0.24, 0.5)  # inches of a cell: at most the first, in a map of few cells the second
+PANEL = (0.8, 2.2)  # least and largest inches of the longer side of a small multiple
 NUMBERED_CELL = 0.42
-NARROWEST_MAP = 0.12
-"""Inches: no map is thinner, however few rows it has."""
-GAP, PAD = 0.3, 0.08
-"""Inches between blocks, and between a thing and its label."""
-BAR = (0.11, 2.6)
-"""Width, and largest height, of a colour bar in inches."""
+NARROWEST_MAP = 0.12  # inches: no map is thinner, however few rows it has
+GAP, PAD = 0.3, 0.08  # inches between blocks, and between a thing and its label
+BAR = (0.11, 2.6)  # width, and largest height, of a colour bar in inches
 MEANING: dict[Scale, str] = {
     "linear": "",
     "log": ", logarithmic",
@@ -61,16 +55,12 @@ class PanelBlock:
     rows: list[list[Panel]]
     queries: list[str]
     keys: list[str]
-    names: tuple[str, str]
-    """What queries and keys are."""
+    names: tuple[str, str]  # what queries and keys are
     row_names: tuple[str, ...] = ()
     column_names: tuple[str, ...] = ()
-    signed: bool = False
-    """A difference: the colours diverge from zero."""
-    meaning: str = ""
-    """What the colours stand for; weights or their difference when empty."""
-    numbers: bool = False
-    """Write each value into its cell."""
+    signed: bool = False  # a difference: the colours diverge from zero
+    meaning: str = ""  # what the colours stand for; weights or their difference when empty
+    numbers: bool = False  # write each value into its cell
 
     @property
     def single(self) -> bool:
@@ -88,16 +78,11 @@ class PanelSize(NamedTuple):
 
     width: float
     height: float
-    font: float
-    """Font size of the tokens' labels; 0: none."""
-    stride: int
-    """Each how many tokens have a label."""
-    left: float
-    """What the labels of the queries take."""
-    top: float
-    """What the labels of the keys take."""
-    slant: int
-    """Angle of the labels of the keys in degrees."""
+    font: float  # font size of the tokens' labels; 0: none
+    stride: int  # each how many tokens have a label
+    left: float  # what the labels of the queries take
+    top: float  # what the labels of the keys take
+    slant: int  # angle of the labels of the keys in degrees
 
 
 class MapFigure:

@@ -7,9 +7,15 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
-from attnkit.errors import UsageError
-from attnkit.show.attention_matrix import AXES, NAMES, STATIC, axes_difference, mechanisms
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind
+from attnkit.show.attention_matrix import (
+    AXES,
+    NAMES,
+    STATIC,
+    axes_difference,
+    maps_of,
+    mechanisms,
+)  # fmt: skip
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
@@ -17,8 +23,7 @@ from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
 
-LONGEST = 24
-"""Width of a token's label, in characters of a terminal."""
+LONGEST = 24  # width of a token's label, in characters of a terminal
 
 
 def picture(
@@ -49,7 +54,7 @@ def picture(
         UnavailableError: matplotlib is not installed.
     """
     require(format)
-    shown = [_maps(capture, kind) for capture in captures]
+    shown = [maps_of(capture, kind) for capture in captures]
     blocks = [_block(_title(c, maps), maps, mean) for c, maps in zip(captures, shown, strict=True)]
     notes = []
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
@@ -73,13 +78,6 @@ def no_difference(one: AttentionMaps, other: AttentionMaps) -> str | None:
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"
     return None if one.heads == other.heads else "they have different heads"
-
-
-def _maps(capture: Capture, kind: Kind) -> AttentionMaps:
-    if kind not in capture.maps:
-        there = ", ".join(capture.maps) or "none"
-        raise UsageError(f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}")
-    return capture.maps[kind]
 
 
 def _title(capture: Capture, maps: AttentionMaps) -> str:
@@ -124,17 +122,13 @@ def _block(
     return PanelBlock(
         title,
         rows,
-        _labels(maps.queries),
-        _labels(maps.keys),
+        [cut(label, LONGEST) for label in labels_of(maps.queries)],
+        [cut(label, LONGEST) for label in labels_of(maps.keys)],
         AXES[maps.kind],
         () if folded else tuple(layers),
         () if folded else tuple(heads),
         difference is not None,
     )
-
-
-def _labels(tokens: Sequence[Token]) -> list[str]:
-    return [cut(label, LONGEST) for label in labels_of(tokens)]
 
 
 def _line(text: str) -> str:

@@ -14,8 +14,7 @@ from rich.text import Text
 from attnkit.text import safe_text
 
 PLUS_MINUS = "\u00b1"
-NONE = "-"
-"""The text of a cell without a value."""
+NONE = "-"  # the text of a cell without a value
 NARROWEST = 6
 """Of a folded table the first column is whole where each other one still has so many characters."""
 Value = str | int | float | None
@@ -27,8 +26,7 @@ class Column:
 
     title: str
     align: Literal["left", "right"] = "right"
-    under: bool = False
-    """On a narrow screen the cell goes below that of the column before it."""
+    under: bool = False  # on a narrow screen the cell goes below that of the column before it
     priority: int = 0
     """0 is always shown; on a narrow screen the columns with the highest number go first."""
 
@@ -38,10 +36,8 @@ class Cell:
     """One cell: what people read, and what programs read."""
 
     text: str
-    fields: Mapping[str, Value] = field(default_factory=dict)
-    """Named values for CSV and JSON."""
-    best: bool = False
-    """Shown in bold."""
+    fields: Mapping[str, Value] = field(default_factory=dict)  # named values for CSV and JSON
+    best: bool = False  # shown in bold
 
 
 @dataclass(frozen=True)

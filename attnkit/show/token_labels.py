@@ -8,8 +8,7 @@ from rich.cells import cell_len
 from attnkit.analysis.maps import Token
 from attnkit.text import safe_text
 
-SPACE = "▁"
-"""U+2581: how vocabularies spell the space before a piece."""
+SPACE = "▁"  # U+2581: how vocabularies spell the space before a piece
 MORE, MORE_ASCII = "…", "~"
 _CARRIER = "◌"
 _JOINER, _REGIONAL = "\u200d", range(0x1F1E6, 0x1F200)

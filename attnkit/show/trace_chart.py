@@ -9,8 +9,7 @@ from rich.text import Text
 HEIGHT = 5
 BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 DOT, DOT_ASCII, BAR_ASCII = "\u2022", "o", "#"
-WIDEST = 3
-"""Cells of a token's bar at most."""
+WIDEST = 3  # cells of a token's bar at most
 
 Mark = tuple[str, Style]
 

@@ -21,15 +21,11 @@ if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace, TracedToken
 
 LETTERS = ascii_uppercase + ascii_lowercase
-OTHERS = "*"
-"""Marks contexts for which no letter is left."""
-WIDE = 60
-"""Cells from which a passage's name and its first words share a line."""
-LISTED = 8
-"""Contexts in the legend where no context speaks alone."""
+OTHERS = "*"  # marks contexts for which no letter is left
+WIDE = 60  # cells from which a passage's name and its first words share a line
+LISTED = 8  # contexts in the legend where no context speaks alone
 
-Cells = list[tuple[str, int]]
-"""Characters as drawn, each with the number of its token."""
+Cells = list[tuple[str, int]]  # characters as drawn, each with the number of its token
 
 
 class ContextMark(NamedTuple):

@@ -23,11 +23,9 @@ STATES: dict[State, tuple[str, str, str]] = {
     "stopped": ("■", "x", "yellow"),
 }
 """Mark, mark in ASCII, and style."""
-WIDE = 70
-"""Cells from which steps and duration of finished runs are shown."""
+WIDE = 70  # cells from which steps and duration of finished runs are shown
 LONGEST_BAR = 60
-OTHER_LINES = 7
-"""Lines of the display beside those of the runs, at most, and one to spare."""
+OTHER_LINES = 7  # lines of the display beside those of the runs, at most, and one to spare
 
 
 @dataclass
@@ -39,8 +37,7 @@ class BoardRun:
     state: State = "waiting"
     step: int = 0
     seconds: float | None = None
-    validation: str = ""
-    """The last validation, such as "bleu 38.2"."""
+    validation: str = ""  # the last validation, such as "bleu 38.2"
 
 
 class Board:

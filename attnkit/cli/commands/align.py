@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
-THRESHOLD = 0.2
-"""Minimum weight of a link with --method threshold."""
-SEPARATOR = "|||"
-"""Between source and target on standard input."""
+THRESHOLD = 0.2  # minimum weight of a link with --method threshold
+SEPARATOR = "|||"  # between source and target on standard input
 
 Pair = tuple[str, str]
 

@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that do nothing with --hyp."""
-OF_MODELS = ("dtype", "chat", "template")
-"""Options that need --model."""
-QUESTIONS = "question-answering"
-"""The task of recipes whose questions --model is asked."""
+OF_MODELS = ("dtype", "chat", "template")  # options that need --model
+QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
 
-Baselines = dict[str | None, str]
-"""Recipe -> its baseline variant."""
+Baselines = dict[str | None, str]  # recipe -> its baseline variant
 
 
 class RunToScore(NamedTuple):
@@ -42,21 +39,18 @@ class ScoredEntries(NamedTuple):
 
     entries: "Sequence[Entry]"
     baselines: Baselines
-    method: str | None
-    """Baseline among the methods that answer questions; None: the first."""
+    method: str | None  # baseline among the methods that answer questions; None: the first
     resamples: int
 
 
 class EvalRequest(NamedTuple):
     """What the command line says of the evaluation of models."""
 
-    changes: dict[str, Any]
-    """Of the recipes' eval sections."""
+    changes: dict[str, Any]  # of the recipes' eval sections
     splits: Sequence[str]
     baseline: str | None
     out: Path
-    corpus: dict[str, Any]
-    """Where corpora come from: data_dir, offline."""
+    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
     fresh: bool
 
 

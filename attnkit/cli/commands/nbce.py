@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 POOLS = ("entropy", "mean", "max", "weighted")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
-LONGEST = 100
-"""Maximum tokens of an answer, where there is room for so many."""
+LONGEST = 100  # maximum tokens of an answer, where there is room for so many
 FILES = (".html", ".htm", ".json")
 
 

@@ -177,8 +177,7 @@ class Request(NamedTuple):
     reference: bool
     device: str
     offline: bool
-    all_kinds: bool
-    """Without `kind`: capture every kind of attention, not only the first."""
+    all_kinds: bool  # without `kind`: capture every kind of attention, not only the first
 
     @property
     def searches(self) -> bool:

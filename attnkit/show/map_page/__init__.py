@@ -20,8 +20,7 @@ from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
 PageView = Literal["grid", "matrix", "lines", "numbers"]
-BUDGET = 1_500_000
-"""Bytes of a page unless another size is asked for."""
+BUDGET = 1_500_000  # bytes of a page unless another size is asked for
 
 NUMBERS = (
     ("entropy", "of the rows, in bits"),

@@ -9,8 +9,7 @@ from attnkit.analysis.maps import AttentionMaps
 from attnkit.show.colour_scale import pooled
 from attnkit.show.map_page.encode import Power, Weights, encode
 
-SIDES = (64, 48, 32, 24, 16, 8)
-"""Sizes of thumbnails to try, in cells."""
+SIDES = (64, 48, 32, 24, 16, 8)  # sizes of thumbnails to try, in cells
 
 
 class Room:
