@@ -138,12 +138,10 @@ def _show(
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
         for one in answers:
-            chosen = (
-                () if one.source is None else (f"from context {one.reply.context}: {one.source}",)
-            )
-            rows.append(
-                MethodAnswer(one.method, one.reply.text.strip(), (*chosen, *one.reply.notes))
-            )
+            notes = list(one.reply.notes)
+            if one.source is not None:
+                notes.insert(0, f"from context {one.reply.context}: {one.source}")
+            rows.append(MethodAnswer(one.method, one.reply.text.strip(), tuple(notes)))
         screen.print(AnswerList(rows))
     elif stream is not None:
         console.write(safe_text(stream.close(text)) + "\n")

@@ -1,6 +1,7 @@
 """What several methods answered to one prompt, side by side."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -21,11 +22,11 @@ class MethodAnswer(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
 class AnswerList:
     """A rich renderable; long answers are folded, never cut."""
 
-    def __init__(self, answers: Sequence[MethodAnswer]) -> None:
-        self.answers = answers
+    answers: Sequence[MethodAnswer]
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

@@ -24,16 +24,9 @@ PREFERRED = (
     "Yu Gothic", "Malgun Gothic", "WenQuanYi", "IPAGothic", "Arial Unicode", "FreeSans", "Unifont",
 )  # fmt: skip
 """Families tried first for what the base font lacks, best first."""
-PACKAGES = {
-    "CJK": "fonts-noto-cjk",
-    "HIRAGANA": "fonts-noto-cjk",
-    "KATAKANA": "fonts-noto-cjk",
-    "HANGUL": "fonts-noto-cjk",
-    "BOPOMOFO": "fonts-noto-cjk",
-    "IDEOGRAPHIC": "fonts-noto-cjk",
-    "FULLWIDTH": "fonts-noto-cjk",
-}
-"""First word of a character's Unicode name -> Debian package; else `OTHERS`."""
+CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
+"""First words of the Unicode names of characters in the first of these packages of Debian."""
+CJK_PACKAGE = "fonts-noto-cjk"
 OTHERS = "fonts-noto-core"
 UNREADABLE = (OSError, RuntimeError, ValueError)
 """Fonts are files from anywhere: one that cannot be read is passed over."""
@@ -94,19 +87,13 @@ def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
 def rendered(figure: "Figure", format: str, title: str) -> bytes:
     """The figure as a file, trimmed to what is drawn; the same figure gives the same bytes."""
     metadata: dict[str, str | None] = {"Title": safe_text(title)}
-    metadata |= {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[
-        format
-    ]
+    undated = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
+    metadata[undated[format]] = None
     data = io.BytesIO()
     figure.savefig(
-        data,
-        format=format,
-        dpi=RESOLUTION,
-        bbox_inches="tight",
-        pad_inches=0.06,
-        facecolor="white",
-        metadata=metadata,
-    )
+        data, format=format, dpi=RESOLUTION, bbox_inches="tight", pad_inches=0.06,
+        facecolor="white", metadata=metadata,
+    )  # fmt: skip
     return data.getvalue()
 
 
@@ -121,7 +108,7 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     path = font_manager.findfont(BASE)
     wanted -= _glyphs(path, wanted)
     if wanted:
-        for family, file in _candidates(_region(wanted)):
+        for family, file in _candidates(wanted):
             if found := _glyphs(file, wanted):
                 families.append(family)
                 wanted -= found
@@ -130,15 +117,7 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     return families, sorted(wanted)
 
 
-def _region(characters: Iterable[str]) -> str:
-    """How a font is called that draws Chinese characters as these texts' readers expect."""
-    names = " ".join(unicodedata.name(c, "") for c in characters)
-    return " JP" if "HIRAGANA" in names or "KATAKANA" in names else (
-        " KR" if "HANGUL" in names else " SC"
-    )  # fmt: skip
-
-
-def _candidates(region: str) -> list[tuple[str, str]]:
+def _candidates(characters: Iterable[str]) -> list[tuple[str, str]]:
     """Upright installed fonts as (family, file), the most fitting first.
 
     matplotlib keeps a list of fonts from an earlier day; what was installed since is added.
@@ -151,6 +130,10 @@ def _candidates(region: str) -> list[tuple[str, str]]:
         if file not in known:
             with suppress(*UNREADABLE):
                 manager.addfont(file)
+    names = " ".join(unicodedata.name(c, "") for c in characters)
+    # Chinese characters look as readers of the language beside them expect
+    kana = "HIRAGANA" in names or "KATAKANA" in names
+    region = " JP" if kana else " KR" if "HANGUL" in names else " SC"
     upright = [
         entry for entry in manager.ttflist
         if entry.style == "normal" and entry.name != BASE and "LastResort" not in entry.fname
@@ -181,7 +164,7 @@ def _hint(missing: Sequence[str]) -> str:
     shown = ", ".join(f"U+{ord(c):04X}" for c in missing[:3])
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     scripts = [unicodedata.name(c, "?").replace("-", " ").split()[0] for c in missing]
-    packages = sorted({PACKAGES.get(script, OTHERS) for script in scripts})
+    packages = sorted({CJK_PACKAGE if script in CJK else OTHERS for script in scripts})
     return (
         f"no installed font has {shown}{more}, drawn as boxes: install a font, such as Debian's "
         f"{' and '.join(packages)}, or see notofonts.github.io"

@@ -13,6 +13,7 @@ from attnkit.analysis.maps import Kind
 from attnkit.show import colour
 from attnkit.show.attention_matrix import NAMES
 from attnkit.show.colour_scale import limits, scaled
+from attnkit.show.comparison_tables import signed
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.heatmap import text
 from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
@@ -32,18 +33,12 @@ class HeadGrid:
     losses: Matrix  # above 0 the model is worse without the head
 
 
-def number(loss: float) -> str:
-    """A loss with its sign and two digits; none has no sign."""
-    shown = f"{loss:+.2f}"
-    return "0.00" if float(shown) == 0 else shown
-
-
+@dataclass(frozen=True, eq=False)
 class HeadGrids:
     """A rich renderable: each loss as a number on its colour; never wider than the screen."""
 
-    def __init__(self, grids: Sequence[HeadGrid], what: str) -> None:
-        """`what` names the loss, such as `loss of BLEU`."""
-        self.grids, self.what = grids, what
+    grids: Sequence[HeadGrid]
+    what: str  # name of the loss, such as "loss of BLEU"
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -58,7 +53,7 @@ def _lines(
     grid: HeadGrid, bounds: tuple[float, float], depth: Depth, width: int
 ) -> Iterator[Segment]:
     """Layers down and heads across, in blocks of heads where the screen is too narrow."""
-    shown = [[number(loss) for loss in row] for row in grid.losses.tolist()]
+    shown = [[signed(loss) for loss in row] for row in grid.losses.tolist()]
     shares = scaled(grid.losses.astype(np.float32), signed=True, bounds=bounds).values
     colours = colour.colours(shares, "difference")
     margin = max(len(f"layer {layer}") for layer in grid.layers)

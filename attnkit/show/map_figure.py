@@ -32,11 +32,7 @@ NUMBERED_CELL = 0.42
 NARROWEST_MAP = 0.12  # inches: no map is thinner, however few rows it has
 GAP, PAD = 0.3, 0.08  # inches between blocks, and between a thing and its label
 BAR = (0.11, 2.6)  # width, and largest height, of a colour bar in inches
-MEANING: dict[Scale, str] = {
-    "linear": "",
-    "log": ", logarithmic",
-    "row": ", share of the row's maximum",
-}
+MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,6 @@ class MapFigure:
     def __init__(
         self, blocks: Sequence[PanelBlock], scale: Scale, palette: Palette = "cividis"
     ) -> None:
-        """`palette` is that of weights; differences have their own."""
         self.blocks, self.scale = blocks, scale
         self.palette: Palette = palette
         self.warnings: list[str] = []
@@ -104,8 +99,10 @@ class MapFigure:
 
     def draw(self) -> "Figure":
         """All blocks."""
+        from matplotlib.backends.backend_agg import RendererAgg
         from matplotlib.figure import Figure
 
+        self._renderer: Any = RendererAgg(8, 8, 72)  # type: ignore[no-untyped-call]
         figure = Figure(figsize=(1, 1), dpi=RESOLUTION)
         sizes = [self._size(block) for block in self.blocks]
         lines = [1 + block.title.count("\n") for block in self.blocks]
@@ -188,10 +185,11 @@ class MapFigure:
         sides = ((len(block.queries), size.height), (len(block.keys), size.width))
         down, across = (max(1, math.ceil(n / (inches * RESOLUTION))) for n, inches in sides)
         if down * across > 1:
-            self._warn(
+            note = (
                 f"maps of {len(block.queries)} x {len(block.keys)} tokens have more cells than "
                 f"their pictures have pixels: each shows the largest of {down} x {across}"
             )
+            self.warnings += [note] if note not in self.warnings else []
         return pooled(shares.values, down, across, shares.middle)
 
     def _panel(
@@ -227,7 +225,8 @@ class MapFigure:
         if block.numbers:
             for (row, column), value in np.ndenumerate(panel.values):
                 dark = abs(values[row, column] - 0.5) > 0.35
-                axes.text(column, row, _signed(float(value)), fontsize=SMALL,
+                word = _number(f"{round(float(value), 2) + 0.0:.2f}")  # none has no sign
+                axes.text(column, row, word, fontsize=SMALL,
                           ha="center", va="center", color="white" if dark else "black")  # fmt: skip
         if block.single:
             axes.set_ylabel(block.names[0], fontsize=SMALL, color="0.35")
@@ -245,7 +244,8 @@ class MapFigure:
         axes = figure.add_axes((x, top - height, BAR[0], height))
         ends = self._scaled(np.zeros((1, 1), np.float32), signed)
         norm = (LogNorm if ends.scale == "log" else Normalize)(ends.low, ends.high)
-        bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes, format=_number)
+        bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes,
+                              format=lambda value, _: _number(f"{value:g}"))  # fmt: skip
         what = "difference of weights" if signed else "attention weight"
         bar.set_label((block.meaning or what) + MEANING[ends.scale], fontsize=SMALL)
         bar.ax.tick_params(labelsize=SMALL, length=2)
@@ -265,13 +265,8 @@ class MapFigure:
         """Values as shares of the colours."""
         scale = "linear" if signed else self.scale
         shares = scaled(values, scale, signed=signed, bounds=self._bounds[signed])
-        for note in shares.notes:
-            self._warn(note)
+        self.warnings += [note for note in shares.notes if note not in self.warnings]
         return shares
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self.warnings:
-            self.warnings.append(warning)
 
     def _colours(self, signed: bool) -> "ListedColormap":
         from matplotlib.colors import ListedColormap
@@ -282,27 +277,14 @@ class MapFigure:
         options: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style
         figure.text(x, y, text, **options)
 
-    @cached_property
-    def _renderer(self) -> Any:
-        from matplotlib.backends.backend_agg import RendererAgg
-
-        return RendererAgg(8, 8, 72)  # type: ignore[no-untyped-call]
-
     def _width(self, text: str, size: float = TYPE) -> float:
         """Inches of a line of text."""
         from matplotlib.font_manager import FontProperties
 
-        width = self._renderer.get_text_width_height_descent(
-            text, FontProperties(size=size), False
-        )[0]
-        return float(width) / 72
+        font = FontProperties(size=size)
+        return float(self._renderer.get_text_width_height_descent(text, font, False)[0]) / 72
 
 
-def _number(value: float, _: object = None) -> str:
-    """A tick of a colour bar; plain text, since nothing is set as a formula."""
-    return f"{value:g}".replace("-", "\u2212")
-
-
-def _signed(value: float) -> str:
-    """A number in a cell; what rounds to none has no sign."""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\u2212")
+def _number(text: str) -> str:
+    """A number with a real minus sign, since nothing is set as a formula."""
+    return text.replace("-", "\u2212")

@@ -1,6 +1,7 @@
 """Entropies over the tokens of an answer as a small chart: bars, and dots for the next surest."""
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from rich.segment import Segment, Segments
 from rich.style import Style
@@ -38,8 +39,9 @@ def chart(
     each = -(-len(bars) // room)
     groups = [slice(at, at + each) for at in range(0, len(bars), each)]
     wide = min(WIDEST, room // len(groups))
-    columns = [_mean(bars[some]) / top for some in groups]
-    above = [_mean([x for x in dots[some] if x is not None]) / top for some in groups]
+    columns = [fmean(bars[some]) / top for some in groups]
+    above = [fmean([x for x in dots[some] if x is not None] or [0.0]) / top for some in groups]
+    dot_rows = [min(HEIGHT - 1, int(value * HEIGHT)) for value in above]  # from the bottom
     chosen = [_most(marks[some]) if marks else ("", Style()) for some in groups]
     yield Text("")
     yield Text(_caption(bool(marks), bool(points), each, ascii_only), style="dim", overflow="fold")
@@ -47,23 +49,19 @@ def chart(
     for row in range(HEIGHT):
         edge = label if row == 0 else "0" if row == HEIGHT - 1 else ""
         lines.append(Segment(f"{edge:>{margin - 1}} "))
-        for value, dot, (_, style) in zip(columns, above, chosen, strict=True):
+        for value, dot, (_, style) in zip(columns, dot_rows, chosen, strict=True):
             text = _cell(value, HEIGHT - 1 - row, ascii_only)
-            if points and _row(dot) == HEIGHT - 1 - row:
+            front = Style(color=style.bgcolor)  # bars have the colour that is behind text
+            if points and dot == HEIGHT - 1 - row:
                 rest = (text * max(0, wide - 2)).ljust(wide - 1)
-                lines += [Segment(DOT_ASCII if ascii_only else DOT), Segment(rest, _front(style))]
+                lines += [Segment(DOT_ASCII if ascii_only else DOT), Segment(rest, front)]
             else:
-                lines.append(Segment((text * max(1, wide - 1)).ljust(wide), _front(style)))
+                lines.append(Segment((text * max(1, wide - 1)).ljust(wide), front))
         lines.append(Segment.line())
     if marks:
         under = "".join(letter.ljust(wide) for letter, _ in chosen)
         lines += [Segment(" " * margin + under.rstrip()), Segment.line()]
     yield Segments(lines)
-
-
-def _front(style: Style) -> Style:
-    """Bars are drawn in the colour that is behind text."""
-    return Style(color=style.bgcolor)
 
 
 def _caption(chosen: bool, pairs: bool, each: int, ascii_only: bool) -> str:
@@ -83,15 +81,6 @@ def _cell(value: float, row: int, ascii_only: bool) -> str:
     if ascii_only:
         return BAR_ASCII if eighths >= 4 else "_" if row == 0 else " "
     return BARS[eighths]
-
-
-def _row(value: float) -> int:
-    """The row from the bottom that a dot is in."""
-    return min(HEIGHT - 1, int(value * HEIGHT))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def _most(marks: Sequence[Mark]) -> Mark:

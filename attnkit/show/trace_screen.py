@@ -1,6 +1,7 @@
 """An answer on the terminal with the context that spoke at each token, of any width."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,6 +36,7 @@ class ContextMark(NamedTuple):
     style: Style
 
 
+@dataclass(frozen=True, eq=False)
 class TraceScreen:
     """A rich renderable: the answer marked by speaker, who they are, and how sure they were.
 
@@ -43,8 +45,8 @@ class TraceScreen:
     is a line a token instead, for screen readers and for grep.
     """
 
-    def __init__(self, trace: "Trace", plain: bool = False) -> None:
-        self.trace, self.plain = trace, plain
+    trace: "Trace"
+    plain: bool = False
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -58,16 +60,13 @@ class TraceScreen:
         if trace.spoken:
             yield Segments(_answer(trace, marks, width, ascii_only))
             yield Segments(_legend(trace, marks, width, ascii_only))
-            unmarked = ContextMark(OTHERS, Style())
-            yield from chart(
-                [token.entropies[token.speaker] for token in trace.spoken],
-                [_runner_up_entropy(token) for token in trace.spoken],
-                [marks.get(token.speaker, unmarked) for token in trace.spoken]
-                if trace.voiced
-                else None,
-                width,
-                ascii_only,
-            )
+            spoken, unmarked = trace.spoken, ContextMark(OTHERS, Style())
+            bars = [one.entropies[one.speaker] for one in spoken]
+            seconds = [one.runner_up for one in spoken]
+            dots = [None if at is None else one.entropies[at]
+                    for one, at in zip(spoken, seconds, strict=True)]  # fmt: skip
+            letters = [marks.get(one.speaker, unmarked) for one in spoken]
+            yield from chart(bars, dots, letters if trace.voiced else None, width, ascii_only)
         yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
 
 
@@ -110,20 +109,14 @@ def context_marks(trace: "Trace", depth: Depth = "none") -> dict[int, ContextMar
     return marks
 
 
-def _runner_up_entropy(token: "TracedToken") -> float | None:
-    return None if token.runner_up is None else token.entropies[token.runner_up]
-
-
 def _cells(trace: "Trace", ascii_only: bool) -> Cells:
     """The answer's characters; those of several tokens belong to the first of them.
 
     A space goes with the word before it, so that marks begin where words do.
     """
-    texts, owners = [], []
-    for number, token in enumerate(trace.spoken):
-        text = _ascii(safe_text(token.text).replace("\t", " "), ascii_only)
-        texts.append(text)
-        owners += [number] * len(text)
+    said = (safe_text(token.text).replace("\t", " ") for token in trace.spoken)
+    texts = [_ascii(text, ascii_only) for text in said]
+    owners = [number for number, text in enumerate(texts) for _ in text]
     cells: Cells = []
     place = 0
     for cluster in clusters("".join(texts)):

@@ -50,7 +50,6 @@ def align(
         Literal["writing", "reading"] | None,
         choice(
             "--step",
-            "STEP",
             ("writing", "reading"),
             "Use the weights of the step that predicts a target word (writing) or of the next "
             "step, which reads it (reading). [default: writing; --gold and --dev try both]",
@@ -68,9 +67,7 @@ def align(
     ] = None,
     method: Annotated[
         Literal["argmax", "mutual", "threshold"],
-        choice(
-            "--method", "METHOD", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."
-        ),
+        choice("--method", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."),
     ] = "argmax",
     threshold: Annotated[
         float | None,

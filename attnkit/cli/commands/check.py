@@ -76,19 +76,19 @@ def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
     """The worst result of each contract over layers that differ; the layer is named if it broke."""
     if len(layers) == 1:
         return layers[0]
+
+    def badness(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
+        """Broken before kept before not applicable, then by the error."""
+        state, error = numbered[1].state, numbered[1].measured
+        return state == "broken", state == "kept", -1.0 if error is None else error
+
     worst = []
     for results in zip(*layers, strict=True):
-        number, result = max(enumerate(results), key=lambda numbered: _badness(numbered[1]))
+        number, result = max(enumerate(results), key=badness)
         if result.state == "broken":
             result = result._replace(text=f"layer {number}: {result.text}")
         worst.append(result)
     return worst
-
-
-def _badness(result: "Result") -> tuple[bool, bool, float]:
-    """Broken before kept before not applicable, then by the error."""
-    error = -1.0 if result.measured is None else result.measured
-    return result.state == "broken", result.state == "kept", error
 
 
 def table(title: str, results: "dict[Role, list[Result]]") -> "Table":

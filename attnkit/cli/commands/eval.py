@@ -135,8 +135,16 @@ def eval(
         changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh
     )
     if hyp or ref:
-        _check_files(context, targets, hyp, ref)
-        scored = _files(hyp or [], ref or [], changes)
+        if not hyp or not ref:
+            have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
+            raise UsageError(f"{have} needs {lack} FILE as well")
+        if targets:
+            raise UsageError(
+                f"{quoted(targets[0], 200)}: --hyp scores files only; put --hyp or --ref before "
+                "each of them"
+            )
+        _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
+        scored = _files(hyp, ref, changes)
     elif model:
         how = {
             "device": device, "dtype": dtype, "offline": offline, "chat": chat,
@@ -163,21 +171,6 @@ def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict
     if lowercase:
         changes["lowercase"] = True
     return changes
-
-
-def _check_files(
-    context: typer.Context, targets: list[str] | None, hyp: list[str] | None, ref: list[str] | None
-) -> None:
-    """Refuse what does not belong to --hyp and --ref."""
-    if not hyp or not ref:
-        have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
-        raise UsageError(f"{have} needs {lack} FILE as well")
-    if targets:
-        raise UsageError(
-            f"{quoted(targets[0], 200)}: --hyp scores files only; put --hyp or --ref before each "
-            "of them"
-        )
-    _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
 
 
 def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
@@ -367,22 +360,18 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
 def _print(scored: ScoredEntries, format: str) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
-    from attnkit.show.comparison_tables import (
-        by_contexts,
-        comparison_table,
-        contexts_table,
-        tables,
-        warning_lines,
-    )
+    from attnkit.show import comparison_tables as shown
 
     entries, baselines, method, resamples = scored
     result = side_by_side(entries, baselines, method=method, resamples=resamples)
-    for text in warning_lines(result):
+    for text in shown.warning_lines(result):
         console.warn(text)
     if format == "json":
         output.write_json(result)
     elif format == "table":
-        output.write_tables(tables(result), format)
+        output.write_tables(shown.tables(result), format)
     else:
-        across = by_contexts(result) and format != "csv"  # programs want a column per metric
-        output.write_tables([(contexts_table if across else comparison_table)(result)], format)
+        # programs want a column per metric
+        across = shown.by_contexts(result) and format != "csv"
+        table = (shown.contexts_table if across else shown.comparison_table)(result)
+        output.write_tables([table], format)

@@ -57,9 +57,9 @@ def generate(
         Literal["strict", "replace"],
         choice(
             "--errors",
-            "POLICY",
             ("strict", "replace"),
             "Malformed UTF-8: strict stops, replace continues with U+FFFD.",
+            "POLICY",
         ),
     ] = "strict",
     device: options.Device = "auto",

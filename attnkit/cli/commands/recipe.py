@@ -8,8 +8,15 @@ import typer
 from typer import Argument
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import flag, value
-from attnkit.cli.recipes import Overrides, RecipeName, Variants, check_options, chosen
+from attnkit.cli.options import (
+    Overrides,
+    RecipeName,
+    Variants,
+    check_options,
+    chosen,
+    flag,
+    value,
+)  # fmt: skip
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import quoted, safe_text
 

@@ -59,17 +59,12 @@ def visualize_attn(
         KindWord | None,
         choice(
             "--kind",
-            "KIND",
             PREFERRED,
             "cross, decoder or encoder. [default: the first of these the model has]",
         ),
     ] = None,
-    layer: Annotated[
-        list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")
-    ] = None,
-    head: Annotated[
-        list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")
-    ] = None,
+    layer: options.Layers = None,
+    head: options.Heads = None,
     other: Annotated[
         list[str] | None, value("MODEL", "Compare with this model. Repeatable.", "--with")
     ] = None,
@@ -86,22 +81,19 @@ def visualize_attn(
     ] = None,
     view: Annotated[
         list[str] | None,
-        choice(
-            "--view", "VIEW", VIEWS, "full, grid or numbers. Repeatable. [default: full and grid]"
-        ),
+        choice("--view", VIEWS, "full, grid or numbers. Repeatable. [default: full and grid]"),
     ] = None,
     scale: Annotated[
         ScaleWord,
         choice(
             "--scale",
-            "SCALE",
             ("linear", "log", "row"),
             "Colour scale: linear, log, or row (each row relative to its maximum).",
         ),
     ] = "linear",
     colours: Annotated[
         Palette,
-        choice("--colours", "NAME", ("cividis", "viridis"), "Colour map: cividis or viridis."),
+        choice("--colours", ("cividis", "viridis"), "Colour map: cividis or viridis.", "NAME"),
     ] = "cividis",
     words: Annotated[
         bool,

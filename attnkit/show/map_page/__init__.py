@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,8 +33,6 @@ NUMBERS = (
     ("special", "weight on all special tokens"),
 )
 """Fields of `attnkit.analysis.map_statistics.HeadStatistics`, and what they say to a reader."""
-
-_SCRIPTS = ("maps.js", "draw.js", "page.js")
 
 
 def page(
@@ -75,25 +74,37 @@ def page(
     if not every:
         raise UsageError("no attention maps to show: choose a text with at least one token")
     axes = _TokenAxes()
-    records = [_record(capture, some, axes) for capture, some in drawable]
+    records: list[dict[str, Any]] = [
+        {
+            "model": safe_text(capture.model),
+            "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
+            "maps": [_describe(maps, axes) for maps in some],
+        }
+        for capture, some in drawable
+    ]
     start = {
-        "view": view or ("matrix" if all(_single(maps) for maps in every) else "grid"),
+        "view": view or ("matrix" if all(m.weights.shape[:2] == (1, 1) for m in every) else "grid"),
         "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
         "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
-        "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
+        "colours": {  # 256 of six hexadecimal digits each
+            "sequential": table(colours).tobytes().hex(),
+            "diverging": table("difference").tobytes().hex(),
+        },
         "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
         "texts": _texts([capture for capture, _ in drawable]), "omitted": "",
     }  # fmt: skip
+    draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
-    room = budget - len(_document(title, data)) - 300 * len(every)
+    room = budget - len(draw(title, data)) - 300 * len(every)
+    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     described = [maps for record in records for maps in record["maps"]]
-    for maps, coded in zip(described, fitted([_finite(maps) for maps in every], room), strict=True):
+    for maps, coded in zip(described, fitted(finite, room), strict=True):
         maps |= coded
     data["omitted"] = _omitted(described, safe_text(command))
-    return _document(title, data)
+    return draw(title, data)
 
 
 def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
@@ -111,10 +122,6 @@ def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
     if not parts:
         return ""
     return f"To keep this file small: {'; '.join(parts)}. In full: {command} --layer L --head H"
-
-
-def _document(title: str, data: dict[str, Any]) -> bytes:
-    return document(Path(__file__).parent, title, data, _SCRIPTS)
 
 
 class _TokenAxes:
@@ -146,17 +153,6 @@ def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[Attention
     return drawable
 
 
-def _finite(maps: AttentionMaps) -> AttentionMaps:
-    finite = np.isfinite(maps.weights)
-    if finite.all():
-        return maps
-    return replace(maps, weights=np.where(finite, maps.weights, np.float32(0)))
-
-
-def _single(maps: AttentionMaps) -> bool:
-    return maps.weights.shape[:2] == (1, 1)
-
-
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
     """What was read and written, each text once, and notes."""
     texts: dict[tuple[str, str], tuple[str, str]] = {}
@@ -170,14 +166,6 @@ def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
         if note := one.facts.get("note"):
             texts["note", note] = "note", f"{one.model}: {note}"
     return [(name, safe_text(text)) for name, text in texts.values()]
-
-
-def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) -> dict[str, Any]:
-    return {
-        "model": safe_text(capture.model),
-        "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
-        "maps": [_describe(maps, axes) for maps in every],
-    }  # fmt: skip
 
 
 def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
@@ -214,8 +202,3 @@ def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
         round(float(number), 4) if number is not None and math.isfinite(number) else None
         for number in numbers
     ]
-
-
-def _hex(palette: Palette) -> str:
-    """256 colours of six hexadecimal digits."""
-    return table(palette).tobytes().hex()

@@ -1,6 +1,6 @@
 """What of the maps fits into a page of a given size: everything, or the best part of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +10,6 @@ from attnkit.show.colour_scale import pooled
 from attnkit.show.map_page.encode import Power, Weights, encode
 
 SIDES = (64, 48, 32, 24, 16, 8)  # sizes of thumbnails to try, in cells
-
-
-class Room:
-    """Characters left on the page."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def take(self, coded: dict[str, Any]) -> bool:
-        """Whether it still fits; then it is counted."""
-        if size(coded) > self.left:
-            return False
-        self.left -= size(coded)
-        return True
 
 
 def size(coded: dict[str, Any]) -> int:
@@ -50,13 +36,20 @@ def fitted(every: Sequence[AttentionMaps], room: int) -> list[dict[str, Any]]:
         parts = [{"overview": _thumbnails(maps, side), "full": {}} for maps in every]
         if sum(size(part["overview"]) for part in parts) <= 0.5 * room:
             break
-    left = Room(room - sum(size(part["overview"]) for part in parts))
-    _add_means(every, parts, left)
-    for maps, part, layer, head in _heads(every, parts):
-        coded = encode(maps.weights[layer, head][None], 1)
-        if not left.take(coded):
-            break
-        part["full"][f"{layer}.{head}"] = coded
+    room -= sum(size(part["overview"]) for part in parts)
+    pooled_ones = [
+        (maps, part)
+        for maps, part in zip(every, parts, strict=True)
+        if tuple(part["overview"]["pool"]) != (1, 1)
+    ]
+    room = _add_means(pooled_ones, room)
+    for maps, part in pooled_ones:
+        for layer, head in np.ndindex(*maps.weights.shape[:2]):
+            coded = encode(maps.weights[layer, head][None], 1)
+            if size(coded) > room:
+                return parts
+            room -= size(coded)
+            part["full"][f"{layer}.{head}"] = coded
     return parts
 
 
@@ -64,46 +57,26 @@ def _stack(maps: AttentionMaps) -> Weights:
     return maps.weights.reshape(-1, *maps.weights.shape[2:])
 
 
-def _factors(maps: AttentionMaps, side: int) -> tuple[int, int]:
-    rows, columns = maps.weights.shape[2:]
-    return -(-rows // side), -(-columns // side)
-
-
 def _thumbnails(maps: AttentionMaps, side: int) -> dict[str, Any]:
-    pool = _factors(maps, side)
+    rows, columns = maps.weights.shape[2:]
+    pool = -(-rows // side), -(-columns // side)
     return encode(pooled(_stack(maps), *pool), 1, pool)
 
 
-def _add_means(every: Sequence[AttentionMaps], parts: list[dict[str, Any]], left: Room) -> None:
-    """The mean over heads of each layer: in full, or pooled by 2, 4, ... until it fits."""
-    means = sum(len(maps.layers) for maps in every)
-    for maps, part in zip(every, parts, strict=True):
+def _add_means(pooled_ones: Sequence[tuple[AttentionMaps, dict[str, Any]]], room: int) -> int:
+    """Add each layer's mean over heads, in full or pooled by 2, 4, ... to fit; the room left."""
+    means = sum(len(maps.layers) for maps, _ in pooled_ones)
+    for maps, part in pooled_ones:
         coarsest = tuple(part["overview"]["pool"])
-        if coarsest == (1, 1):
-            means -= len(maps.layers)
-            continue
         for layer in range(len(maps.layers)):
-            mean = maps.weights[layer].mean(0, keepdims=True)
-            part["full"][f"{layer}.mean"] = coded = _finest(mean, coarsest, left.left // means)
-            left.left -= size(coded)
+            mean, factor = maps.weights[layer].mean(0, keepdims=True), 1
+            while True:
+                pool = min(factor, coarsest[0]), min(factor, coarsest[1])
+                coded = encode(pooled(mean, *pool), 1, pool)
+                if size(coded) <= room // means or factor >= max(coarsest):
+                    break
+                factor *= 2
+            part["full"][f"{layer}.mean"] = coded
+            room -= size(coded)
             means -= 1
-
-
-def _finest(mean: Weights, coarsest: tuple[int, ...], room: int) -> dict[str, Any]:
-    factor = 1
-    while True:
-        pool = min(factor, coarsest[0]), min(factor, coarsest[1])
-        coded = encode(pooled(mean, *pool), 1, pool)
-        if size(coded) <= room or factor >= max(coarsest):
-            return coded
-        factor *= 2
-
-
-def _heads(
-    every: Sequence[AttentionMaps], parts: list[dict[str, Any]]
-) -> Iterator[tuple[AttentionMaps, dict[str, Any], int, int]]:
-    """Heads that the overview does not show in full."""
-    for maps, part in zip(every, parts, strict=True):
-        if tuple(part["overview"]["pool"]) != (1, 1):
-            for layer, head in np.ndindex(*maps.weights.shape[:2]):
-                yield maps, part, layer, head
+    return room
