@@ -18,7 +18,7 @@ from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.heatmap import text
 from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.terminal_colours import Depth, colour_depth, text_on
-from attnkit.text import safe_text
+from attnkit.show.token_labels import one_line
 
 Matrix = Float[NDArray[np.float64], "L H"]
 
@@ -78,7 +78,7 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
         UsageError, UnavailableError: as `attnkit.show.figure.require`.
     """
     require(format)
-    title = " ".join(safe_text(title).split())
+    title = one_line(title)
     blocks = [
         PanelBlock(
             f"{title}\n{NAMES[grid.kind]}" if place == 0 else f"\n{NAMES[grid.kind]}",

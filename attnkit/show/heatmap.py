@@ -15,8 +15,7 @@ from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, Scaled, pooled, scaled
 from attnkit.show.terminal_colours import DIM, TerminalColours, colour_depth
-from attnkit.show.token_labels import aligned, cut, labels_of, upright
-from attnkit.text import safe_text
+from attnkit.show.token_labels import aligned, cut, labels_of, one_line, upright
 
 _MOST_LABELLED = 64  # rows that get a line and a label each
 _MOST_LINES = 100  # lines that a longer map takes
@@ -68,10 +67,7 @@ class Heatmap:
 
 def text(content: str, style: str, ascii_only: bool) -> Text:
     """Text from anywhere, made harmless; long words are folded, never cut."""
-    line = " ".join(safe_text(content).split())
-    if ascii_only:
-        line = line.encode("ascii", "backslashreplace").decode("ascii")
-    return Text(line, style=style, overflow="fold")
+    return Text(one_line(content, ascii_only), style=style, overflow="fold")
 
 
 class Layout(NamedTuple):

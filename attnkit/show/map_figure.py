@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -95,6 +94,13 @@ class MapFigure:
         self.blocks, self.scale = blocks, scale
         self.palette: Palette = palette
         self.warnings: list[str] = []
+        panels = [(block.signed, panel.values) for block in blocks for row in block.rows
+                  for panel in row]  # fmt: skip
+        # one range for the weights, and one for the differences
+        self._bounds = {
+            signed: limits([values for which, values in panels if which == signed], signed)
+            for signed in (False, True)
+        }
         self.side_by_side = all(block.single for block in blocks)
 
     def draw(self) -> "Figure":
@@ -251,15 +257,6 @@ class MapFigure:
         bar.ax.tick_params(labelsize=SMALL, length=2)
         bar.ax.minorticks_off()
         bar.outline.set_linewidth(0.5)
-
-    @cached_property
-    def _bounds(self) -> dict[bool, tuple[float, float]]:
-        """The range of the weights, and that of the differences, over all panels."""
-        return {
-            signed: limits([panel.values for block in self.blocks if block.signed == signed
-                            for row in block.rows for panel in row], signed)
-            for signed in (False, True)
-        }  # fmt: skip
 
     def _scaled(self, values: Matrix, signed: bool) -> Scaled:
         """Values as shares of the colours."""

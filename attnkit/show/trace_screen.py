@@ -14,7 +14,7 @@ from rich.text import Text
 
 from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.terminal_colours import DIM, Depth, colour_depth, text_on
-from attnkit.show.token_labels import clusters, cut, visible
+from attnkit.show.token_labels import clusters, cut, one_line, visible
 from attnkit.show.trace_chart import chart
 from attnkit.text import safe_text
 
@@ -115,7 +115,9 @@ def _cells(trace: "Trace", ascii_only: bool) -> Cells:
     A space goes with the word before it, so that marks begin where words do.
     """
     said = (safe_text(token.text).replace("\t", " ") for token in trace.spoken)
-    texts = [_ascii(text, ascii_only) for text in said]
+    if ascii_only:
+        said = (text.encode("ascii", "backslashreplace").decode("ascii") for text in said)
+    texts = list(said)
     owners = [number for number, text in enumerate(texts) for _ in text]
     cells: Cells = []
     place = 0
@@ -201,33 +203,24 @@ def _legend(
             fact = f" {shares[at]:4.0%} "
         else:
             fact = f"{shares[at]:5.1%} " if weighted else f"{mean[at]:.2f} nats "
-        name = cut(_line(f"{at} {passage.name}", ascii_only), name_room, ascii_only)
-        text = f"{fact}{name}"
-        start = len(fact) + (1 if mark else 0)
-        yield Segment(cut(text, max(1, width - (1 if mark else 0)), ascii_only))
+        name = cut(one_line(f"{at} {passage.name}", ascii_only), name_room, ascii_only)
+        used = 1 if mark else 0
+        yield Segment(cut(f"{fact}{name}", max(1, width - used), ascii_only))
+        start = used + len(fact)
         if width >= WIDE:
             room = width - start - name_room - 2
             yield Segment(" " * (name_room - cell_len(name) + 2))
-            yield Segment(cut(_line(passage.text, ascii_only), room, ascii_only), DIM)
+            yield Segment(cut(one_line(passage.text[:2000], ascii_only), room, ascii_only), DIM)
         elif width > start + 4:
             yield Segment.line()
-            words = cut(_line(passage.text, ascii_only), width - start, ascii_only)
+            words = cut(one_line(passage.text[:2000], ascii_only), width - start, ascii_only)
             yield Segment(" " * start + words, DIM)
         yield Segment.line()
 
 
-def _line(text: str, ascii_only: bool) -> str:
-    """Text on one line, harmless."""
-    return _ascii(" ".join(safe_text(text[:2000]).split()), ascii_only)
-
-
-def _ascii(text: str, ascii_only: bool) -> str:
-    return text.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else text
-
-
 def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
     """A line a token: what it is, who spoke, who was next, and their entropies in nats."""
-    names = [_line(passage.name, ascii_only) for passage in trace.contexts]
+    names = [one_line(passage.name, ascii_only) for passage in trace.contexts]
     what = "spoken by" if trace.voiced else "surest"
     yield f"token: {what} context, entropy in nats; next surest, entropy"
     for number, token in enumerate(trace.tokens, 1):

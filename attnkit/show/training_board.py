@@ -46,16 +46,12 @@ class Board:
     def __init__(
         self, recipe: str, runs: tuple[BoardRun, ...], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock` gives seconds."""
         self.recipe, self.runs, self.clock = recipe, runs, clock
-        self.whole = False
-        """Draw every run, also those for which the screen has no line."""
+        self.whole = False  # draw every run, also those for which the screen has no line
         self.message = ""
-        self._phase = "preparing data"
-        """What is going on while no run is training."""
+        self._phase = "preparing data"  # while no run is training
         self._current: BoardRun | None = None
-        self._since = clock()
-        """When the current run, or else the phase, began."""
+        self._since = clock()  # the beginning of the current run, or else of the phase
         self._started: events.StartedEvent | None = None
         self._progress: events.ProgressEvent | None = None
         self._progress_at = 0.0
@@ -151,7 +147,16 @@ class Board:
         yield self._runs(console.size.height - OTHER_LINES, width, ascii_only)
         if progress is not None:
             yield ""
-            yield self._bar(progress)
+            bar = Table.grid(padding=(0, 2, 0, 0))
+            bar.add_column(max_width=LONGEST_BAR)
+            share = progress.step / max(1, progress.steps)
+            cells = [f"{share:.0%}", f"{progress.step:,}/{progress.steps:,}"]
+            run_left = self.remaining()
+            cells += [] if run_left is None else [f"{duration(run_left)} left"]
+            for _ in cells:
+                bar.add_column(no_wrap=True)
+            bar.add_row(ProgressBar(progress.steps, progress.step), *cells)
+            yield bar
             yield _line(self._numbers(progress), width, ascii_only)
         elif self._phase or self._current is not None:
             phase = self._phase if self._current is None else "first steps"
@@ -188,20 +193,6 @@ class Board:
             column.no_wrap = True  # the names are what is cut
         if hidden := len(self.runs) - (last - first):
             grid.add_row("", Text(f"and {hidden} more", "dim"))
-        return grid
-
-    def _bar(self, progress: events.ProgressEvent) -> Table:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(max_width=LONGEST_BAR)
-        cells = [
-            f"{progress.step / max(1, progress.steps):.0%}",
-            f"{progress.step:,}/{progress.steps:,}",
-        ]
-        left = self.remaining()
-        cells += [] if left is None else [f"{duration(left)} left"]
-        for _ in cells:
-            grid.add_column(no_wrap=True)
-        grid.add_row(ProgressBar(progress.steps, progress.step), *cells)
         return grid
 
     def _numbers(self, progress: events.ProgressEvent) -> list[str]:

@@ -1,7 +1,7 @@
 """`attnkit align`: word alignments from the cross attention of a trained run."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +15,7 @@ from attnkit.cli.options import choice, value
 from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from attnkit.analysis.word_alignment import Gold, Head, LinkCounts, LinkRule
+    from attnkit.analysis.word_alignment import Gold, Head, HeadLinks, LinkCounts, LinkRule
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
@@ -110,24 +110,19 @@ def align(
         usual = alignment.default_head(trained)
         heads = [usual._replace(step=step or usual.step)]
         console.say(f"{heads[0]}; --dev SOURCE TARGET GOLD finds the best")
-    if gold is None:
-        with destination(output) as write:
-            for links in alignment.align(
-                trained, _pairs(source, target), heads, rule, device=device
-            ):
-                write(pharaoh(links[heads[0]]) + "\n")
-        return
-    if output is not None and len(heads) > 1:
+    if gold is not None and output is not None and len(heads) > 1:
         raise UsageError("--output takes one head: add --layer and --head, or --dev")
-    pairs = list(_pairs(source, target))
-    golds = _golds(gold, pairs)
-    aligned = list(alignment.align(trained, pairs, heads, rule, device=device))
-    if output is not None:
+    pairs: Iterable[Pair] = _pairs(source, target)
+    golds = [] if gold is None else _golds(gold, pairs := list(pairs))
+    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device)
+    aligned = aligned if gold is None else list(aligned)
+    if gold is None or output is not None:
         with destination(output) as write:
             for links in aligned:
                 write(pharaoh(links[heads[0]]) + "\n")
-    scores = alignment.quality(aligned, golds)
-    results.write_tables([table(str(run), scores, golds, rule)], format)
+    if gold is not None:
+        scores = alignment.quality(aligned, golds)
+        results.write_tables([table(str(run), scores, golds, rule)], format)
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:

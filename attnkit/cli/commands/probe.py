@@ -20,10 +20,7 @@ app = typer.Typer(help="Measure what parts of a trained model contribute.", no_a
 
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
 
-
-@app.callback()
-def _group() -> None:
-    """Measure what parts of a trained model contribute."""
+app.callback()(lambda: None)  # with one command typer would leave its name out
 
 
 @app.command("heads")
