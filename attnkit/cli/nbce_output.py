@@ -75,7 +75,14 @@ def answer(request: NbceRequest) -> None:
         else:
             _show(answers, request, stream)
     answers = [one for group in groups for one in group]
-    _save(request.files, [one.trace for one in answers if one.trace is not None])
+    traces = [one.trace for one in answers if one.trace is not None]
+    for path in request.files:
+        if path.suffix.lower() == ".json":
+            output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
+        else:
+            from attnkit.show.trace_page import page
+
+            output.save(path, page(traces))
     if not (request.table or request.as_json):
         for one in answers:
             for note in one.reply.notes:
@@ -178,14 +185,3 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
 def _finite(score: float) -> float | None:
     """A number that JSON has."""
     return round(score, 6) if math.isfinite(score) else None
-
-
-def _save(files: Sequence[Path], traces: "Sequence[Trace]") -> None:
-    """Write all traces to each file."""
-    from attnkit.show.trace_page import page
-
-    for path in files:
-        if path.suffix.lower() == ".json":
-            output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
-        else:
-            output.save(path, page(traces))

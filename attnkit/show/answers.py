@@ -1,10 +1,10 @@
 """What several methods answered to one prompt, side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -28,9 +28,7 @@ class AnswerList:
 
     answers: Sequence[MethodAnswer]
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if options.max_width < NARROW:
             for one in self.answers:
                 yield Text(one.method, style="bold")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 
 from attnkit.analysis.maps import Kind
@@ -40,9 +40,7 @@ class HeadGrids:
     grids: Sequence[HeadGrid]
     what: str  # name of the loss, such as "loss of BLEU"
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[Segment | Segments | object]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         bounds = limits([grid.losses for grid in self.grids], signed=True)
         for grid in self.grids:
             yield text(f"{NAMES[grid.kind]}: {self.what}", "bold", options.ascii_only)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 from rich.text import Text
 
@@ -42,9 +42,7 @@ class Heatmap:
     bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
     plain: bool = False  # digits for screen readers and grep: no colours, no pooling
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         matrix, ascii_only = self.matrix, options.ascii_only
         if matrix.title:
             yield text(matrix.title, "" if self.plain else "bold", ascii_only)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -35,11 +35,7 @@ class MapComparison:
         self, captures: Sequence[Capture], kind: Kind, *, scale: Scale = "linear",
         palette: Palette = "cividis", plain: bool = False,
     ) -> None:  # fmt: skip
-        """
-        Args:
-            captures: of one text; the first is what the others are compared with.
-            kind: which of their maps.
-            scale, palette, plain: as in `Heatmap`.
+        """The first capture is what the others are compared with.
 
         Raises:
             UsageError: a capture has no maps of this kind.
@@ -48,9 +44,7 @@ class MapComparison:
         self.matrices = [matrix_of(maps_of(capture, kind)) for capture in captures]
         self.heatmap = partial(Heatmap, scale=scale, palette=palette, plain=plain)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only = options.ascii_only
         bounds = limits([one.weights for one in self.matrices])
         parts: list[_ComparedMap] = []

@@ -1,11 +1,11 @@
 """All layers and heads of one kind at a glance: a small map each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 
 from attnkit.analysis.maps import AttentionMaps
@@ -35,9 +35,7 @@ class MapGrid:
     palette: Palette = "cividis"
     plain: bool = False  # digits for screen readers and grep: every head in full
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         maps, ascii_only = self.maps, options.ascii_only
         if self.plain:
             for layer in maps.layers:
@@ -78,12 +76,14 @@ class MapGrid:
         width: int,
     ) -> Iterator[Segment]:
         """A band a layer, several beside each other or one folded, as there is room."""
-        layers, heads = self.maps.layers, self.maps.heads
+        layers, heads, margin = self.maps.layers, self.maps.heads, layout.margin
         for top in range(0, len(layers), layout.beside):
             rows = range(top, min(top + layout.beside, len(layers)))
             for first in range(0, len(heads), layout.across):
                 shown = slice(first, first + layout.across)
-                titles = [self._title(row, heads[shown], layout) for row in rows]
+                labels = [aligned(f"H{h}", layout.width, True, left=True) for h in heads[shown]]
+                names = (f"L{layers[row].number}"[:margin].ljust(margin) for row in rows)
+                titles = [" ".join([name, *labels]) for name in names]
                 yield Segment(_BETWEEN.join(titles).rstrip()[:width], DIM)
                 yield Segment.line()
                 bands = [
@@ -92,16 +92,11 @@ class MapGrid:
                 ]
                 for line in range(0, len(bands[0][0]), 2 if layout.half else 1):
                     for number, band in enumerate(bands):
-                        yield Segment((_BETWEEN if number else "") + " " * layout.margin)
+                        yield Segment((_BETWEEN if number else "") + " " * margin)
                         for values in band:
                             yield Segment(" ")
                             yield from colours.line(values, line, layout.cell, layout.half)
                     yield Segment.line()
-
-    def _title(self, row: int, heads: Sequence[int], layout: "_GridLayout") -> str:
-        """The line above a band: L0 H0 H1 ..."""
-        name = f"L{self.maps.layers[row].number}"[: layout.margin].ljust(layout.margin)
-        return name + "".join(f" {aligned(f'H{h}', layout.width, True, left=True)}" for h in heads)
 
 
 class _GridLayout(NamedTuple):

@@ -55,8 +55,12 @@ def picture(
     """
     require(format)
     shown = [maps_of(capture, kind) for capture in captures]
-    blocks = [_block(_title(c, maps), maps, mean) for c, maps in zip(captures, shown, strict=True)]
-    notes = []
+    blocks, notes = [], []
+    for capture, maps in zip(captures, shown, strict=True):
+        facts = f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}"
+        if all(layer.static for layer in maps.layers):
+            facts += f"; {STATIC}"
+        blocks.append(_block(f"{_line(capture.model)}\n{facts}", maps, mean))
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
         reason = no_difference(shown[0], maps)
         if reason is None:
@@ -78,14 +82,6 @@ def no_difference(one: AttentionMaps, other: AttentionMaps) -> str | None:
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"
     return None if one.heads == other.heads else "they have different heads"
-
-
-def _title(capture: Capture, maps: AttentionMaps) -> str:
-    """Model, kind and mechanisms, and whether the maps read the text at all."""
-    facts = f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}"
-    if all(layer.static for layer in maps.layers):
-        facts += f"; {STATIC}"
-    return f"{_line(capture.model)}\n{facts}"
 
 
 def _block(
@@ -119,16 +115,12 @@ def _block(
         panels = [panel for row in rows for panel in row]
         across = len(panels) if len(panels) <= 4 else math.ceil(math.sqrt(len(panels)) * 1.2)
         rows = [panels[start : start + across] for start in range(0, len(panels), across)]
+    queries, keys = ([cut(x, LONGEST) for x in labels_of(s)] for s in (maps.queries, maps.keys))
+    row_names, column_names = ((), ()) if folded else (tuple(layers), tuple(heads))
     return PanelBlock(
-        title,
-        rows,
-        [cut(label, LONGEST) for label in labels_of(maps.queries)],
-        [cut(label, LONGEST) for label in labels_of(maps.keys)],
-        AXES[maps.kind],
-        () if folded else tuple(layers),
-        () if folded else tuple(heads),
-        difference is not None,
-    )
+        title, rows, queries, keys, AXES[maps.kind], row_names, column_names,
+        signed=difference is not None,
+    )  # fmt: skip
 
 
 def _line(text: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as Grid
@@ -68,9 +68,7 @@ class Table:
         """Rows as named values."""
         return [{k: v for cell in row for k, v in cell.fields.items()} for row in self.rows]
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
             yield _text(self.title, options, "bold")
         if self.fold:

@@ -46,11 +46,8 @@ def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
     whole = len(set(words)) == len(words) and all(
         piece.startswith(SPACE) and piece != SPACE for piece in pieces
     )
-    return [
-        visible(token.text.removeprefix(SPACE) if whole and not token.special else token.text,
-                ascii_only)
-        for token in tokens
-    ]  # fmt: skip
+    shown = [t.text.removeprefix(SPACE) if whole and not t.special else t.text for t in tokens]
+    return [visible(text, ascii_only) for text in shown]
 
 
 def clusters(text: str) -> list[str]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
@@ -15,13 +17,16 @@ from rich.text import Text
 from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.terminal_colours import DIM, Depth, colour_depth, text_on
 from attnkit.show.token_labels import clusters, cut, one_line, visible
-from attnkit.show.trace_chart import chart
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace, TracedToken
 
 LETTERS = ascii_uppercase + ascii_lowercase
+HEIGHT = 5
+BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+DOT, DOT_ASCII, BAR_ASCII = "\u2022", "o", "#"
+WIDEST = 3  # cells of a token's bar at most
 OTHERS = "*"  # marks contexts for which no letter is left
 WIDE = 60  # cells from which a passage's name and its first words share a line
 LISTED = 8  # contexts in the legend where no context speaks alone
@@ -48,9 +53,7 @@ class TraceScreen:
     trace: "Trace"
     plain: bool = False
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         trace, width, ascii_only = self.trace, options.max_width, options.ascii_only
         marks = context_marks(trace, colour_depth(console))
         yield Text(safe_text(headline(trace)), style="bold", overflow="fold")
@@ -66,7 +69,7 @@ class TraceScreen:
             dots = [None if at is None else one.entropies[at]
                     for one, at in zip(spoken, seconds, strict=True)]  # fmt: skip
             letters = [marks.get(one.speaker, unmarked) for one in spoken]
-            yield from chart(bars, dots, letters if trace.voiced else None, width, ascii_only)
+            yield from _chart(bars, dots, letters if trace.voiced else None, width, ascii_only)
         yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
 
 
@@ -171,18 +174,13 @@ def _answer(
 
 def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
     """(a token, text) of neighbours with one speaker, or of one token where nobody speaks."""
-    text, first = "", -1
-    for cluster, owner in line:
-        same = first == owner or (
-            spoken is not None and first >= 0 and spoken[first].speaker == spoken[owner].speaker
-        )
-        if not same and text:
-            yield first, text
-            text = ""
-        first = owner if not text else first
-        text += cluster
-    if text:
-        yield first, text
+
+    def speaker(cell: tuple[str, int]) -> int:
+        return cell[1] if spoken is None else spoken[cell[1]].speaker
+
+    for _, run in groupby(line, speaker):
+        cells = list(run)
+        yield cells[0][1], "".join(text for text, _ in cells)
 
 
 def _legend(
@@ -231,3 +229,73 @@ def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
             line += f"; {other} {names[other]} {token.entropies[other]:.3f}"
         yield line + ("; apart" if token.disjoint else "")
     yield from notes(trace)
+
+
+def _chart(
+    bars: Sequence[float],
+    dots: Sequence[float | None],
+    marks: Sequence[ContextMark] | None,
+    width: int,
+    ascii_only: bool,
+) -> Iterator[Text | Segments]:
+    """Entropies in nats over the tokens as bars, with dots for the next surest, and a caption.
+
+    The bar is that of the context that spoke (`marks` then has its letter and style), or of the
+    surest.  Where a token has no room of its own, neighbours share a bar.
+    """
+    points = [dot for dot in dots if dot is not None]
+    top = max((*bars, *points)) or 1.0
+    label = f"{top:.2g}"
+    margin = len(label) + 1
+    room = max(1, width - margin)
+    each = -(-len(bars) // room)
+    groups = [slice(at, at + each) for at in range(0, len(bars), each)]
+    wide = min(WIDEST, room // len(groups))
+    columns = [fmean(bars[some]) / top for some in groups]
+    above = [fmean([x for x in dots[some] if x is not None] or [0.0]) / top for some in groups]
+    dot_rows = [min(HEIGHT - 1, int(value * HEIGHT)) for value in above]  # from the bottom
+    chosen = [_most(marks[some]) if marks else ContextMark("", Style()) for some in groups]
+    yield Text("")
+    yield Text(_caption(bool(marks), bool(points), each, ascii_only), style="dim", overflow="fold")
+    lines = []
+    for row in range(HEIGHT):
+        edge = label if row == 0 else "0" if row == HEIGHT - 1 else ""
+        lines.append(Segment(f"{edge:>{margin - 1}} "))
+        for value, dot, (_, style) in zip(columns, dot_rows, chosen, strict=True):
+            text = _bar_cell(value, HEIGHT - 1 - row, ascii_only)
+            front = Style(color=style.bgcolor)  # bars have the colour that is behind text
+            if points and dot == HEIGHT - 1 - row:
+                rest = (text * max(0, wide - 2)).ljust(wide - 1)
+                lines += [Segment(DOT_ASCII if ascii_only else DOT), Segment(rest, front)]
+            else:
+                lines.append(Segment((text * max(1, wide - 1)).ljust(wide), front))
+        lines.append(Segment.line())
+    if marks:
+        under = "".join(letter.ljust(wide) for letter, _ in chosen)
+        lines += [Segment(" " * margin + under.rstrip()), Segment.line()]
+    yield Segments(lines)
+
+
+def _caption(chosen: bool, pairs: bool, each: int, ascii_only: bool) -> str:
+    """What bars and dots are."""
+    bar, dot = (BAR_ASCII, DOT_ASCII) if ascii_only else (BARS[-1], DOT)
+    what = "the context that spoke" if chosen else "the surest context"
+    shared = f", mean of {each} tokens" if each > 1 else ""
+    after = f", {dot} the next surest" if pairs else ""
+    return f"entropy in nats{shared}: {bar} {what}{after}"
+
+
+def _bar_cell(value: float, row: int, ascii_only: bool) -> str:
+    """One cell of a bar; `value` is from 0 to 1, `row` counts from the bottom."""
+    eighths = min(8, max(0, round((value * HEIGHT - row) * 8)))
+    if row == 0:
+        eighths = max(1, eighths)  # a bar of 0 is a line, not nothing
+    if ascii_only:
+        return BAR_ASCII if eighths >= 4 else "_" if row == 0 else " "
+    return BARS[eighths]
+
+
+def _most(marks: Sequence[ContextMark]) -> ContextMark:
+    """The commonest of some marks; among equals the first."""
+    letters = [letter for letter, _ in marks]
+    return max(marks, key=lambda mark: letters.count(mark[0]))

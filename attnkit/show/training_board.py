@@ -1,12 +1,12 @@
 """Training on a screen: a live display of all runs, and one line an event for logs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
+from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -134,9 +134,7 @@ class Board:
         times = times or [self.clock() - self._since + left]
         return left + sum(run.state == "waiting" for run in self.runs) * sum(times) / len(times)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only, width = options.ascii_only, options.max_width
         progress = self._progress  # it may change meanwhile: rich draws in a thread of its own
         parts = [one_line(self.recipe), f"{self._trained} of {len(self.runs)} done"]

@@ -126,12 +126,7 @@ def align(
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
-    """Sentence pairs of two files, or of standard input.
-
-    Raises:
-        UsageError: only one file is named.
-        DataError: the files have different numbers of lines, or a line has no separator.
-    """
+    """Sentence pairs of two files, or of standard input."""
     if source is None:
         with open_lines("-", "strict") as lines:
             for number, line in enumerate(lines, 1):
@@ -156,11 +151,7 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
 
 
 def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
-    """Gold alignments of sentence pairs.
-
-    Raises:
-        DataError: a line is malformed, or there are more or fewer lines than pairs.
-    """
+    """Gold alignments of sentence pairs."""
     from attnkit.analysis.word_alignment import gold, words
 
     with open_lines(file, "strict") as stream:

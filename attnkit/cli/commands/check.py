@@ -10,7 +10,7 @@ from attnkit.cli import completion, console, options, output
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role
-    from attnkit.show.table import Cell, Table
+    from attnkit.show.table import Table
 
 NOTE = (
     "number: largest error measured, in float64 where two computations must agree; -: the contract "
@@ -100,20 +100,17 @@ def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
         contract = contract_results[0].contract
         cells = [Cell(contract.name, {"contract": contract.name})]
         cells.append(Cell(contract.statement, {"promise": contract.statement}))
-        cells += [
-            _cell(role, result) for role, result in zip(results, contract_results, strict=True)
-        ]
+        for role, result in zip(results, contract_results, strict=True):
+            known = result.measured is not None and math.isfinite(result.measured)
+            error = result.measured if known else None
+            number = "" if error is None else f" {error:.0e}" if error else " 0"
+            text = "-" if result.state == "not applicable" else f"{result.state}{number}"
+            fields = {
+                role: result.state,
+                f"{role}_error": error,
+                f"{role}_text": result.text or None,
+            }
+            cells.append(Cell(text, fields, best=result.state == "broken"))
         rows.append(tuple(cells))
     heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, results))
     return Table(title, heads, tuple(rows), (NOTE,), fold=True)
-
-
-def _cell(role: "Role", result: "Result") -> "Cell":
-    from attnkit.show.table import Cell
-
-    known = result.measured is not None and math.isfinite(result.measured)
-    error = result.measured if known else None
-    number = "" if error is None else f" {error:.0e}" if error else " 0"
-    text = "-" if result.state == "not applicable" else f"{result.state}{number}"
-    fields = {role: result.state, f"{role}_error": error, f"{role}_text": result.text or None}
-    return Cell(text, fields, best=result.state == "broken")

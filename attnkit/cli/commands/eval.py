@@ -24,14 +24,8 @@ OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline",
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
 
+RunToScore = tuple["Run", "Recipe"]  # a run, and the recipe by which it is scored and searched
 Baselines = dict[str | None, str]  # recipe -> its baseline variant
-
-
-class RunToScore(NamedTuple):
-    """A run, and the recipe by which it is scored and searched."""
-
-    run: "Run"
-    recipe: "Recipe"
 
 
 class ScoredEntries(NamedTuple):
@@ -199,11 +193,7 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEnt
 def _baseline(
     name: str | None, usual: Baselines, variants: Sequence[str], methods: Sequence[str]
 ) -> tuple[Baselines, str | None]:
-    """The baseline variant of each recipe, and the baseline method where --baseline names one.
-
-    Raises:
-        UsageError: --baseline names neither a variant nor a method.
-    """
+    """The baseline variant of each recipe, and the baseline method where --baseline names one."""
     if name is None or name in variants:
         return usual if name is None else dict.fromkeys(usual, name), None
     if name in methods:
@@ -252,12 +242,7 @@ def _models(
 
 
 def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Recipe]":
-    """The recipe whose questions models are asked, with its name.
-
-    Raises:
-        UsageError: the command line names no recipe, several, runs, or one of another task.
-        MissingInputError, RecipeError: as `attnkit.recipe.load`.
-    """
+    """The recipe whose questions models are asked, with its name."""
     from attnkit.recipe import load
 
     if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
@@ -289,14 +274,14 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
         runs, defaults = _folder(target) if Path(target).is_dir() else _recipe(target, request.out)
         for run, recipe in runs:
             settings = recipe.eval.model_copy(update=request.changes)
-            task = RunToScore(run, recipe.model_copy(update={"eval": settings}))
+            task = run, recipe.model_copy(update={"eval": settings})
             tasks.setdefault(run.path.resolve(), task)
         usual = defaults | usual
-    question_recipes = [task.recipe for task in tasks.values() if task.run.recipe.task == QUESTIONS]
+    question_recipes = [recipe for run, recipe in tasks.values() if run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods
     )
-    variants = dict.fromkeys(task.run.variant for task in tasks.values())
+    variants = dict.fromkeys(run.variant for run, _ in tasks.values())
     baselines, method = _baseline(request.baseline, usual, [*variants], [*methods])
 
     from attnkit.nbce import question_sets
@@ -317,7 +302,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
                 **request.corpus,
                 **({"spec": recipe.contexts} if questions else {}),
             )
-    resamples = next(iter(tasks.values())).recipe.eval.bootstrap
+    resamples = next(iter(tasks.values()))[1].eval.bootstrap
     return ScoredEntries(entries, baselines, method, resamples)
 
 
@@ -331,7 +316,7 @@ def _folder(target: str) -> tuple[list[RunToScore], Baselines]:
         named = run.manifest.get("baseline")
         baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
     runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
-    return [RunToScore(run, run.recipe) for run in runs], baselines
+    return [(run, run.recipe) for run in runs], baselines
 
 
 def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
@@ -347,7 +332,7 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent
         runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
-        tasks += [RunToScore(run, recipe) for run in runs]
+        tasks += [(run, recipe) for run in runs]
         if not runs:
             console.warn(f"{folder}: variant {variant} skipped: it has no finished run")
     if not tasks:

@@ -204,11 +204,7 @@ def nbce(
 
 
 def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
-    """The prompts.
-
-    Raises:
-        UsageError: there is none, one is empty, or standard input is named twice.
-    """
+    """The prompts."""
     if [*others, file].count("-") > 1:
         raise UsageError("only one of --context, --contexts and --prompts can be standard input")
     prompts = list(texts)

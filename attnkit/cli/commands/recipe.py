@@ -157,11 +157,7 @@ def _read(path: Path) -> str:
 
 
 def _extended(source: Path, target: Path) -> dict[Path, str]:
-    """The copy of the file that a recipe extends, unless the same text is there already.
-
-    Raises:
-        UsageError: its copy would not lie beside the copy of the recipe.
-    """
+    """The copy of the file that a recipe extends, unless the same text is there already."""
     from attnkit.recipe import parent_of
 
     name = parent_of(source)

@@ -134,11 +134,7 @@ def _follow(
 def _sort_words(
     words: Sequence[str], variants: list[str], seeds: list[int]
 ) -> tuple[list[str], list[str], list[int]]:
-    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood.
-
-    Raises:
-        UsageError: a word is none of these, such as a second recipe.
-    """
+    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
     settings, more, numbers = [], list(variants), list(seeds)
     for word in words:
         if "=" in word:

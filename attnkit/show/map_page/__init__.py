@@ -145,12 +145,11 @@ class _TokenAxes:
 def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
     """Captures and their references with the maps that have a cell."""
     every = [one for some in captures for one in (some, some.reference) if one is not None]
-    drawable = []
-    for one in every:
-        maps = [one.maps[kind] for kind in KINDS if kind in one.maps]
-        if some := [part for part in maps if part.weights.size]:
-            drawable.append((one, some))
-    return drawable
+    drawable = [
+        (one, [one.maps[k] for k in KINDS if k in one.maps and one.maps[k].weights.size])
+        for one in every
+    ]
+    return [(one, maps) for one, maps in drawable if maps]
 
 
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
