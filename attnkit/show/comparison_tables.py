@@ -190,7 +190,7 @@ def significance_note(over: str, resamples: int, comparisons: str) -> str:
     """What p-values and stars in a table are."""
     return (
         f"p: paired bootstrap over {over}, {resamples} resamples, one-sided as in sacrebleu; * and "
-        f"**: two-sided p (2p), Holm-corrected for {comparisons}, below 0.05 and 0.01"
+        f"**: two-sided p (2p) below 0.05 and 0.01, Holm-corrected for {comparisons}"
     )
 
 

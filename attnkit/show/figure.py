@@ -108,7 +108,7 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     path = font_manager.findfont(BASE)
     wanted -= _glyphs(path, wanted)
     if wanted:
-        for family, file in _candidates(wanted):
+        for family, file in _candidates(_region(wanted)):
             if found := _glyphs(file, wanted):
                 families.append(family)
                 wanted -= found
@@ -117,7 +117,14 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     return families, sorted(wanted)
 
 
-def _candidates(characters: Iterable[str]) -> list[tuple[str, str]]:
+def _region(characters: Iterable[str]) -> str:
+    """How a font is called that draws Chinese characters as these texts' readers expect."""
+    names = " ".join(unicodedata.name(c, "") for c in characters)
+    kana = "HIRAGANA" in names or "KATAKANA" in names
+    return " JP" if kana else " KR" if "HANGUL" in names else " SC"
+
+
+def _candidates(region: str) -> list[tuple[str, str]]:
     """Upright installed fonts as (family, file), the most fitting first.
 
     matplotlib keeps a list of fonts from an earlier day; what was installed since is added.
@@ -130,10 +137,6 @@ def _candidates(characters: Iterable[str]) -> list[tuple[str, str]]:
         if file not in known:
             with suppress(*UNREADABLE):
                 manager.addfont(file)
-    names = " ".join(unicodedata.name(c, "") for c in characters)
-    # Chinese characters look as readers of the language beside them expect
-    kana = "HIRAGANA" in names or "KATAKANA" in names
-    region = " JP" if kana else " KR" if "HANGUL" in names else " SC"
     upright = [
         entry for entry in manager.ttflist
         if entry.style == "normal" and entry.name != BASE and "LastResort" not in entry.fname

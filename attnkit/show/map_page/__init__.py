@@ -62,8 +62,7 @@ def page(
         view: what opens first; None: the grid, or the matrix where there is one map only.
         kind: which attention opens first; None: cross, else the first there is.
         scale: "linear", "log" or "row", to open with.
-        words: whether pieces are merged to words at first.
-        special: whether special tokens are shown at first.
+        words, special: whether pieces are merged to words, and special tokens shown, at first.
         colours: of weights; differences have a map of their own.
 
     Raises:
@@ -74,25 +73,16 @@ def page(
     if not every:
         raise UsageError("no attention maps to show: choose a text with at least one token")
     axes = _TokenAxes()
-    records: list[dict[str, Any]] = [
-        {
-            "model": safe_text(capture.model),
-            "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
-            "maps": [_describe(maps, axes) for maps in some],
-        }
-        for capture, some in drawable
-    ]
+    records = [_record(capture, some, axes) for capture, some in drawable]
     start = {
         "view": view or ("matrix" if all(m.weights.shape[:2] == (1, 1) for m in every) else "grid"),
         "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
         "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
+    palettes: dict[str, Palette] = {"sequential": colours, "diverging": "difference"}
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
-        "colours": {  # 256 of six hexadecimal digits each
-            "sequential": table(colours).tobytes().hex(),
-            "diverging": table("difference").tobytes().hex(),
-        },
+        "colours": {name: table(palette).tobytes().hex() for name, palette in palettes.items()},
         "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
         "texts": _texts([capture for capture, _ in drawable]), "omitted": "",
     }  # fmt: skip
@@ -102,7 +92,7 @@ def page(
     finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     described = [maps for record in records for maps in record["maps"]]
     for maps, coded in zip(described, fitted(finite, room), strict=True):
-        maps |= coded
+        maps.update(coded)
     data["omitted"] = _omitted(described, safe_text(command))
     return draw(title, data)
 
@@ -165,6 +155,14 @@ def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
         if note := one.facts.get("note"):
             texts["note", note] = "note", f"{one.model}: {note}"
     return [(name, safe_text(text)) for name, text in texts.values()]
+
+
+def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) -> dict[str, Any]:
+    return {
+        "model": safe_text(capture.model),
+        "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
+        "maps": [_describe(maps, axes) for maps in every],
+    }
 
 
 def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
