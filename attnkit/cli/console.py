@@ -89,7 +89,9 @@ def outcome(error: BaseException) -> Outcome:
         case typer.Exit():
             return Outcome(error.exit_code)
         case SystemExit():
-            return _system_exit(error)
+            if isinstance(error.code, str):
+                return Outcome(1, (f"error: {error.code}",))
+            return Outcome(error.code or 0, ("interrupted",) if error.code == 130 else ())
         case KeyboardInterrupt() | typer.Abort():
             return Outcome(130, ("interrupted",))
         case BrokenPipeError():
@@ -136,7 +138,7 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     """
     _open_streams()
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
         try:
             code = _invoke(command(), _global_options(arguments))
             sys.stdout.flush()
@@ -192,13 +194,6 @@ def _usage(error: Any) -> Outcome:
     return Outcome(2, (f"error: {text[:1].lower()}{text[1:]}{see} `{path} --help`",))
 
 
-def _system_exit(error: SystemExit) -> Outcome:
-    """sys.exit(): a code, nothing, or a message."""
-    if isinstance(error.code, str):
-        return Outcome(1, (f"error: {error.code}",))
-    return Outcome(error.code or 0, ("interrupted",) if error.code == 130 else ())
-
-
 def paint(text: str, style: str, stream: TextIO) -> str:
     """Text in an ANSI style where the stream shows colours."""
     return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(stream) else text
@@ -211,11 +206,6 @@ def _complain(line: str) -> None:
         sys.stderr.flush()
     except OSError:
         pass
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Warnings of Python and of libraries, in one line each."""
-    warn(" ".join(str(message).split()))
 
 
 def _open_streams() -> None:

@@ -96,18 +96,15 @@ def _paragraphs(text: str, width: int) -> str:
     for paragraph in text.split("\n\n"):
         lines = paragraph.splitlines()
         if all(line.startswith(("  ", f"{console.PROGRAM} ")) for line in lines):
-            wrapped.append("\n".join(_example(line.strip(), width) for line in lines))
+            # an example stays as it is where it fits; a wider path has to be cut somewhere
+            examples = (f"  {line.strip()}" for line in lines)
+            wrapped.append("\n".join(
+                e if len(e) <= width else "  " + _fill(e, width, "      ", cut=True).lstrip()
+                for e in examples
+            ))  # fmt: skip
         else:
             wrapped.append(_fill(paragraph, width, ""))
     return "\n\n".join(wrapped)
-
-
-def _example(line: str, width: int) -> str:
-    """A command line, indented; it stays as it is where it fits."""
-    if len(line) + 2 <= width:
-        return f"  {line}"
-    # A path that is wider than the screen has to be cut somewhere.
-    return "  " + _fill(line, width, "      ", cut=True).lstrip()
 
 
 def _columns(rows: Rows, width: int) -> Iterator[str]:

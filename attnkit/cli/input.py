@@ -8,15 +8,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal, NoReturn
+from typing import IO
 
 from attnkit.cli import console
-from attnkit.data.formats import BOM, LONGEST, OTHER
+from attnkit.data.formats import BOM, LONGEST, OTHER, Errors
 from attnkit.errors import DataError, MissingInputError
 from attnkit.storage.files import GZIP, input_error, replacing, writing
 from attnkit.text import safe_text
-
-Errors = Literal["strict", "replace"]
 
 
 class InputLines:
@@ -40,7 +38,10 @@ class InputLines:
         """
         number = 0
         try:
-            stream = self._unpacked()
+            stream = self.stream
+            # peek waits for the first bytes, as the first line would
+            if isinstance(stream, io.BufferedReader) and stream.peek(2).startswith(GZIP):
+                stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]
             while raw := stream.readline(LONGEST + 1):
                 number += 1
                 yield self._decode(raw, number)
@@ -48,14 +49,6 @@ class InputLines:
             raise DataError(f"{self.name}: damaged gzip data ({error})") from error
         except OSError as error:
             raise input_error(error, Path(self.name)) from error
-
-    def _unpacked(self) -> IO[bytes]:
-        """The stream, decompressed where it begins as gzip does."""
-        if not isinstance(self.stream, io.BufferedReader):
-            return self.stream
-        # peek waits for the first bytes, as the first line would
-        packed = self.stream.peek(len(GZIP)).startswith(GZIP)
-        return gzip.GzipFile(fileobj=self.stream) if packed else self.stream  # type: ignore[return-value]
 
     def _decode(self, raw: bytes, number: int) -> str:
         """One line as text."""
@@ -71,22 +64,17 @@ class InputLines:
             return text.decode("utf-8")
         except UnicodeDecodeError as error:
             if self.errors == "strict":
-                self._refuse(text, error, number, len(BOM) * marked)
+                what = next((word for magic, word in OTHER.items() if text.startswith(magic)), None)
+                if number == 1 and what is not None:
+                    raise DataError(f"{self.name}: this is {what}") from error
+                byte = error.start + 1 + len(BOM) * marked
+                raise DataError(
+                    f"{self.name}:{number}:{byte}: malformed UTF-8 (byte 0x{text[error.start]:02x})"
+                    "; convert the text to UTF-8, or use --errors replace"
+                ) from error
         replaced = text.decode("utf-8", "replace")
         self.replaced += replaced.count("\ufffd") - text.count(b"\xef\xbf\xbd")
         return replaced
-
-    def _refuse(
-        self, text: bytes, error: UnicodeDecodeError, number: int, skipped: int
-    ) -> NoReturn:
-        """Raise DataError with the place of the malformed byte, both numbers from 1."""
-        what = next((word for magic, word in OTHER.items() if text.startswith(magic)), None)
-        if number == 1 and what is not None:
-            raise DataError(f"{self.name}: this is {what}") from error
-        raise DataError(
-            f"{self.name}:{number}:{error.start + 1 + skipped}: malformed UTF-8 (byte "
-            f"0x{text[error.start]:02x}); convert the text to UTF-8, or use --errors replace"
-        ) from error
 
 
 @contextmanager

@@ -28,8 +28,7 @@ class NbceRequest(NamedTuple):
     methods: Sequence[str]
     rule: "Rule"
     spec: "SearchConfig"
-    one_row: Mapping[str, Any]
-    """Options of the baselines of one row: alpha, limit, cut."""
+    one_row: Mapping[str, Any]  # options of the baselines of one row: alpha, limit, cut
     trace: bool
     plain: bool
     as_json: bool
@@ -53,14 +52,12 @@ class NbceRequest(NamedTuple):
 class PromptAnswer(NamedTuple):
     """The answer of one method to one prompt."""
 
-    number: int
-    """Of the prompt, from 1."""
+    number: int  # of the prompt, from 1
     prompt: str
     method: str
     reply: "Reply"
     trace: "Trace | None"
-    source: str | None
-    """Name of the context that answered, where one did."""
+    source: str | None  # name of the context that answered, where one did
 
 
 def answer(request: NbceRequest) -> None:
@@ -78,7 +75,14 @@ def answer(request: NbceRequest) -> None:
         else:
             _show(answers, request, stream)
     answers = [one for group in groups for one in group]
-    _save(request.files, [one.trace for one in answers if one.trace is not None])
+    traces = [one.trace for one in answers if one.trace is not None]
+    for path in request.files:
+        if path.suffix.lower() == ".json":
+            output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
+        else:
+            from attnkit.show.trace_page import page
+
+            output.save(path, page(traces))
     if not (request.table or request.as_json):
         for one in answers:
             for note in one.reply.notes:
@@ -141,12 +145,10 @@ def _show(
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
         for one in answers:
-            chosen = (
-                () if one.source is None else (f"from context {one.reply.context}: {one.source}",)
-            )
-            rows.append(
-                MethodAnswer(one.method, one.reply.text.strip(), (*chosen, *one.reply.notes))
-            )
+            notes = list(one.reply.notes)
+            if one.source is not None:
+                notes.insert(0, f"from context {one.reply.context}: {one.source}")
+            rows.append(MethodAnswer(one.method, one.reply.text.strip(), tuple(notes)))
         screen.print(AnswerList(rows))
     elif stream is not None:
         console.write(safe_text(stream.close(text)) + "\n")
@@ -183,14 +185,3 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
 def _finite(score: float) -> float | None:
     """A number that JSON has."""
     return round(score, 6) if math.isfinite(score) else None
-
-
-def _save(files: Sequence[Path], traces: "Sequence[Trace]") -> None:
-    """Write all traces to each file."""
-    from attnkit.show.trace_page import page
-
-    for path in files:
-        if path.suffix.lower() == ".json":
-            output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
-        else:
-            output.save(path, page(traces))

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
+from attnkit.cli import completion
 from attnkit.errors import UsageError
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
+    from attnkit.recipe import Recipe, RecipeFile
     from attnkit.recipe.schema import SearchConfig
 
 
@@ -30,8 +32,8 @@ def flag(name: str, help: str, *short: str) -> Any:
     return Option(name, *short, help=help)
 
 
-def choice(name: str, metavar: str, words: Sequence[str], help: str) -> Any:
-    """An option that takes one of some words; TAB completes them.
+def choice(name: str, words: Sequence[str], help: str, metavar: str = "") -> Any:
+    """An option that takes one of some words; TAB completes them; `metavar` is NAME for --name.
 
     Its parameter is annotated with `str` or a `Literal`.  Any other word is a UsageError that
     names the nearest one.
@@ -45,7 +47,9 @@ def choice(name: str, metavar: str, words: Sequence[str], help: str) -> Any:
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]
 
-    return Option(name, parser=parse, autocompletion=complete, help=help, metavar=metavar)
+    return Option(
+        name, parser=parse, autocompletion=complete, help=help, metavar=metavar or name[2:].upper()
+    )
 
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
@@ -62,6 +66,26 @@ def _load_plugins(context: typer.Context, files: list[Path] | None) -> list[Path
     return files
 
 
+RecipeName = Annotated[
+    str,
+    Argument(
+        metavar="RECIPE",
+        help="Recipe file, or the name of a shipped recipe (see `attnkit recipe list`).",
+        autocompletion=completion.recipes,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    Argument(
+        metavar="KEY=VALUE",
+        help="Override recipe keys, as in train.steps=200.",
+        autocompletion=completion.keys,
+    ),
+]
+Variants = Annotated[
+    list[str] | None,
+    value("NAME", "Only this variant. Repeatable.", autocompletion=completion.variants),
+]
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run (seed-N).")]
 ModelName = Annotated[
     str, Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder).")
@@ -76,6 +100,8 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
+Layers = Annotated[list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")]
+Heads = Annotated[list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")]
 Out = Annotated[Path, value("DIR", "Root folder of runs.")]
 Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
@@ -89,9 +115,7 @@ ModelType = Annotated[
     str,
     value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
 ]
-Format = Annotated[
-    FormatWord, choice("--format", "FORMAT", FORMATS, "table, markdown, latex, csv or json.")
-]
+Format = Annotated[FormatWord, choice("--format", FORMATS, "table, markdown, latex, csv or json.")]
 Beam = Annotated[int | None, value("K", "Beam search with K beams; 1 is greedy.")]
 Sample = Annotated[bool, flag("--sample", "Sample instead of searching.")]
 TopP = Annotated[
@@ -102,8 +126,7 @@ Temperature = Annotated[
 ]
 Seed = Annotated[int | None, value("N", "Seed for sampling.")]
 MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
-SAMPLING = ("top_p", "top_k", "temperature", "seed")
-"""Options that need --sample."""
+SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
 
 
 def search_settings(
@@ -147,3 +170,23 @@ def search_settings(
 def _flag(name: str) -> str:
     """How a setting is spelled on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:
+    """The named variants in the order of the recipe; all of them where none is named.
+
+    Raises:
+        UsageError: the recipe has no such variant.
+    """
+    for name in names or ():
+        if name not in file.variants:
+            hint = suggestion(name, [*file.variants])
+            raise UsageError(f"{file.name} has no variant {quoted(name)}; {hint}")
+    return [name for name in file.variants if not names or name in names]
+
+
+def check_options(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:
+    """`models.check_options`, which imports torch, for recipes that set options of mechanisms."""
+    from attnkit import models
+
+    models.check_options(recipe, role, options)

@@ -12,8 +12,7 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.show.table import Table
 
-PICTURES = (".png", ".svg", ".pdf")
-"""Suffixes of files that matplotlib draws."""
+PICTURES = (".png", ".svg", ".pdf")  # suffixes of files that matplotlib draws
 
 
 def check_save(path: Path, suffixes: Sequence[str]) -> None:

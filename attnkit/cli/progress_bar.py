@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 """Called with a task (may be empty), the units done of it, and their total."""
-SECONDS = 30
-"""Between two lines."""
+SECONDS = 30  # between two lines
 
 
 @contextmanager

@@ -31,7 +31,6 @@ class LogDisplay(Display):
     """Log lines on standard error."""
 
     def show(self, event: events.Event) -> None:
-        """Show one event."""
         for line in log_lines(event):
             console.say(line)
 
@@ -40,7 +39,6 @@ class JsonDisplay(Display):
     """One JSON object on a line of standard output, at once."""
 
     def show(self, event: events.Event) -> None:
-        """Show one event."""
         console.write(json.dumps(event.json(), allow_nan=False) + "\n")
 
 

@@ -1,17 +1,17 @@
 """What several methods answered to one prompt, side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from attnkit.text import safe_text
 
-NARROW = 50
-"""Cells below which an answer stands under its method's name."""
+NARROW = 50  # cells below which an answer stands under its method's name
 
 
 class MethodAnswer(NamedTuple):
@@ -22,15 +22,13 @@ class MethodAnswer(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
 class AnswerList:
     """A rich renderable; long answers are folded, never cut."""
 
-    def __init__(self, answers: Sequence[MethodAnswer]) -> None:
-        self.answers = answers
+    answers: Sequence[MethodAnswer]
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if options.max_width < NARROW:
             for one in self.answers:
                 yield Text(one.method, style="bold")

@@ -7,19 +7,19 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import AttentionMaps, Kind, Token
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
+from attnkit.errors import UsageError
 
 NAMES: dict[Kind, str] = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross attention",
 }
-AXES: dict[Kind, tuple[str, str]] = {
+AXES: dict[Kind, tuple[str, str]] = {  # what queries and keys are
     "encoder": ("source", "source"),
     "decoder": ("output", "output"),
     "cross": ("output", "source"),
 }
-"""What queries and keys are."""
 STATIC = "static: the same for every text of this length"
 
 
@@ -32,10 +32,8 @@ class AttentionMatrix:
     keys: tuple[Token, ...]
     title: str
     notes: tuple[str, ...] = ()
-    signed: bool = False
-    """A difference of two maps: drawn with the diverging colours."""
-    axes: tuple[str, str] = ("queries", "keys")
-    """What rows and columns are."""
+    signed: bool = False  # a difference of two maps: drawn with the diverging colours
+    axes: tuple[str, str] = ("queries", "keys")  # what rows and columns are
 
     @property
     def axes_text(self) -> str:
@@ -68,25 +66,34 @@ def matrix_of(
     )  # fmt: skip
 
 
+def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:
+    """The maps of one kind.
+
+    Raises:
+        UsageError: the capture has none.
+    """
+    if kind not in capture.maps:
+        there = ", ".join(capture.maps) or "none"
+        raise UsageError(f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}")
+    return capture.maps[kind]
+
+
 def axes_difference(
     first: AttentionMatrix | AttentionMaps, other: AttentionMatrix | AttentionMaps
 ) -> str | None:
     """Why maps with these axes have no difference; None where they have one."""
-    for what, ours, theirs in (
-        ("queries", first.queries, other.queries),
-        ("keys", first.keys, other.keys),
-    ):
-        if _texts(ours) != _texts(theirs):
+    pairs = {"queries": (first.queries, other.queries), "keys": (first.keys, other.keys)}
+    for what, sides in pairs.items():
+        ours, theirs = ([(token.text, token.special) for token in side] for side in sides)
+        if ours != theirs:
             return f"their {what} are different tokens"
     return None
 
 
 def mechanisms(maps: AttentionMaps) -> str:
     """What the maps come from: "performer (effective)", one after the other where layers differ."""
-    named = [
-        f"{layer.mechanism} ({'exact' if layer.exact else 'effective'})" for layer in maps.layers
-    ]
-    return ", ".join(dict.fromkeys(named))
+    how = {True: "exact", False: "effective"}
+    return ", ".join(dict.fromkeys(f"{one.mechanism} ({how[one.exact]})" for one in maps.layers))
 
 
 def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
@@ -102,7 +109,7 @@ def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
     distances = [layer.distance for layer in maps.layers if layer.distance]
     if distance and distances and len(distances) == len(maps.layers):
         mean = sum(map(sum, distances)) / sum(map(len, distances))
-        lines.append(f"mean total variation from exact softmax attention: {mean:.3f} (0 to 1)")
+        lines.append(f"half the L1 distance from exact softmax attention: mean {mean:.3f}")
     return tuple(lines)
 
 
@@ -113,7 +120,3 @@ def _numbers(what: str, numbers: Sequence[int], mean: bool = True) -> str:
     run = len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
     listed = f"{numbers[0]} to {numbers[-1]}" if run else ", ".join(map(str, numbers))
     return f"{'mean of ' if mean else ''}{what}s {listed}"
-
-
-def _texts(tokens: Sequence[Token]) -> list[tuple[str, bool]]:
-    return [(token.text, token.special) for token in tokens]

@@ -11,8 +11,7 @@ from attnkit.show.benchmark_table import title
 from attnkit.show.figure import FORMATS, require, suffix
 from attnkit.storage.files import replacing
 
-MARKERS = "osv^"
-"""Colours repeat after ten lines, so markers change."""
+MARKERS = "osv^"  # colours repeat after ten lines, so markers change
 
 
 def check(path: Path) -> None:

@@ -99,10 +99,9 @@ def title(workload: Workload) -> str:
 
 def duration(seconds: float) -> str:
     """A short time for people: three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
-            return f"{_digits(seconds / size)} {unit}"
-    return f"{_digits(seconds * 1e9)} ns"
+    units = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+    unit = next((unit for unit, size in units.items() if seconds >= size), "ns")
+    return f"{_digits(seconds / units.get(unit, 1e-9))} {unit}"
 
 
 def amount(size: float) -> str:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 Scale = Literal["linear", "log", "row"]
 SCALES: tuple[Scale, ...] = ("linear", "log", "row")
-FLOOR = 1e-3
-"""The logarithmic scale starts here: smaller weights, 0 and negative ones look like it."""
+FLOOR = 1e-3  # the logarithmic scale starts here: smaller weights, 0 and negative ones look like it
 
 Array = NDArray[np.float32]
 
@@ -20,8 +19,7 @@ Array = NDArray[np.float32]
 class Scaled:
     """Weights as shares of a colour map, and what its two ends stand for."""
 
-    values: Float[Array, "... T S"]
-    """From 0 to 1; of signed weights 0.5 is none."""
+    values: Float[Array, "... T S"]  # from 0 to 1; of signed weights 0.5 is none
     low: float
     high: float
     scale: Scale

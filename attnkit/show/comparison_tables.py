@@ -144,33 +144,25 @@ def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     sd = stdev(values) if len(values) > 1 else None
     signatures = {row["metrics"][metric]["signature"] for row in scores.groups[key]
                   if metric in row["metrics"]}  # fmt: skip
+    score = scores.means(key, metric)
     fields: dict[str, Value] = {
-        metric: mean(values) if values else None,
-        f"{metric}_sd": sd,
-        f"{metric}_signature": " ".join(sorted(signatures)),
-    }
-    if not values:
+        metric: score, f"{metric}_sd": sd, f"{metric}_signature": " ".join(sorted(signatures))
+    }  # fmt: skip
+    if score is None:
         return Cell(NONE, fields)
     spread = "" if sd is None else f" {PLUS_MINUS} {sd:.2f}"
-    return Cell(f"{mean(values):.2f}{spread}", fields, scores.best(key, metric, 2))
+    return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2))
 
 
 def _difference_cell(metric: str, test: Object | None) -> Cell:
     test = test or {}
-    difference, p = test.get("difference"), test.get("p")
+    difference, p, corrected = (test.get(name) for name in ("difference", "p", "p_corrected"))
     low, high = test.get("interval") or (None, None)
-    fields: dict[str, Value] = {
-        f"{metric}_difference": difference,
-        f"{metric}_low": low,
-        f"{metric}_high": high,
-        f"{metric}_p": p,
-        f"{metric}_p_corrected": test.get("p_corrected"),
-    }
+    named = {"difference": difference, "low": low, "high": high, "p": p, "p_corrected": corrected}
+    fields = {f"{metric}_{name}": value for name, value in named.items()}
     if difference is None:
         return Cell(NONE, fields)
-    text = f"{difference:+.2f}".replace("-0.00", "0.00").replace("+0.00", "0.00")
-    tested = "" if p is None else f" {p_text(p)}{stars(test['p_corrected'])}"
-    return Cell(text + tested, fields)
+    return Cell(signed(difference) + significance(p, corrected), fields)
 
 
 def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:
@@ -181,9 +173,25 @@ def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:
     return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
 
 
-def p_text(p: float) -> str:
-    """A p-value to be read."""
-    return "p<0.001" if p < 0.001 else f"p={p:.3f}"
+def signed(value: float) -> str:
+    """A difference with its sign and two digits; what rounds to none has no sign."""
+    text = f"{value:+.2f}"
+    return "0.00" if float(text) == 0 else text
+
+
+def significance(p: float | None, corrected: float | None) -> str:
+    """A p-value with its stars, a space before; nothing without one."""
+    if p is None:
+        return ""
+    return (" p<0.001" if p < 0.001 else f" p={p:.3f}") + stars(corrected)
+
+
+def significance_note(over: str, resamples: int, comparisons: str) -> str:
+    """What p-values and stars in a table are."""
+    return (
+        f"p: paired bootstrap over {over}, {resamples} resamples, one-sided as in sacrebleu; * and "
+        f"**: two-sided p (2p) below 0.05 and 0.01, Holm-corrected for {comparisons}"
+    )
 
 
 def stars(p: float | None) -> str:
@@ -260,7 +268,7 @@ def _notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
         )
     if any(row["seed"] is not None for row in rows):
         notes.append(_seeds(rows))
-    return notes + _significance(comparison) + _run_notes(rows)
+    return notes + _significance(comparison) + _runs(rows)
 
 
 def _signatures(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
@@ -273,23 +281,17 @@ def _signatures(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
     return notes
 
 
-def _run_notes(rows: Sequence[Object]) -> list[str]:
-    """Where outputs and scores are."""
-    runs = _runs([row["run"] for row in rows if row["run"] is not None])
-    return [f"runs: {runs}"] if runs else []
-
-
-def _runs(runs: Sequence[str]) -> str:
-    """Run folders, seeds of one variant together, as a shell would expand them."""
+def _runs(rows: Sequence[Object]) -> list[str]:
+    """Run folders, seeds of one variant together, as a shell would expand them; [] without runs."""
     seeds: dict[str, list[str]] = {}
-    for run in dict.fromkeys(runs):
+    for run in dict.fromkeys(row["run"] for row in rows if row["run"] is not None):
         folder, _, seed = run.rpartition("/seed-")
         seeds.setdefault(folder or run, []).extend([seed] if folder else [])
     out = []
     for folder, numbers in seeds.items():
         listed = f"{{{','.join(numbers)}}}" if len(numbers) > 1 else "".join(numbers)
         out.append(f"{folder}/seed-{listed}" if numbers else folder)
-    return " ".join(out)
+    return [f"runs: {' '.join(out)}"] if out else []
 
 
 def _seeds(rows: Sequence[Object]) -> str:
@@ -311,8 +313,8 @@ def _baseline(test: Object, rows: Sequence[Object]) -> str:
     if len({row["recipe"] for row in rows}) == 1:
         return name
     key = (recipe, name, test["split"])
-    runs = [r["run"] for r in rows if (r["recipe"], r["variant"], r["split"]) == key]
-    return f"{name} of {recipe} ({_runs(runs)})"
+    runs = _runs([row for row in rows if (row["recipe"], row["variant"], row["split"]) == key])
+    return f"{name} of {recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
 
 
 def _significance(comparison: Object) -> list[str]:
@@ -323,11 +325,8 @@ def _significance(comparison: Object) -> list[str]:
     notes = [f"difference: to {_join(_baseline(test, comparison['rows']) for test in tests)}"]
     if any(test["p"] is not None for test in tests):
         variants = len({(test["recipe"], test["variant"]) for test in tests})
-        notes[0] += (
-            f"; p: paired bootstrap over sentences, {comparison['resamples']} resamples, as in "
-            "sacrebleu (in effect one-tailed); * and **: two-tailed p (doubled) below 0.05 and "
-            f"0.01, Holm-corrected for {variants} variant{'s' if variants > 1 else ''}"
-        )
+        many = f"{variants} variant{'s' if variants > 1 else ''}"
+        notes[0] += f"; {significance_note('sentences', comparison['resamples'], many)}"
     if any(test["difference"] is None for test in tests):
         notes.append("not compared: scores with different signatures")
     return notes
@@ -342,7 +341,7 @@ def _contexts_notes(comparison: Object) -> list[str]:
     notes += _truncations(rows)
     if seeds := _join(row["seed"] for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
-    return notes + _contexts_significance(comparison) + _run_notes(rows)
+    return notes + _contexts_significance(comparison) + _runs(rows)
 
 
 def _questions(split: str, rows: Sequence[Object]) -> str:
@@ -392,6 +391,6 @@ def _contexts_significance(comparison: Object) -> list[str]:
     corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
     return [
         f"* and **: differs from {baseline}{tests[0]['baseline_method']} with as many contexts, "
-        f"p below 0.05 and 0.01 (paired bootstrap over questions, {comparison['resamples']} "
-        f"resamples, as in sacrebleu; two-tailed{corrected})"
+        f"p below 0.05 and 0.01: paired bootstrap over questions, {comparison['resamples']} "
+        f"resamples, sacrebleu's one-sided p doubled{corrected}"
     ]

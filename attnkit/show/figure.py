@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
-RESOLUTION = 300
-"""Pixels an inch of a PNG, and of the maps inside an SVG or PDF."""
+RESOLUTION = 300  # pixels an inch of a PNG, and of the maps inside an SVG or PDF
 BASE = "DejaVu Sans"
 """Comes with matplotlib, so pictures in Latin, Greek and Cyrillic look alike everywhere."""
 PREFERRED = (
@@ -25,16 +24,9 @@ PREFERRED = (
     "Yu Gothic", "Malgun Gothic", "WenQuanYi", "IPAGothic", "Arial Unicode", "FreeSans", "Unifont",
 )  # fmt: skip
 """Families tried first for what the base font lacks, best first."""
-PACKAGES = {
-    "CJK": "fonts-noto-cjk",
-    "HIRAGANA": "fonts-noto-cjk",
-    "KATAKANA": "fonts-noto-cjk",
-    "HANGUL": "fonts-noto-cjk",
-    "BOPOMOFO": "fonts-noto-cjk",
-    "IDEOGRAPHIC": "fonts-noto-cjk",
-    "FULLWIDTH": "fonts-noto-cjk",
-}
-"""First word of a character's Unicode name -> Debian package; else `OTHERS`."""
+CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
+"""First words of the Unicode names of characters in the first of these packages of Debian."""
+CJK_PACKAGE = "fonts-noto-cjk"
 OTHERS = "fonts-noto-core"
 UNREADABLE = (OSError, RuntimeError, ValueError)
 """Fonts are files from anywhere: one that cannot be read is passed over."""
@@ -53,8 +45,7 @@ class Picture(NamedTuple):
     """A finished picture, and what its reader should know."""
 
     data: bytes
-    warnings: tuple[str, ...] = ()
-    """A line each, such as which font package to install."""
+    warnings: tuple[str, ...] = ()  # a line each, such as which font package to install
 
 
 def require(format: str, option: str = "--save") -> None:
@@ -96,19 +87,13 @@ def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
 def rendered(figure: "Figure", format: str, title: str) -> bytes:
     """The figure as a file, trimmed to what is drawn; the same figure gives the same bytes."""
     metadata: dict[str, str | None] = {"Title": safe_text(title)}
-    metadata |= {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[
-        format
-    ]
+    undated = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
+    metadata[undated[format]] = None
     data = io.BytesIO()
     figure.savefig(
-        data,
-        format=format,
-        dpi=RESOLUTION,
-        bbox_inches="tight",
-        pad_inches=0.06,
-        facecolor="white",
-        metadata=metadata,
-    )
+        data, format=format, dpi=RESOLUTION, bbox_inches="tight", pad_inches=0.06,
+        facecolor="white", metadata=metadata,
+    )  # fmt: skip
     return data.getvalue()
 
 
@@ -135,9 +120,8 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
 def _region(characters: Iterable[str]) -> str:
     """How a font is called that draws Chinese characters as these texts' readers expect."""
     names = " ".join(unicodedata.name(c, "") for c in characters)
-    return " JP" if "HIRAGANA" in names or "KATAKANA" in names else (
-        " KR" if "HANGUL" in names else " SC"
-    )  # fmt: skip
+    kana = "HIRAGANA" in names or "KATAKANA" in names
+    return " JP" if kana else " KR" if "HANGUL" in names else " SC"
 
 
 def _candidates(region: str) -> list[tuple[str, str]]:
@@ -183,7 +167,7 @@ def _hint(missing: Sequence[str]) -> str:
     shown = ", ".join(f"U+{ord(c):04X}" for c in missing[:3])
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     scripts = [unicodedata.name(c, "?").replace("-", " ").split()[0] for c in missing]
-    packages = sorted({PACKAGES.get(script, OTHERS) for script in scripts})
+    packages = sorted({CJK_PACKAGE if script in CJK else OTHERS for script in scripts})
     return (
         f"no installed font has {shown}{more}, drawn as boxes: install a font, such as Debian's "
         f"{' and '.join(packages)}, or see notofonts.github.io"

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 
 from attnkit.analysis.maps import Kind
 from attnkit.show import colour
 from attnkit.show.attention_matrix import NAMES
 from attnkit.show.colour_scale import limits, scaled
+from attnkit.show.comparison_tables import signed
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.heatmap import text
 from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.terminal_colours import Depth, colour_depth, text_on
-from attnkit.text import safe_text
+from attnkit.show.token_labels import one_line
 
 Matrix = Float[NDArray[np.float64], "L H"]
 
@@ -29,26 +30,17 @@ class HeadGrid:
     kind: Kind
     layers: tuple[int, ...]
     heads: tuple[int, ...]
-    losses: Matrix
-    """Above 0 the model is worse without the head."""
+    losses: Matrix  # above 0 the model is worse without the head
 
 
-def number(loss: float) -> str:
-    """A loss with its sign and two digits; none has no sign."""
-    shown = f"{loss:+.2f}"
-    return "0.00" if float(shown) == 0 else shown
-
-
+@dataclass(frozen=True, eq=False)
 class HeadGrids:
     """A rich renderable: each loss as a number on its colour; never wider than the screen."""
 
-    def __init__(self, grids: Sequence[HeadGrid], what: str) -> None:
-        """`what` names the loss, such as `loss of BLEU`."""
-        self.grids, self.what = grids, what
+    grids: Sequence[HeadGrid]
+    what: str  # name of the loss, such as "loss of BLEU"
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[Segment | Segments | object]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         bounds = limits([grid.losses for grid in self.grids], signed=True)
         for grid in self.grids:
             yield text(f"{NAMES[grid.kind]}: {self.what}", "bold", options.ascii_only)
@@ -59,7 +51,7 @@ def _lines(
     grid: HeadGrid, bounds: tuple[float, float], depth: Depth, width: int
 ) -> Iterator[Segment]:
     """Layers down and heads across, in blocks of heads where the screen is too narrow."""
-    shown = [[number(loss) for loss in row] for row in grid.losses.tolist()]
+    shown = [[signed(loss) for loss in row] for row in grid.losses.tolist()]
     shares = scaled(grid.losses.astype(np.float32), signed=True, bounds=bounds).values
     colours = colour.colours(shares, "difference")
     margin = max(len(f"layer {layer}") for layer in grid.layers)
@@ -84,7 +76,7 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
         UsageError, UnavailableError: as `attnkit.show.figure.require`.
     """
     require(format)
-    title = " ".join(safe_text(title).split())
+    title = one_line(title)
     blocks = [
         PanelBlock(
             f"{title}\n{NAMES[grid.kind]}" if place == 0 else f"\n{NAMES[grid.kind]}",

@@ -1,29 +1,31 @@
 """One attention map on a terminal of any width, in colours, shades or digits."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
+import numpy as np
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, Scaled, pooled, scaled
-from attnkit.show.digits import digits
-from attnkit.show.terminal_colours import DIM, TerminalColours
-from attnkit.show.token_labels import aligned, labels_of, upright
-from attnkit.text import safe_text
+from attnkit.show.terminal_colours import DIM, TerminalColours, colour_depth
+from attnkit.show.token_labels import aligned, cut, labels_of, one_line, upright
 
 _MOST_LABELLED = 64  # rows that get a line and a label each
 _MOST_LINES = 100  # lines that a longer map takes
 _MOST_BLOCKS = 3
 _HIGHEST_LABEL = 12  # characters of a column's label
 _MOST_KEYS_LISTED = 100
+_WIDEST_DIGIT_LABEL = 12
 
 
+@dataclass(frozen=True, eq=False)
 class Heatmap:
     """A rich renderable of one matrix [T, S]: title, labels, cells, colour bar, notes.
 
@@ -34,72 +36,47 @@ class Heatmap:
     hundredths as digits on any console.
     """
 
-    def __init__(
-        self,
-        matrix: AttentionMatrix,
-        *,
-        scale: Scale = "linear",
-        palette: Palette = "cividis",
-        bounds: tuple[float, float] | None = None,
-        plain: bool = False,
-    ) -> None:
-        """
-        Args:
-            matrix: what is drawn.
-            scale: from weights to colours.
-            palette: colours of weights; differences are always drawn with the diverging ones.
-            bounds: range of the colour bar, where several maps share one; default: of this map.
-            plain: digits for screen readers and grep: all weights, no colours, no pooling.
-        """
-        self.matrix, self.scale, self.bounds, self.plain = matrix, scale, bounds, plain
-        self.palette: Palette = "difference" if matrix.signed else palette
+    matrix: AttentionMatrix
+    scale: Scale = "linear"
+    palette: Palette = "cividis"  # of weights; differences have the diverging colours
+    bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
+    plain: bool = False  # digits for screen readers and grep: no colours, no pooling
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         matrix, ascii_only = self.matrix, options.ascii_only
         if matrix.title:
             yield text(matrix.title, "" if self.plain else "bold", ascii_only)
         if not matrix.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
         elif self.plain:
-            yield from digits(matrix, options.max_width, ascii_only)
+            yield from _digits(matrix, options.max_width, ascii_only)
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
-            colours = TerminalColours.of(console, options, self.palette)
+            palette: Palette = "difference" if matrix.signed else self.palette
+            colours = TerminalColours(colour_depth(console), ascii_only, palette)
             drawing = _Drawing(matrix, shares, colours, options.max_width)
             yield Segments(drawing.lines())
             yield Segments(colours.bar(shares, options.max_width))
-            notes = (*drawing.notes(), *shares.notes)
-            parts = (colours.caption(shares), matrix.axes_text, *notes)
-            yield text("; ".join(parts), "dim", ascii_only)
+            caption = (colours.caption(shares), matrix.axes_text, *drawing.notes(), *shares.notes)
+            yield text("; ".join(caption), "dim", ascii_only)
         for note in matrix.notes:
             yield text(note, "" if self.plain else "dim", ascii_only)
 
 
 def text(content: str, style: str, ascii_only: bool) -> Text:
     """Text from anywhere, made harmless; long words are folded, never cut."""
-    line = " ".join(safe_text(content).split())
-    if ascii_only:
-        line = line.encode("ascii", "backslashreplace").decode("ascii")
-    return Text(line, style=style, overflow="fold")
+    return Text(one_line(content, ascii_only), style=style, overflow="fold")
 
 
 class Layout(NamedTuple):
     """How a map is laid out."""
 
-    label: int
-    """Cells of the row labels."""
-    cell: int
-    """Cells of a column."""
-    rows: int = 1
-    """Queries that a drawn row stands for."""
-    columns: int = 1
-    """Keys that a drawn column stands for."""
-    half: bool = False
-    """Two drawn rows a line."""
-    block: int = 1
-    """Drawn columns side by side."""
+    label: int  # cells of the row labels
+    cell: int  # cells of a column
+    rows: int = 1  # queries that a drawn row stands for
+    columns: int = 1  # keys that a drawn column stands for
+    half: bool = False  # two drawn rows a line
+    block: int = 1  # drawn columns side by side
 
 
 def layout(sizes: tuple[int, int], label: int, width: int, half_blocks: bool) -> Layout:
@@ -159,8 +136,20 @@ class _Drawing:
             if block < self.values.shape[1]:
                 yield Segment(f"keys {first} to {last - 1} of {len(self.keys)}"[: self.width], DIM)
                 yield Segment.line()
-            yield from self._head(first, last)
-            yield from self._rows(first, last)
+            cell, columns = self.layout.cell, self.layout.columns
+            if self.upright:
+                heads = upright(self.keys[first:last], cell, _HIGHEST_LABEL) or []
+            else:
+                heads = ruler([place * columns for place in range(first, last)], cell)
+            for head in heads:
+                yield Segment((" " * (self.layout.label + 1) + head).rstrip())
+                yield Segment.line()
+            for row in range(0, len(self.values), 2 if self.layout.half else 1):
+                yield Segment(self._label(row * self.layout.rows))
+                yield from self.colours.line(
+                    self.values[:, first:last], row, cell, self.layout.half
+                )
+                yield Segment.line()
 
     def notes(self) -> Iterator[str]:
         """What was done so that the map fits, and what the numbers at its sides are."""
@@ -176,29 +165,6 @@ class _Drawing:
             yield "tokens are numbered from 0"
         else:
             yield "keys: " + ", ".join(f"{at} {name}" for at, name in enumerate(self.keys))
-
-    def _head(self, first: int, last: int) -> Iterator[Segment]:
-        """The columns' labels, or their numbers."""
-        cell, columns = self.layout.cell, self.layout.columns
-        if self.upright:
-            lines = upright(self.keys[first:last], cell, _HIGHEST_LABEL) or []
-        else:
-            lines = ruler([place * columns for place in range(first, last)], cell)
-        for line in lines:
-            yield Segment((" " * (self.layout.label + 1) + line).rstrip())
-            yield Segment.line()
-
-    def _rows(self, first: int, last: int) -> Iterator[Segment]:
-        """Label and cells of each line."""
-        shape, values = self.layout, self.values[:, first:last]
-        for row in range(0, len(values), 2 if shape.half else 1):
-            yield Segment(self._label(row * shape.rows))
-            if shape.half:
-                lower = values[row + 1] if row + 1 < len(values) else None
-                yield from self.colours.half_cells(values[row], lower)
-            else:
-                yield from self.colours.cells(values[row], shape.cell)
-            yield Segment.line()
 
     def _label(self, query: int) -> str:
         """The label column of a line, with the query's number where columns have numbers."""
@@ -228,3 +194,45 @@ def ruler(numbers: Sequence[int], cell: int) -> list[str]:
         elif place % 10 == 0 and place * cell + len(str(number)) <= len(numbers) * cell:
             below = below.ljust(place * cell) + str(number)
     return [above, below] if above else [below]
+
+
+def _digits(matrix: AttentionMatrix, width: int, ascii_only: bool) -> Iterator[Text | Segments]:
+    """All weights as hundredths, in blocks of columns where the screen is too narrow for all."""
+    what = "differences" if matrix.signed else "weights"
+    yield Text(f"{what} in hundredths; {matrix.axes_text}", overflow="fold")
+    cells = _hundredths(matrix)
+    names = labels_of(matrix.queries, ascii_only)
+    longest = max(1, min(_WIDEST_DIGIT_LABEL, width // 3))
+    margin = min(longest, max(map(cell_len, names)))
+    room = max(1, width - margin)
+    keys = [cut(k, min(longest, room - 1), ascii_only) for k in labels_of(matrix.keys, ascii_only)]
+    widths = [
+        min(room - 1, max(cell_len(key), *(len(row[at]) for row in cells)))
+        for at, key in enumerate(keys)
+    ]
+    starts, used = [0], 0  # the first column of each block; a space stands before each column
+    for at, wide in enumerate(widths):
+        if used + wide + 1 > room and at > starts[-1]:
+            starts.append(at)
+            used = 0
+        used += wide + 1
+    lines = []
+    for first, last in zip(starts, [*starts[1:], len(widths)], strict=True):
+        if len(starts) > 1:
+            lines.append(f"keys {first} to {last - 1} of {len(keys)}"[:width])
+        for name, row in zip(("", *names), (keys, *cells), strict=True):
+            block = zip(row[first:last], widths[first:last], strict=True)
+            numbers = "".join(f" {aligned(text, wide, ascii_only)}" for text, wide in block)
+            lines.append(aligned(name, margin, ascii_only, left=True) + numbers)
+    yield Segments([part for line in lines for part in (Segment(line), Segment.line())])
+
+
+def _hundredths(matrix: AttentionMatrix) -> list[list[str]]:
+    """Each weight as text; exactly none is a point, so that masks are seen."""
+    hundredths = np.rint(matrix.weights.astype(np.float64) * 100) + 0.0
+    form = "+.0f" if matrix.signed else ".0f"
+    return [
+        ["." if exact == 0 else format(rounded, form if rounded else ".0f")
+         for exact, rounded in zip(*rows, strict=True)]
+        for rows in zip(matrix.weights.tolist(), hundredths.tolist(), strict=True)
+    ]  # fmt: skip

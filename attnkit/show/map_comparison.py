@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from attnkit.analysis.maps import Capture, Kind
-from attnkit.errors import UsageError
-from attnkit.show.attention_matrix import NAMES, AttentionMatrix, axes_difference, matrix_of
+from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, maps_of, matrix_of
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, limits
 from attnkit.show.heatmap import Heatmap, layout, text
@@ -19,6 +18,9 @@ from attnkit.show.token_labels import labels_of
 
 _GAP = 3
 _NARROWEST = 36  # cells in which a title and a colour bar still read well
+
+
+_ComparedMap = tuple[list[Text], Heatmap | None]  # a heading with its map, if any
 
 
 class MapComparison:
@@ -30,48 +32,30 @@ class MapComparison:
     """
 
     def __init__(
-        self,
-        captures: Sequence[Capture],
-        kind: Kind,
-        *,
-        scale: Scale = "linear",
-        palette: Palette = "cividis",
-        plain: bool = False,
-    ) -> None:
-        """
-        Args:
-            captures: of one text; the first is what the others are compared with.
-            kind: which of their maps.
-            scale, palette, plain: as in `Heatmap`.
+        self, captures: Sequence[Capture], kind: Kind, *, scale: Scale = "linear",
+        palette: Palette = "cividis", plain: bool = False,
+    ) -> None:  # fmt: skip
+        """The first capture is what the others are compared with.
 
         Raises:
             UsageError: a capture has no maps of this kind.
         """
-        for capture in captures:
-            if kind not in capture.maps:
-                there = ", ".join(capture.maps) or "none"
-                raise UsageError(
-                    f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}"
-                )
-        self.captures = captures
-        self.matrices = [matrix_of(capture.maps[kind]) for capture in captures]
-        self.scale: Scale = scale
-        self.palette: Palette = palette
-        self.plain = plain
+        self.captures, self.plain = captures, plain
+        self.matrices = [matrix_of(maps_of(capture, kind)) for capture in captures]
+        self.heatmap = partial(Heatmap, scale=scale, palette=palette, plain=plain)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only = options.ascii_only
         bounds = limits([one.weights for one in self.matrices])
-        parts = [
-            _ComparedMap(
-                tuple(self._heading(capture, one.title, ascii_only)), self._heatmap(one, bounds)
-            )
-            for capture, one in zip(self.captures, self.matrices, strict=True)
-        ]
-        parts += sorted(self._differences(ascii_only), key=lambda part: part.body is None)
-        drawn = sum(part.body is not None for part in parts)
+        parts: list[_ComparedMap] = []
+        for capture, one in zip(self.captures, self.matrices, strict=True):
+            heading = [self._bold(capture.model, ascii_only), self._bold(one.title, ascii_only)]
+            if capture.output:
+                output = f"output ({capture.how}): {capture.output}"
+                heading.insert(1, text(output, "", ascii_only))
+            parts.append((heading, self.heatmap(replace(one, title=""), bounds=bounds)))
+        parts += sorted(self._differences(ascii_only), key=lambda part: part[1] is None)
+        drawn = sum(heatmap is not None for _, heatmap in parts)
         for columns in dict.fromkeys((drawn, len(self.captures))):
             share = (options.max_width - _GAP * (columns - 1)) // columns
             if (
@@ -79,57 +63,30 @@ class MapComparison:
                 and not self.plain
                 and all(_fits(one, share, ascii_only) for one in self.matrices)
             ):
-                yield _beside(parts[:columns], share)
+                grid = Table.grid(padding=(0, _GAP, 0, 0))
+                for _ in range(columns):
+                    grid.add_column(width=share)
+                grid.add_row(*(Group(*heading) for heading, _ in parts[:columns]))
+                grid.add_row(*(heatmap or "" for _, heatmap in parts[:columns]))
+                yield grid
                 parts = parts[columns:]
                 break
-        for part in parts:
-            yield Group(*part.head, *([part.body] if part.body else []))
-
-    def _heatmap(self, shown: AttentionMatrix, bounds: tuple[float, float] | None) -> Heatmap:
-        """A map whose title stands elsewhere."""
-        return Heatmap(
-            replace(shown, title=""), scale=self.scale, palette=self.palette, bounds=bounds,
-            plain=self.plain,
-        )  # fmt: skip
-
-    def _heading(self, capture: Capture, title: str, ascii_only: bool) -> Iterator[Text]:
-        """The model, what it wrote, and what is shown."""
-        yield self._bold(capture.model, ascii_only)
-        if capture.output:
-            yield text(f"output ({capture.how}): {capture.output}", "", ascii_only)
-        yield self._bold(title, ascii_only)
+        for heading, heatmap in parts:
+            yield Group(*heading, *([heatmap] if heatmap else []))
 
     def _differences(self, ascii_only: bool) -> Iterator["_ComparedMap"]:
         """Each other one minus the first, or why there is none."""
-        name = self.captures[0].model
+        name, first = self.captures[0].model, self.matrices[0]
         for capture, shown in zip(self.captures[1:], self.matrices[1:], strict=True):
-            if reason := axes_difference(self.matrices[0], shown):
+            if reason := axes_difference(first, shown):
                 note = f"no difference of {capture.model} and {name}: {reason}"
-                yield _ComparedMap((text(note, "", ascii_only),))
+                yield [text(note, "", ascii_only)], None
             else:
-                title = self._bold(f"{capture.model} minus {name}", ascii_only)
-                difference = shown.minus(self.matrices[0])
-                yield _ComparedMap((title,), self._heatmap(difference, None))
+                heading = self._bold(f"{capture.model} minus {name}", ascii_only)
+                yield [heading], self.heatmap(replace(shown.minus(first), title=""))
 
     def _bold(self, content: str, ascii_only: bool) -> Text:
         return text(content, "" if self.plain else "bold", ascii_only)
-
-
-class _ComparedMap(NamedTuple):
-    """A heading with its map, if any."""
-
-    head: tuple[Text, ...]
-    body: Heatmap | None = None
-
-
-def _beside(parts: Sequence[_ComparedMap], width: int) -> Table:
-    """Maps in columns of this width, their headings above them."""
-    grid = Table.grid(padding=(0, _GAP, 0, 0))
-    for _ in parts:
-        grid.add_column(width=width)
-    grid.add_row(*(Group(*part.head) for part in parts))
-    grid.add_row(*(part.body or "" for part in parts))
-    return grid
 
 
 def _fits(shown: AttentionMatrix, width: int, ascii_only: bool) -> bool:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,26 +22,16 @@ Matrix = Float[NDArray[np.float32], "T S"]
 
 TYPE, SMALL, SMALLEST = 8.0, 7.0, 4.5
 """Font sizes in points; labels that would be smaller than the last are left out."""
-LINE = TYPE * 1.35 / 72
-"""Inches of a line of text."""
+LINE = TYPE * 1.35 / 72  # inches of a line of text
 LONGEST_MAP, LONGEST_ROW = 7.0, 11.0
 """Inches: a map in full, and a row of small multiples, are at most about so long."""
-CELL = (0.24, 0.5)
-"""Inches of a cell: at most the first, in a map of few cells the second."""
-PANEL = (0.8, 2.2)
-"""Least and largest inches of the longer side of a small multiple."""
+CELL = (0.24, 0.5)  # inches of a cell: at most the first, in a map of few cells the second
+PANEL = (0.8, 2.2)  # least and largest inches of the longer side of a small multiple
 NUMBERED_CELL = 0.42
-NARROWEST_MAP = 0.12
-"""Inches: no map is thinner, however few rows it has."""
-GAP, PAD = 0.3, 0.08
-"""Inches between blocks, and between a thing and its label."""
-BAR = (0.11, 2.6)
-"""Width, and largest height, of a colour bar in inches."""
-MEANING: dict[Scale, str] = {
-    "linear": "",
-    "log": ", logarithmic",
-    "row": ", share of the row's maximum",
-}
+NARROWEST_MAP = 0.12  # inches: no map is thinner, however few rows it has
+GAP, PAD = 0.3, 0.08  # inches between blocks, and between a thing and its label
+BAR = (0.11, 2.6)  # width, and largest height, of a colour bar in inches
+MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
 
 
 @dataclass(frozen=True)
@@ -61,16 +50,12 @@ class PanelBlock:
     rows: list[list[Panel]]
     queries: list[str]
     keys: list[str]
-    names: tuple[str, str]
-    """What queries and keys are."""
+    names: tuple[str, str]  # what queries and keys are
     row_names: tuple[str, ...] = ()
     column_names: tuple[str, ...] = ()
-    signed: bool = False
-    """A difference: the colours diverge from zero."""
-    meaning: str = ""
-    """What the colours stand for; weights or their difference when empty."""
-    numbers: bool = False
-    """Write each value into its cell."""
+    signed: bool = False  # a difference: the colours diverge from zero
+    meaning: str = ""  # what the colours stand for; weights or their difference when empty
+    numbers: bool = False  # write each value into its cell
 
     @property
     def single(self) -> bool:
@@ -88,16 +73,11 @@ class PanelSize(NamedTuple):
 
     width: float
     height: float
-    font: float
-    """Font size of the tokens' labels; 0: none."""
-    stride: int
-    """Each how many tokens have a label."""
-    left: float
-    """What the labels of the queries take."""
-    top: float
-    """What the labels of the keys take."""
-    slant: int
-    """Angle of the labels of the keys in degrees."""
+    font: float  # font size of the tokens' labels; 0: none
+    stride: int  # each how many tokens have a label
+    left: float  # what the labels of the queries take
+    top: float  # what the labels of the keys take
+    slant: int  # angle of the labels of the keys in degrees
 
 
 class MapFigure:
@@ -111,16 +91,24 @@ class MapFigure:
     def __init__(
         self, blocks: Sequence[PanelBlock], scale: Scale, palette: Palette = "cividis"
     ) -> None:
-        """`palette` is that of weights; differences have their own."""
         self.blocks, self.scale = blocks, scale
         self.palette: Palette = palette
         self.warnings: list[str] = []
+        panels = [(block.signed, panel.values) for block in blocks for row in block.rows
+                  for panel in row]  # fmt: skip
+        # one range for the weights, and one for the differences
+        self._bounds = {
+            signed: limits([values for which, values in panels if which == signed], signed)
+            for signed in (False, True)
+        }
         self.side_by_side = all(block.single for block in blocks)
 
     def draw(self) -> "Figure":
         """All blocks."""
+        from matplotlib.backends.backend_agg import RendererAgg
         from matplotlib.figure import Figure
 
+        self._renderer: Any = RendererAgg(8, 8, 72)  # type: ignore[no-untyped-call]
         figure = Figure(figsize=(1, 1), dpi=RESOLUTION)
         sizes = [self._size(block) for block in self.blocks]
         lines = [1 + block.title.count("\n") for block in self.blocks]
@@ -203,10 +191,11 @@ class MapFigure:
         sides = ((len(block.queries), size.height), (len(block.keys), size.width))
         down, across = (max(1, math.ceil(n / (inches * RESOLUTION))) for n, inches in sides)
         if down * across > 1:
-            self._warn(
+            note = (
                 f"maps of {len(block.queries)} x {len(block.keys)} tokens have more cells than "
                 f"their pictures have pixels: each shows the largest of {down} x {across}"
             )
+            self.warnings += [note] if note not in self.warnings else []
         return pooled(shares.values, down, across, shares.middle)
 
     def _panel(
@@ -242,7 +231,8 @@ class MapFigure:
         if block.numbers:
             for (row, column), value in np.ndenumerate(panel.values):
                 dark = abs(values[row, column] - 0.5) > 0.35
-                axes.text(column, row, _signed(float(value)), fontsize=SMALL,
+                word = _number(f"{round(float(value), 2) + 0.0:.2f}")  # none has no sign
+                axes.text(column, row, word, fontsize=SMALL,
                           ha="center", va="center", color="white" if dark else "black")  # fmt: skip
         if block.single:
             axes.set_ylabel(block.names[0], fontsize=SMALL, color="0.35")
@@ -260,33 +250,20 @@ class MapFigure:
         axes = figure.add_axes((x, top - height, BAR[0], height))
         ends = self._scaled(np.zeros((1, 1), np.float32), signed)
         norm = (LogNorm if ends.scale == "log" else Normalize)(ends.low, ends.high)
-        bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes, format=_number)
+        bar = figure.colorbar(ScalarMappable(norm, self._colours(signed)), cax=axes,
+                              format=lambda value, _: _number(f"{value:g}"))  # fmt: skip
         what = "difference of weights" if signed else "attention weight"
         bar.set_label((block.meaning or what) + MEANING[ends.scale], fontsize=SMALL)
         bar.ax.tick_params(labelsize=SMALL, length=2)
         bar.ax.minorticks_off()
         bar.outline.set_linewidth(0.5)
 
-    @cached_property
-    def _bounds(self) -> dict[bool, tuple[float, float]]:
-        """The range of the weights, and that of the differences, over all panels."""
-        return {
-            signed: limits([panel.values for block in self.blocks if block.signed == signed
-                            for row in block.rows for panel in row], signed)
-            for signed in (False, True)
-        }  # fmt: skip
-
     def _scaled(self, values: Matrix, signed: bool) -> Scaled:
         """Values as shares of the colours."""
         scale = "linear" if signed else self.scale
         shares = scaled(values, scale, signed=signed, bounds=self._bounds[signed])
-        for note in shares.notes:
-            self._warn(note)
+        self.warnings += [note for note in shares.notes if note not in self.warnings]
         return shares
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self.warnings:
-            self.warnings.append(warning)
 
     def _colours(self, signed: bool) -> "ListedColormap":
         from matplotlib.colors import ListedColormap
@@ -297,27 +274,14 @@ class MapFigure:
         options: Any = {"fontsize": TYPE, "ha": "left", "va": "bottom"} | style
         figure.text(x, y, text, **options)
 
-    @cached_property
-    def _renderer(self) -> Any:
-        from matplotlib.backends.backend_agg import RendererAgg
-
-        return RendererAgg(8, 8, 72)  # type: ignore[no-untyped-call]
-
     def _width(self, text: str, size: float = TYPE) -> float:
         """Inches of a line of text."""
         from matplotlib.font_manager import FontProperties
 
-        width = self._renderer.get_text_width_height_descent(
-            text, FontProperties(size=size), False
-        )[0]
-        return float(width) / 72
+        font = FontProperties(size=size)
+        return float(self._renderer.get_text_width_height_descent(text, font, False)[0]) / 72
 
 
-def _number(value: float, _: object = None) -> str:
-    """A tick of a colour bar; plain text, since nothing is set as a formula."""
-    return f"{value:g}".replace("-", "\u2212")
-
-
-def _signed(value: float) -> str:
-    """A number in a cell; what rounds to none has no sign."""
-    return f"{round(value, 2) + 0.0:.2f}".replace("-", "\u2212")
+def _number(text: str) -> str:
+    """A number with a real minus sign, since nothing is set as a formula."""
+    return text.replace("-", "\u2212")

@@ -1,12 +1,11 @@
 """All layers and heads of one kind at a glance: a small map each."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 
 from attnkit.analysis.maps import AttentionMaps
@@ -14,7 +13,7 @@ from attnkit.show.attention_matrix import AXES, NAMES, matrix_of, mechanisms, no
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, text
-from attnkit.show.terminal_colours import DIM, TerminalColours
+from attnkit.show.terminal_colours import DIM, TerminalColours, colour_depth
 from attnkit.show.token_labels import aligned
 
 _WIDEST, _HIGHEST = 32, 32  # drawn columns and rows of a map
@@ -23,6 +22,7 @@ _ENLARGED = 12  # maps of so few queries and keys are drawn two cells a key
 _BETWEEN = "  "
 
 
+@dataclass(frozen=True, eq=False)
 class MapGrid:
     """A rich renderable: a band a layer, in it a map a head, all with one colour bar.
 
@@ -30,28 +30,12 @@ class MapGrid:
     pooled: each cell is the highest weight of a block.
     """
 
-    def __init__(
-        self,
-        maps: AttentionMaps,
-        *,
-        scale: Scale = "linear",
-        palette: Palette = "cividis",
-        plain: bool = False,
-    ) -> None:
-        """
-        Args:
-            maps: what is drawn.
-            scale: from weights to colours.
-            palette: the colours.
-            plain: digits for screen readers and grep: every head in full.
-        """
-        self.maps, self.plain = maps, plain
-        self.scale: Scale = scale
-        self.palette: Palette = palette
+    maps: AttentionMaps
+    scale: Scale = "linear"
+    palette: Palette = "cividis"
+    plain: bool = False  # digits for screen readers and grep: every head in full
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         maps, ascii_only = self.maps, options.ascii_only
         if self.plain:
             for layer in maps.layers:
@@ -62,7 +46,7 @@ class MapGrid:
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
             return
-        colours = TerminalColours.of(console, options, self.palette)
+        colours = TerminalColours(colour_depth(console), ascii_only, self.palette)
         layout = _GridLayout.of(maps, options.max_width, colours.half_blocks)
         bounds = limits([maps.weights])
         shares = [
@@ -92,64 +76,41 @@ class MapGrid:
         width: int,
     ) -> Iterator[Segment]:
         """A band a layer, several beside each other or one folded, as there is room."""
-        layers, heads = len(self.maps.layers), len(self.maps.heads)
-        for top in range(0, layers, layout.beside):
-            rows = range(top, min(top + layout.beside, layers))
-            for first in range(0, heads, layout.across):
-                shown = range(first, min(first + layout.across, heads))
-                titles = _BETWEEN.join(self._title(row, shown, layout) for row in rows)
-                yield Segment(titles.rstrip()[:width], DIM)
+        layers, heads, margin = self.maps.layers, self.maps.heads, layout.margin
+        for top in range(0, len(layers), layout.beside):
+            rows = range(top, min(top + layout.beside, len(layers)))
+            for first in range(0, len(heads), layout.across):
+                shown = slice(first, first + layout.across)
+                labels = [aligned(f"H{h}", layout.width, True, left=True) for h in heads[shown]]
+                names = (f"L{layers[row].number}"[:margin].ljust(margin) for row in rows)
+                titles = [" ".join([name, *labels]) for name in names]
+                yield Segment(_BETWEEN.join(titles).rstrip()[:width], DIM)
                 yield Segment.line()
                 bands = [
-                    [pooled(shares[row][at].values, layout.rows, layout.columns) for at in shown]
+                    [pooled(one.values, layout.rows, layout.columns) for one in shares[row][shown]]
                     for row in rows
                 ]
-                yield from _cells(bands, colours, layout)
-
-    def _title(self, row: int, shown: range, layout: "_GridLayout") -> str:
-        """The line above a band: L0 H0 H1 ..."""
-        name = f"L{self.maps.layers[row].number}"[: layout.margin].ljust(layout.margin)
-        heads = (f"H{self.maps.heads[at]}" for at in shown)
-        return name + "".join(f" {aligned(head, layout.width, True, left=True)}" for head in heads)
-
-
-def _cells(
-    bands: list[list[NDArray[np.float32]]], colours: TerminalColours, layout: "_GridLayout"
-) -> Iterator[Segment]:
-    """Maps of one or more layers side by side."""
-    for row in range(0, len(bands[0][0]), 2 if layout.half else 1):
-        for number, band in enumerate(bands):
-            yield Segment((_BETWEEN if number else "") + " " * layout.margin)
-            for values in band:
-                yield Segment(" ")
-                if layout.half:
-                    lower = values[row + 1] if row + 1 < len(values) else None
-                    yield from colours.half_cells(values[row], lower)
-                else:
-                    yield from colours.cells(values[row], layout.cell)
-        yield Segment.line()
+                for line in range(0, len(bands[0][0]), 2 if layout.half else 1):
+                    for number, band in enumerate(bands):
+                        yield Segment((_BETWEEN if number else "") + " " * margin)
+                        for values in band:
+                            yield Segment(" ")
+                            yield from colours.line(values, line, layout.cell, layout.half)
+                    yield Segment.line()
 
 
 class _GridLayout(NamedTuple):
     """How the maps are laid out."""
 
-    margin: int
-    """Cells of the layers' names."""
-    across: int
-    """Heads side by side."""
-    width: int
-    """Cells of a map."""
-    cell: int
-    """Cells of a drawn column."""
-    rows: int
-    """Queries that a drawn row stands for."""
-    columns: int
-    """Keys that a drawn column stands for."""
-    half: bool
-    """Two drawn rows a line."""
+    margin: int  # cells of the layers' names
+    across: int  # heads side by side
+    width: int  # cells of a map
+    cell: int  # cells of a drawn column
+    rows: int  # queries that a drawn row stands for
+    columns: int  # keys that a drawn column stands for
+    half: bool  # two drawn rows a line
 
-    beside: int = 1
-    """Layers side by side."""
+    beside: int = 1  # layers side by side
 
     @classmethod
     def of(cls, maps: AttentionMaps, width: int, half_blocks: bool) -> "_GridLayout":

@@ -7,9 +7,15 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
-from attnkit.errors import UsageError
-from attnkit.show.attention_matrix import AXES, NAMES, STATIC, axes_difference, mechanisms
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind
+from attnkit.show.attention_matrix import (
+    AXES,
+    NAMES,
+    STATIC,
+    axes_difference,
+    maps_of,
+    mechanisms,
+)  # fmt: skip
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
@@ -17,8 +23,7 @@ from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
 
-LONGEST = 24
-"""Width of a token's label, in characters of a terminal."""
+LONGEST = 24  # width of a token's label, in characters of a terminal
 
 
 def picture(
@@ -49,9 +54,13 @@ def picture(
         UnavailableError: matplotlib is not installed.
     """
     require(format)
-    shown = [_maps(capture, kind) for capture in captures]
-    blocks = [_block(_title(c, maps), maps, mean) for c, maps in zip(captures, shown, strict=True)]
-    notes = []
+    shown = [maps_of(capture, kind) for capture in captures]
+    blocks, notes = [], []
+    for capture, maps in zip(captures, shown, strict=True):
+        facts = f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}"
+        if all(layer.static for layer in maps.layers):
+            facts += f"; {STATIC}"
+        blocks.append(_block(f"{_line(capture.model)}\n{facts}", maps, mean))
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
         reason = no_difference(shown[0], maps)
         if reason is None:
@@ -73,21 +82,6 @@ def no_difference(one: AttentionMaps, other: AttentionMaps) -> str | None:
     if [layer.number for layer in one.layers] != [layer.number for layer in other.layers]:
         return "they have different layers"
     return None if one.heads == other.heads else "they have different heads"
-
-
-def _maps(capture: Capture, kind: Kind) -> AttentionMaps:
-    if kind not in capture.maps:
-        there = ", ".join(capture.maps) or "none"
-        raise UsageError(f"--kind {kind}: {capture.model} has no {NAMES[kind]}; it has {there}")
-    return capture.maps[kind]
-
-
-def _title(capture: Capture, maps: AttentionMaps) -> str:
-    """Model, kind and mechanisms, and whether the maps read the text at all."""
-    facts = f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}"
-    if all(layer.static for layer in maps.layers):
-        facts += f"; {STATIC}"
-    return f"{_line(capture.model)}\n{facts}"
 
 
 def _block(
@@ -121,20 +115,12 @@ def _block(
         panels = [panel for row in rows for panel in row]
         across = len(panels) if len(panels) <= 4 else math.ceil(math.sqrt(len(panels)) * 1.2)
         rows = [panels[start : start + across] for start in range(0, len(panels), across)]
+    queries, keys = ([cut(x, LONGEST) for x in labels_of(s)] for s in (maps.queries, maps.keys))
+    row_names, column_names = ((), ()) if folded else (tuple(layers), tuple(heads))
     return PanelBlock(
-        title,
-        rows,
-        _labels(maps.queries),
-        _labels(maps.keys),
-        AXES[maps.kind],
-        () if folded else tuple(layers),
-        () if folded else tuple(heads),
-        difference is not None,
-    )
-
-
-def _labels(tokens: Sequence[Token]) -> list[str]:
-    return [cut(label, LONGEST) for label in labels_of(tokens)]
+        title, rows, queries, keys, AXES[maps.kind], row_names, column_names,
+        signed=difference is not None,
+    )  # fmt: skip
 
 
 def _line(text: str) -> str:

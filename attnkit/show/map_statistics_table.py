@@ -23,8 +23,8 @@ def statistics_table(maps: AttentionMaps) -> Table:
     """A row a head: entropy in bits and as a share of the largest, distance, shares.
 
     What means nothing for a head is "-": the entropy of rows that are no distributions, the
-    share of an end token that is not there.  The last column, where any layer has it, is the mean
-    total variation (0 to 1) from exact softmax attention.
+    share of an end token that is not there.  The last column, where any layer has it, is half
+    the L1 distance from exact softmax attention.
     """
     approximate = any(layer.distance for layer in maps.layers)
     several = len({layer.mechanism for layer in maps.layers}) > 1
@@ -42,7 +42,7 @@ def statistics_table(maps: AttentionMaps) -> Table:
     rows = []
     for layer, of_layer in zip(maps.layers, statistics(maps), strict=True):
         for at, (head, numbers) in enumerate(zip(maps.heads, of_layer, strict=True)):
-            row = [_count("layer", layer.number), _count("head", head)]
+            row = [Cell(str(n), {name: n}) for name, n in (("layer", layer.number), ("head", head))]
             if several:
                 row.append(Cell(layer.mechanism, {"mechanism": layer.mechanism}))
             row += [_number(name, value) for name, value in numbers._asdict().items()]
@@ -52,13 +52,11 @@ def statistics_table(maps: AttentionMaps) -> Table:
     title = f"{NAMES[maps.kind]}, each head: {mechanisms(maps)}"
     meanings = [_MEANINGS[maps.kind]]
     if approximate:
-        meanings.append("from softmax: mean total variation, 0 to 1")
+        meanings.append(
+            "from softmax: mean of half the L1 distance of rows; 0 to 1 without negative weights"
+        )
     footnotes = (*meanings, *notes(maps, distance=False))
     return Table(title, tuple(columns), tuple(rows), footnotes)
-
-
-def _count(name: str, value: int) -> Cell:
-    return Cell(str(value), {name: value})
 
 
 def _number(name: str, value: float | None) -> Cell:

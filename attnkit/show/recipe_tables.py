@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
@@ -51,7 +51,8 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Table:
         groups: dict[tuple[str, str], list[str]] = {}
         for name in variants:
             if key in known[name]:
-                origin = _short(file.origins[name][key])
+                path, colon, position = file.origins[name][key].partition(":")
+                origin = f"{Path(path).name}{colon}{position}" if colon else path
                 groups.setdefault((known[name][key], origin), []).append(name)
         for (value, origin), names in groups.items():
             who = "" if len(names) == len(variants) else ", ".join(names)
@@ -59,20 +60,6 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Table:
     size = 4 if len(variants) > 1 else 3
     heads = ("key", "value", "from", "variants")[:size]
     return Table.of_texts("values", heads, [row[:size] for row in rows])
-
-
-def _short(origin: str) -> str:
-    """An origin with the file's name instead of its path."""
-    path, colon, position = origin.partition(":")
-    return f"{Path(path).name}{colon}{position}" if colon else origin
-
-
-def _label(known: Facts, options: Mapping[str, Any]) -> str:
-    """The word of a mechanism, and the words of its parts where it is made of others."""
-    if not known.composite:
-        return known.word
-    words = ", ".join(part.word for part in parts_of(known, options[known.composite]))
-    return f"{known.word} of {words}"
 
 
 def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
@@ -85,7 +72,10 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         for place in places(file.variants[name]):
             chosen = getattr(model.attention, place)
             known = capable(chosen.name, chosen.options())
-            label = _label(known, chosen.options())
+            label = known.word
+            if known.composite:
+                parts = parts_of(known, chosen.options()[known.composite])
+                label += f" of {', '.join(part.word for part in parts)}"
             facts[label] = known
             inside.setdefault(label, []).append(place)
         for label, used_in in inside.items():
@@ -121,9 +111,8 @@ class Cost(NamedTuple):
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     """Parameters, memory, padding and time, a row for each variant."""
     rows = {name: _cost(cost) for name, cost in measured.items()}
-    heads = [head for head in _LAST if any(row[head] != NONE for row in rows.values())]
-    heads.sort(key=list(next(iter(rows.values()))).index)
-    columns = [Column(head, priority=_LAST[head]) for head in heads]
+    heads = [head for head in _PRIORITIES if any(row[head] != NONE for row in rows.values())]
+    columns = [Column(head, priority=_PRIORITIES[head]) for head in heads]
     notes = [
         "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
         "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
@@ -146,34 +135,33 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     )
 
 
-_LAST = {
+_PRIORITIES = {  # a narrow screen loses the columns with the highest numbers
     "parameters": 0, "embeddings": 6, "attention": 6, "memory": 0, "updates/epoch": 5, "epochs": 4,
     "padding source": 1, "padding target": 1, "precision": 2, "tokens/s": 3, "update": 2,
     "training": 0,
 }  # fmt: skip
-"""The columns that a narrow screen loses have the highest numbers."""
 
 
 def _cost(cost: Cost) -> dict[str, str]:
     parameters, padding, pace = cost.parameters, cost.padding, cost.pace
-    return {
+    cells = {
         "parameters": f"{parameters.total:,}",
         "embeddings": f"{parameters.embeddings:,}",
         "attention": f"{parameters.attention:,}",
         "memory": amount(cost.memory.total),
-        "updates/epoch": f"{padding.updates:,.0f}" if padding else NONE,
-        "epochs": f"{padding.epochs:,.1f}" if padding else NONE,
-        "padding source": _share(padding.source if padding else None),
-        "padding target": _share(padding.target if padding else None),
-        "precision": pace.precision if pace else NONE,
-        "tokens/s": f"{pace.tokens_per_second:,.0f}" if pace else NONE,
-        "update": f"{pace.seconds:.3g} s" if pace else NONE,
-        "training": duration(pace.training) if pace else NONE,
     }
-
-
-def _share(share: float | None) -> str:
-    return NONE if share is None else f"{100 * share:.1f} %"
+    if padding:
+        shares = {"source": padding.source, "target": padding.target}
+        cells |= {"updates/epoch": f"{padding.updates:,.0f}", "epochs": f"{padding.epochs:,.1f}"}
+        cells |= {f"padding {k}": f"{100 * v:.1f} %" for k, v in shares.items() if v is not None}
+    if pace:
+        cells |= {
+            "precision": pace.precision,
+            "tokens/s": f"{pace.tokens_per_second:,.0f}",
+            "update": f"{pace.seconds:.3g} s",
+            "training": duration(pace.training),
+        }
+    return dict.fromkeys(_PRIORITIES, NONE) | cells
 
 
 def amount(size: float) -> str:

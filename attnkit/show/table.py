@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as Grid
@@ -14,8 +14,7 @@ from rich.text import Text
 from attnkit.text import safe_text
 
 PLUS_MINUS = "\u00b1"
-NONE = "-"
-"""The text of a cell without a value."""
+NONE = "-"  # the text of a cell without a value
 NARROWEST = 6
 """Of a folded table the first column is whole where each other one still has so many characters."""
 Value = str | int | float | None
@@ -27,8 +26,7 @@ class Column:
 
     title: str
     align: Literal["left", "right"] = "right"
-    under: bool = False
-    """On a narrow screen the cell goes below that of the column before it."""
+    under: bool = False  # on a narrow screen the cell goes below that of the column before it
     priority: int = 0
     """0 is always shown; on a narrow screen the columns with the highest number go first."""
 
@@ -38,10 +36,8 @@ class Cell:
     """One cell: what people read, and what programs read."""
 
     text: str
-    fields: Mapping[str, Value] = field(default_factory=dict)
-    """Named values for CSV and JSON."""
-    best: bool = False
-    """Shown in bold."""
+    fields: Mapping[str, Value] = field(default_factory=dict)  # named values for CSV and JSON
+    best: bool = False  # shown in bold
 
 
 @dataclass(frozen=True)
@@ -72,9 +68,7 @@ class Table:
         """Rows as named values."""
         return [{k: v for cell in row for k, v in cell.fields.items()} for row in self.rows]
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
             yield _text(self.title, options, "bold")
         if self.fold:

@@ -13,7 +13,10 @@ def markdown(table: Table) -> str:
     """A GitHub table under a heading line, notes as a list."""
     titles = [_markdown_text(column.title) for column in table.columns]
     rule = ["---:" if column.align == "right" else ":---" for column in table.columns]
-    body = [[_markdown_cell(cell) for cell in row] for row in table.rows]
+    body = [
+        [f"**{_markdown_text(c.text)}**" if c.best else _markdown_text(c.text) for c in row]
+        for row in table.rows
+    ]
     lines = [f"| {' | '.join(row)} |" for row in (titles, rule, *body)]
     head = [f"**{_markdown_text(table.title)}**", ""] if table.title else []
     notes = ["", *(f"- {_markdown_text(note)}" for note in table.notes)] if table.notes else []
@@ -56,11 +59,6 @@ def json_text(table: Table) -> str:
 def _markdown_text(text: str) -> str:
     line = " ".join(safe_text(text).split())
     return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", line)
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = _markdown_text(cell.text)
-    return f"**{text}**" if cell.best else text
 
 
 _LATEX = {

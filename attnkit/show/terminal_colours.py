@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from rich.color import Color
-from rich.console import Console, ConsoleOptions
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 
@@ -49,27 +49,35 @@ class TerminalColours(NamedTuple):
     ascii_only: bool
     palette: Palette
 
-    @classmethod
-    def of(cls, console: Console, options: ConsoleOptions, palette: Palette) -> "TerminalColours":
-        """What this console can show."""
-        return cls(colour_depth(console), options.ascii_only, palette)
-
     @property
     def half_blocks(self) -> bool:
         """Whether a cell can show two values, one above the other."""
         return self.depth != "none" and not self.ascii_only
 
-    def cells(self, row: Float[NDArray[np.float32], "S"], width: int = 1) -> Iterator[Segment]:
-        """One row of values, each `width` cells."""
-        if self.depth == "none":
-            draw = self._signs if self.palette == "difference" else self._shades
-            yield Segment(draw(row, width))
-            return
-        for step, count in _runs(colour.steps(row).astype(np.int64)):
-            yield Segment(" " * (count * width), _style(self.depth, self.palette, None, step))
+    def line(
+        self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1,
+        half: bool = False,
+    ) -> Iterator[Segment]:  # fmt: skip
+        """One row of values, each `width` cells; with `half` two rows as half blocks.
 
-    def _shades(self, row: Float[NDArray[np.float32], "S"], width: int) -> str:
-        return "".join(shade * width for shade in colour.shades(row, self.ascii_only))
+        Below the last of an odd number of rows there is none.
+        """
+        upper = colour.steps(values[row]).astype(np.int64)
+        if half:
+            last = row + 1 == len(values)
+            lower = colour.STEPS if last else colour.steps(values[row + 1])
+            for pair, count in _runs(upper * (colour.STEPS + 1) + lower):
+                front, back = divmod(pair, colour.STEPS + 1)
+                below = back if back < colour.STEPS else None
+                yield Segment(HALF_BLOCK * count, _style(self.depth, self.palette, front, below))
+        elif self.depth != "none":
+            for step, count in _runs(upper):
+                yield Segment(" " * (count * width), _style(self.depth, self.palette, None, step))
+        elif self.palette == "difference":
+            yield Segment(self._signs(values[row], width))
+        else:
+            shades = colour.shades(values[row], self.ascii_only)
+            yield Segment("".join(shade * width for shade in shades))
 
     def _signs(self, row: Float[NDArray[np.float32], "S"], width: int) -> str:
         """Differences: a sign with the shade of its magnitude beside it, or the sign alone."""
@@ -81,25 +89,12 @@ class TerminalColours(NamedTuple):
             for value, shade in zip(row, magnitudes, strict=True)
         )
 
-    def half_cells(
-        self,
-        upper: Float[NDArray[np.float32], "S"],
-        lower: Float[NDArray[np.float32], "S"] | None,
-    ) -> Iterator[Segment]:
-        """Two rows of values in one line; no lower one below the last of an odd number."""
-        below = colour.STEPS if lower is None else colour.steps(lower)
-        pairs = colour.steps(upper).astype(np.int64) * (colour.STEPS + 1) + below
-        for pair, count in _runs(pairs):
-            front, back = divmod(pair, colour.STEPS + 1)
-            style = _style(self.depth, self.palette, front, back if back < colour.STEPS else None)
-            yield Segment(HALF_BLOCK * count, style)
-
     def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:
         """A blank line, then the colour bar: low end, colours, high end, in at most `width` cells.
 
         Without room for colours there are the ends alone.
         """
-        low, high = _number(scaled.low), _number(scaled.high)
+        low, high = ("0" if end == 0 else f"{end:.2g}" for end in (scaled.low, scaled.high))
         if scaled.scale == "row":
             low, high = "-row max" if scaled.signed else "0", "row max"
         length = min(LONGEST_BAR, width - len(low) - len(high) - 2)
@@ -108,7 +103,7 @@ class TerminalColours(NamedTuple):
             yield Segment(f"{low} {high}"[:width])
         else:
             yield Segment(f"{low} ")
-            yield from self.cells(np.linspace(0, 1, length, dtype=np.float32))
+            yield from self.line(np.linspace(0, 1, length, dtype=np.float32)[None], 0)
             yield Segment(f" {high}")
         yield Segment.line()
 
@@ -117,10 +112,6 @@ class TerminalColours(NamedTuple):
         plain = self.depth == "none"
         sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
         return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
-
-
-def _number(value: float) -> str:
-    return "0" if value == 0 else f"{value:.2g}"
 
 
 def _runs(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -8,8 +8,7 @@ from rich.cells import cell_len
 from attnkit.analysis.maps import Token
 from attnkit.text import safe_text
 
-SPACE = "▁"
-"""U+2581: how vocabularies spell the space before a piece."""
+SPACE = "▁"  # U+2581: how vocabularies spell the space before a piece
 MORE, MORE_ASCII = "…", "~"
 _CARRIER = "◌"
 _JOINER, _REGIONAL = "\u200d", range(0x1F1E6, 0x1F200)
@@ -30,6 +29,12 @@ def visible(text: str, ascii_only: bool = False) -> str:
     return _CARRIER + line if category(line[0])[0] == "M" or cell_len(line[0]) == 0 else line
 
 
+def one_line(text: str, ascii_only: bool = False) -> str:
+    """Text from anywhere on one line, harmless; `ascii_only`: all else as Python spells it."""
+    line = " ".join(safe_text(text).split())
+    return line.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else line
+
+
 def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
     """The tokens as `visible` text.
 
@@ -41,11 +46,8 @@ def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
     whole = len(set(words)) == len(words) and all(
         piece.startswith(SPACE) and piece != SPACE for piece in pieces
     )
-    return [
-        visible(token.text.removeprefix(SPACE) if whole and not token.special else token.text,
-                ascii_only)
-        for token in tokens
-    ]  # fmt: skip
+    shown = [t.text.removeprefix(SPACE) if whole and not t.special else t.text for t in tokens]
+    return [visible(text, ascii_only) for text in shown]
 
 
 def clusters(text: str) -> list[str]:
@@ -99,7 +101,6 @@ def upright(labels: Sequence[str], cell: int, highest: int) -> list[str] | None:
 
 
 def _continues(before: str, character: str) -> bool:
-    """Whether a character belongs to the cluster before it."""
     code = ord(character)
     if code in _REGIONAL:
         return len(before) == 1 and ord(before) in _REGIONAL

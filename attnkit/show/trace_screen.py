@@ -1,35 +1,37 @@
 """An answer on the terminal with the context that spoke at each token, of any width."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 from rich.style import Style
 from rich.text import Text
 
 from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.terminal_colours import DIM, Depth, colour_depth, text_on
-from attnkit.show.token_labels import clusters, cut, visible
-from attnkit.show.trace_chart import chart
+from attnkit.show.token_labels import clusters, cut, one_line, visible
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace, TracedToken
 
 LETTERS = ascii_uppercase + ascii_lowercase
-OTHERS = "*"
-"""Marks contexts for which no letter is left."""
-WIDE = 60
-"""Cells from which a passage's name and its first words share a line."""
-LISTED = 8
-"""Contexts in the legend where no context speaks alone."""
+HEIGHT = 5
+BARS = " \u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+DOT, DOT_ASCII, BAR_ASCII = "\u2022", "o", "#"
+WIDEST = 3  # cells of a token's bar at most
+OTHERS = "*"  # marks contexts for which no letter is left
+WIDE = 60  # cells from which a passage's name and its first words share a line
+LISTED = 8  # contexts in the legend where no context speaks alone
 
-Cells = list[tuple[str, int]]
-"""Characters as drawn, each with the number of its token."""
+Cells = list[tuple[str, int]]  # characters as drawn, each with the number of its token
 
 
 class ContextMark(NamedTuple):
@@ -39,6 +41,7 @@ class ContextMark(NamedTuple):
     style: Style
 
 
+@dataclass(frozen=True, eq=False)
 class TraceScreen:
     """A rich renderable: the answer marked by speaker, who they are, and how sure they were.
 
@@ -47,12 +50,10 @@ class TraceScreen:
     is a line a token instead, for screen readers and for grep.
     """
 
-    def __init__(self, trace: "Trace", plain: bool = False) -> None:
-        self.trace, self.plain = trace, plain
+    trace: "Trace"
+    plain: bool = False
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         trace, width, ascii_only = self.trace, options.max_width, options.ascii_only
         marks = context_marks(trace, colour_depth(console))
         yield Text(safe_text(headline(trace)), style="bold", overflow="fold")
@@ -62,15 +63,14 @@ class TraceScreen:
         if trace.text_tokens:
             yield Segments(_answer(trace, marks, width, ascii_only))
             yield Segments(_legend(trace, marks, width, ascii_only))
-            unmarked = ContextMark(OTHERS, Style())
-            yield from chart(
-                [token.entropies[token.main_context] for token in trace.text_tokens],
-                [_runner_up_entropy(token) for token in trace.text_tokens],
-                [marks.get(token.main_context, unmarked) for token in trace.text_tokens]
-                if trace.selects_contexts
-                else None,
-                width,
-                ascii_only,
+            spoken, unmarked = trace.text_tokens, ContextMark(OTHERS, Style())
+            bars = [one.entropies[one.main_context] for one in spoken]
+            seconds = [one.runner_up for one in spoken]
+            dots = [None if at is None else one.entropies[at]
+                    for one, at in zip(spoken, seconds, strict=True)]  # fmt: skip
+            letters = [marks.get(one.main_context, unmarked) for one in spoken]
+            yield from _chart(
+                bars, dots, letters if trace.selects_contexts else None, width, ascii_only
             )
         yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
 
@@ -114,20 +114,16 @@ def context_marks(trace: "Trace", depth: Depth = "none") -> dict[int, ContextMar
     return marks
 
 
-def _runner_up_entropy(token: "TracedToken") -> float | None:
-    return None if token.runner_up is None else token.entropies[token.runner_up]
-
-
 def _cells(trace: "Trace", ascii_only: bool) -> Cells:
     """The answer's characters; those of several tokens belong to the first of them.
 
     A space goes with the word before it, so that marks begin where words do.
     """
-    texts, owners = [], []
-    for number, token in enumerate(trace.text_tokens):
-        text = _ascii(safe_text(token.text).replace("\t", " "), ascii_only)
-        texts.append(text)
-        owners += [number] * len(text)
+    said = (safe_text(token.text).replace("\t", " ") for token in trace.text_tokens)
+    if ascii_only:
+        said = (text.encode("ascii", "backslashreplace").decode("ascii") for text in said)
+    texts = list(said)
+    owners = [number for number, text in enumerate(texts) for _ in text]
     cells: Cells = []
     place = 0
     for cluster in clusters("".join(texts)):
@@ -178,22 +174,15 @@ def _answer(
             yield Segment.line()
 
 
-def _runs(line: Cells, tokens: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
-    """(a token, text) of neighbours of one context, or of one token where contexts are mixed."""
-    text, first = "", -1
-    for cluster, owner in line:
-        same = first == owner or (
-            tokens is not None
-            and first >= 0
-            and tokens[first].main_context == tokens[owner].main_context
-        )
-        if not same and text:
-            yield first, text
-            text = ""
-        first = owner if not text else first
-        text += cluster
-    if text:
-        yield first, text
+def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
+    """(a token, text) of neighbours with one speaker, or of one token where nobody speaks."""
+
+    def speaker(cell: tuple[str, int]) -> int:
+        return cell[1] if spoken is None else spoken[cell[1]].main_context
+
+    for _, run in groupby(line, speaker):
+        cells = list(run)
+        yield cells[0][1], "".join(text for text, _ in cells)
 
 
 def _legend(
@@ -214,35 +203,26 @@ def _legend(
             fact = f" {shares[at]:4.0%} "
         else:
             fact = f"{shares[at]:5.1%} " if weighted else f"{mean[at]:.2f} nats "
-        name = cut(_line(f"{at} {passage.name}", ascii_only), name_room, ascii_only)
-        text = f"{fact}{name}"
-        start = len(fact) + (1 if mark else 0)
-        yield Segment(cut(text, max(1, width - (1 if mark else 0)), ascii_only))
+        name = cut(one_line(f"{at} {passage.name}", ascii_only), name_room, ascii_only)
+        used = 1 if mark else 0
+        yield Segment(cut(f"{fact}{name}", max(1, width - used), ascii_only))
+        start = used + len(fact)
         if width >= WIDE:
             room = width - start - name_room - 2
             yield Segment(" " * (name_room - cell_len(name) + 2))
-            yield Segment(cut(_line(passage.text, ascii_only), room, ascii_only), DIM)
+            yield Segment(cut(one_line(passage.text[:2000], ascii_only), room, ascii_only), DIM)
         elif width > start + 4:
             yield Segment.line()
-            words = cut(_line(passage.text, ascii_only), width - start, ascii_only)
+            words = cut(one_line(passage.text[:2000], ascii_only), width - start, ascii_only)
             yield Segment(" " * start + words, DIM)
         yield Segment.line()
 
 
-def _line(text: str, ascii_only: bool) -> str:
-    """Text on one line, harmless."""
-    return _ascii(" ".join(safe_text(text[:2000]).split()), ascii_only)
-
-
-def _ascii(text: str, ascii_only: bool) -> str:
-    return text.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else text
-
-
 def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
     """A line a token: what it is, who spoke, who was next, and their entropies in nats."""
-    names = [_line(passage.name, ascii_only) for passage in trace.contexts]
-    what = "spoken by" if trace.selects_contexts else "surest"
-    yield f"token: {what} context, entropy in nats; next surest, entropy"
+    names = [one_line(passage.name, ascii_only) for passage in trace.contexts]
+    what = "selected" if trace.selects_contexts else "most certain"
+    yield f"token: {what} context, entropy in nats; lowest entropy among the others"
     for number, token in enumerate(trace.tokens, 1):
         text = "end" if token.end else visible(token.text, ascii_only)
         at, other = token.main_context, token.runner_up
@@ -251,3 +231,73 @@ def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
             line += f"; {other} {names[other]} {token.entropies[other]:.3f}"
         yield line + ("; apart" if token.disjoint else "")
     yield from notes(trace)
+
+
+def _chart(
+    bars: Sequence[float],
+    dots: Sequence[float | None],
+    marks: Sequence[ContextMark] | None,
+    width: int,
+    ascii_only: bool,
+) -> Iterator[Text | Segments]:
+    """Entropies in nats over the tokens as bars, with dots for the next surest, and a caption.
+
+    The bar is that of the context that spoke (`marks` then has its letter and style), or of the
+    surest.  Where a token has no room of its own, neighbours share a bar.
+    """
+    points = [dot for dot in dots if dot is not None]
+    top = max((*bars, *points)) or 1.0
+    label = f"{top:.2g}"
+    margin = len(label) + 1
+    room = max(1, width - margin)
+    each = -(-len(bars) // room)
+    groups = [slice(at, at + each) for at in range(0, len(bars), each)]
+    wide = min(WIDEST, room // len(groups))
+    columns = [fmean(bars[some]) / top for some in groups]
+    above = [fmean([x for x in dots[some] if x is not None] or [0.0]) / top for some in groups]
+    dot_rows = [min(HEIGHT - 1, int(value * HEIGHT)) for value in above]  # from the bottom
+    chosen = [_most(marks[some]) if marks else ContextMark("", Style()) for some in groups]
+    yield Text("")
+    yield Text(_caption(bool(marks), bool(points), each, ascii_only), style="dim", overflow="fold")
+    lines = []
+    for row in range(HEIGHT):
+        edge = label if row == 0 else "0" if row == HEIGHT - 1 else ""
+        lines.append(Segment(f"{edge:>{margin - 1}} "))
+        for value, dot, (_, style) in zip(columns, dot_rows, chosen, strict=True):
+            text = _bar_cell(value, HEIGHT - 1 - row, ascii_only)
+            front = Style(color=style.bgcolor)  # bars have the colour that is behind text
+            if points and dot == HEIGHT - 1 - row:
+                rest = (text * max(0, wide - 2)).ljust(wide - 1)
+                lines += [Segment(DOT_ASCII if ascii_only else DOT), Segment(rest, front)]
+            else:
+                lines.append(Segment((text * max(1, wide - 1)).ljust(wide), front))
+        lines.append(Segment.line())
+    if marks:
+        under = "".join(letter.ljust(wide) for letter, _ in chosen)
+        lines += [Segment(" " * margin + under.rstrip()), Segment.line()]
+    yield Segments(lines)
+
+
+def _caption(chosen: bool, pairs: bool, each: int, ascii_only: bool) -> str:
+    """What bars and dots are."""
+    bar, dot = (BAR_ASCII, DOT_ASCII) if ascii_only else (BARS[-1], DOT)
+    what = "the context that spoke" if chosen else "the surest context"
+    shared = f", mean of {each} tokens" if each > 1 else ""
+    after = f", {dot} the next surest" if pairs else ""
+    return f"entropy in nats{shared}: {bar} {what}{after}"
+
+
+def _bar_cell(value: float, row: int, ascii_only: bool) -> str:
+    """One cell of a bar; `value` is from 0 to 1, `row` counts from the bottom."""
+    eighths = min(8, max(0, round((value * HEIGHT - row) * 8)))
+    if row == 0:
+        eighths = max(1, eighths)  # a bar of 0 is a line, not nothing
+    if ascii_only:
+        return BAR_ASCII if eighths >= 4 else "_" if row == 0 else " "
+    return BARS[eighths]
+
+
+def _most(marks: Sequence[ContextMark]) -> ContextMark:
+    """The commonest of some marks; among equals the first."""
+    letters = [letter for letter, _ in marks]
+    return max(marks, key=lambda mark: letters.count(mark[0]))

@@ -1,12 +1,12 @@
 """Training on a screen: a live display of all runs, and one line an event for logs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType
+from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -23,11 +23,9 @@ STATES: dict[State, tuple[str, str, str]] = {
     "stopped": ("■", "x", "yellow"),
 }
 """Mark, mark in ASCII, and style."""
-WIDE = 70
-"""Cells from which steps and duration of finished runs are shown."""
+WIDE = 70  # cells from which steps and duration of finished runs are shown
 LONGEST_BAR = 60
-OTHER_LINES = 7
-"""Lines of the display beside those of the runs, at most, and one to spare."""
+OTHER_LINES = 7  # lines of the display beside those of the runs, at most, and one to spare
 
 
 @dataclass
@@ -39,8 +37,7 @@ class BoardRun:
     state: State = "waiting"
     step: int = 0
     seconds: float | None = None
-    validation: str = ""
-    """The last validation, such as "bleu 38.2"."""
+    validation: str = ""  # the last validation, such as "bleu 38.2"
 
 
 class Board:
@@ -49,16 +46,12 @@ class Board:
     def __init__(
         self, recipe: str, runs: tuple[BoardRun, ...], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock` gives seconds."""
         self.recipe, self.runs, self.clock = recipe, runs, clock
-        self.whole = False
-        """Draw every run, also those for which the screen has no line."""
+        self.whole = False  # draw every run, also those for which the screen has no line
         self.message = ""
-        self._phase = "preparing data"
-        """What is going on while no run is training."""
+        self._phase = "preparing data"  # while no run is training
         self._current: BoardRun | None = None
-        self._since = clock()
-        """When the current run, or else the phase, began."""
+        self._since = clock()  # the beginning of the current run, or else of the phase
         self._started: events.StartedEvent | None = None
         self._progress: events.ProgressEvent | None = None
         self._progress_at = 0.0
@@ -141,9 +134,7 @@ class Board:
         times = times or [self.clock() - self._since + left]
         return left + sum(run.state == "waiting" for run in self.runs) * sum(times) / len(times)
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only, width = options.ascii_only, options.max_width
         progress = self._progress  # it may change meanwhile: rich draws in a thread of its own
         parts = [one_line(self.recipe), f"{self._trained} of {len(self.runs)} done"]
@@ -154,7 +145,16 @@ class Board:
         yield self._runs(console.size.height - OTHER_LINES, width, ascii_only)
         if progress is not None:
             yield ""
-            yield self._bar(progress)
+            bar = Table.grid(padding=(0, 2, 0, 0))
+            bar.add_column(max_width=LONGEST_BAR)
+            share = progress.step / max(1, progress.steps)
+            cells = [f"{share:.0%}", f"{progress.step:,}/{progress.steps:,}"]
+            run_left = self.remaining()
+            cells += [] if run_left is None else [f"{duration(run_left)} left"]
+            for _ in cells:
+                bar.add_column(no_wrap=True)
+            bar.add_row(ProgressBar(progress.steps, progress.step), *cells)
+            yield bar
             yield _line(self._numbers(progress), width, ascii_only)
         elif self._phase or self._current is not None:
             phase = self._phase if self._current is None else "first steps"
@@ -191,20 +191,6 @@ class Board:
             column.no_wrap = True  # the names are what is cut
         if hidden := len(self.runs) - (last - first):
             grid.add_row("", Text(f"and {hidden} more", "dim"))
-        return grid
-
-    def _bar(self, progress: events.ProgressEvent) -> Table:
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(max_width=LONGEST_BAR)
-        cells = [
-            f"{progress.step / max(1, progress.steps):.0%}",
-            f"{progress.step:,}/{progress.steps:,}",
-        ]
-        left = self.remaining()
-        cells += [] if left is None else [f"{duration(left)} left"]
-        for _ in cells:
-            grid.add_column(no_wrap=True)
-        grid.add_row(ProgressBar(progress.steps, progress.step), *cells)
         return grid
 
     def _numbers(self, progress: events.ProgressEvent) -> list[str]:

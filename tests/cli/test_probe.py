@@ -11,7 +11,8 @@ from helpers.called import Done, called
 from rich.console import Console
 
 from attnkit.runs import Run
-from attnkit.show.head_importance import HeadGrid, HeadGrids, number
+from attnkit.show.comparison_tables import signed
+from attnkit.show.head_importance import HeadGrid, HeadGrids
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_numbers_of_the_picture_are_those_of_the_table(probe: Any) -> None:
     rows = json.loads(probe("--save", "heads.svg", "--format", "json").out)["rows"]
     drawn = Path("heads.svg").read_text(encoding="utf-8")
     for row in rows[1:]:
-        shown = number(row["perplexity_loss"]).removeprefix("+").replace("-", "\u2212")
+        shown = signed(row["perplexity_loss"]).removeprefix("+").replace("-", "\u2212")
         assert f">{shown}</text>" in drawn
     assert ">loss of perplexity</text>" in drawn
     assert drawn.count(">head</text>") == 3
@@ -88,7 +89,7 @@ def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
     assert max(map(len, lines)) <= width
     found = [word for line in lines for word in line.split() if word[:1] in "+-"]
-    assert sorted(found) == sorted(number(loss) for loss in losses.ravel())
+    assert sorted(found) == sorted(signed(loss) for loss in losses.ravel())
     backgrounds = {"truecolor": "48;2;", "256": "48;5;", None: ""}
     assert backgrounds[colours] in shown
     assert ("\x1b[" in shown) == bool(colours)

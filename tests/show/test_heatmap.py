@@ -110,7 +110,7 @@ def test_titles_say_where_a_map_comes_from() -> None:
     maps = AttentionMaps("encoder", weights, (layer,), (0, 5), axis, axis)
     one = matrix_of(maps, 3, 5)
     assert one.title == "encoder self-attention, layer 3, head 5: performer (effective)"
-    assert one.notes[-1] == "mean total variation from exact softmax attention: 0.125 (0 to 1)"
+    assert one.notes[-1] == "half the L1 distance from exact softmax attention: mean 0.125"
     mean = matrix_of(maps)
     assert mean.title == (
         "encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)"

@@ -20,8 +20,7 @@ from attnkit.analysis.maps import MapLayer, Token
 from attnkit.errors import UsageError
 from attnkit.show.colour_scale import pooled
 from attnkit.show.map_page import BUDGET, page
-from attnkit.show.map_page.budget import fitted
-from attnkit.show.map_page.encode import encode
+from attnkit.show.map_page.budget import encode, fitted
 
 
 def decode(coded: dict[str, Any]) -> Any:

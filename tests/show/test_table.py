@@ -130,7 +130,7 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
         "difference: to vanilla; p: paired bootstrap over sentences, 1000 resamples"
     )
     assert "sacrebleu" in notes[4]
-    assert "two-tailed" in notes[4]
+    assert "two-sided" in notes[4]
     assert notes[4].endswith("Holm-corrected for 2 variants")
     assert notes[5] == (
         "runs: runs/translation/multi30k/vanilla/seed-{1,2} "

@@ -1,7 +1,7 @@
 """`attnkit align`: word alignments from the cross attention of a trained run."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,14 +15,12 @@ from attnkit.cli.options import choice, value
 from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from attnkit.analysis.word_alignment import Gold, Head, LinkCounts, LinkRule
+    from attnkit.analysis.word_alignment import Gold, Head, HeadLinks, LinkCounts, LinkRule
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
-THRESHOLD = 0.2
-"""Minimum weight of a link with --method threshold."""
-SEPARATOR = "|||"
-"""Between source and target on standard input."""
+THRESHOLD = 0.2  # minimum weight of a link with --method threshold
+SEPARATOR = "|||"  # between source and target on standard input
 
 Pair = tuple[str, str]
 
@@ -52,7 +50,6 @@ def align(
         Literal["writing", "reading"] | None,
         choice(
             "--step",
-            "STEP",
             ("writing", "reading"),
             "Use the weights of the step that predicts a target word (writing) or of the next "
             "step, which reads it (reading). [default: writing; --gold and --dev try both]",
@@ -70,9 +67,7 @@ def align(
     ] = None,
     method: Annotated[
         Literal["argmax", "mutual", "threshold"],
-        choice(
-            "--method", "METHOD", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."
-        ),
+        choice("--method", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."),
     ] = "argmax",
     threshold: Annotated[
         float | None,
@@ -115,33 +110,23 @@ def align(
         usual = alignment.default_head(trained)
         heads = [usual._replace(step=step or usual.step)]
         console.say(f"{heads[0]}; --dev SOURCE TARGET GOLD finds the best")
-    if gold is None:
-        with destination(output) as write:
-            for links in alignment.align(
-                trained, _pairs(source, target), heads, rule, device=device
-            ):
-                write(pharaoh(links[heads[0]]) + "\n")
-        return
-    if output is not None and len(heads) > 1:
+    if gold is not None and output is not None and len(heads) > 1:
         raise UsageError("--output takes one head: add --layer and --head, or --dev")
-    pairs = list(_pairs(source, target))
-    golds = _golds(gold, pairs)
-    aligned = list(alignment.align(trained, pairs, heads, rule, device=device))
-    if output is not None:
+    pairs: Iterable[Pair] = _pairs(source, target)
+    golds = [] if gold is None else _golds(gold, pairs := list(pairs))
+    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device)
+    aligned = aligned if gold is None else list(aligned)
+    if gold is None or output is not None:
         with destination(output) as write:
             for links in aligned:
                 write(pharaoh(links[heads[0]]) + "\n")
-    scores = alignment.quality(aligned, golds)
-    results.write_tables([table(str(run), scores, golds, rule)], format)
+    if gold is not None:
+        scores = alignment.quality(aligned, golds)
+        results.write_tables([table(str(run), scores, golds, rule)], format)
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
-    """Sentence pairs of two files, or of standard input.
-
-    Raises:
-        UsageError: only one file is named.
-        DataError: the files have different numbers of lines, or a line has no separator.
-    """
+    """Sentence pairs of two files, or of standard input."""
     if source is None:
         with open_lines("-", "strict") as lines:
             for number, line in enumerate(lines, 1):
@@ -166,11 +151,7 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
 
 
 def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
-    """Gold alignments of sentence pairs.
-
-    Raises:
-        DataError: a line is malformed, or there are more or fewer lines than pairs.
-    """
+    """Gold alignments of sentence pairs."""
     from attnkit.analysis.word_alignment import gold, words
 
     with open_lines(file, "strict") as stream:

@@ -10,7 +10,7 @@ from attnkit.cli import completion, console, options, output
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role
-    from attnkit.show.table import Cell, Table
+    from attnkit.show.table import Table
 
 NOTE = (
     "number: largest error measured, in float64 where two computations must agree; -: the contract "
@@ -76,19 +76,19 @@ def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
     """The worst result of each contract over layers that differ; the layer is named if it broke."""
     if len(layers) == 1:
         return layers[0]
+
+    def badness(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
+        """Broken before kept before not applicable, then by the error."""
+        state, error = numbered[1].state, numbered[1].measured
+        return state == "broken", state == "kept", -1.0 if error is None else error
+
     worst = []
     for results in zip(*layers, strict=True):
-        number, result = max(enumerate(results), key=lambda numbered: _badness(numbered[1]))
+        number, result = max(enumerate(results), key=badness)
         if result.state == "broken":
             result = result._replace(text=f"layer {number}: {result.text}")
         worst.append(result)
     return worst
-
-
-def _badness(result: "Result") -> tuple[bool, bool, float]:
-    """Broken before kept before not applicable, then by the error."""
-    error = -1.0 if result.measured is None else result.measured
-    return result.state == "broken", result.state == "kept", error
 
 
 def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
@@ -100,20 +100,17 @@ def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
         contract = contract_results[0].contract
         cells = [Cell(contract.name, {"contract": contract.name})]
         cells.append(Cell(contract.statement, {"promise": contract.statement}))
-        cells += [
-            _cell(role, result) for role, result in zip(results, contract_results, strict=True)
-        ]
+        for role, result in zip(results, contract_results, strict=True):
+            known = result.measured is not None and math.isfinite(result.measured)
+            error = result.measured if known else None
+            number = "" if error is None else f" {error:.0e}" if error else " 0"
+            text = "-" if result.state == "not applicable" else f"{result.state}{number}"
+            fields = {
+                role: result.state,
+                f"{role}_error": error,
+                f"{role}_text": result.text or None,
+            }
+            cells.append(Cell(text, fields, best=result.state == "broken"))
         rows.append(tuple(cells))
     heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, results))
     return Table(title, heads, tuple(rows), (NOTE,), fold=True)
-
-
-def _cell(role: "Role", result: "Result") -> "Cell":
-    from attnkit.show.table import Cell
-
-    known = result.measured is not None and math.isfinite(result.measured)
-    error = result.measured if known else None
-    number = "" if error is None else f" {error:.0e}" if error else " 0"
-    text = "-" if result.state == "not applicable" else f"{result.state}{number}"
-    fields = {role: result.state, f"{role}_error": error, f"{role}_text": result.text or None}
-    return Cell(text, fields, best=result.state == "broken")

@@ -21,20 +21,11 @@ if TYPE_CHECKING:
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that do nothing with --hyp."""
-OF_MODELS = ("dtype", "chat", "template")
-"""Options that need --model."""
-QUESTIONS = "question-answering"
-"""The task of recipes whose questions --model is asked."""
+OF_MODELS = ("dtype", "chat", "template")  # options that need --model
+QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
 
-Baselines = dict[str | None, str]
-"""Recipe -> its baseline variant."""
-
-
-class RunToScore(NamedTuple):
-    """A run, and the recipe by which it is scored and searched."""
-
-    run: "Run"
-    recipe: "Recipe"
+RunToScore = tuple["Run", "Recipe"]  # a run, and the recipe by which it is scored and searched
+Baselines = dict[str | None, str]  # recipe -> its baseline variant
 
 
 class ScoredEntries(NamedTuple):
@@ -42,21 +33,18 @@ class ScoredEntries(NamedTuple):
 
     entries: "Sequence[Entry]"
     baselines: Baselines
-    method: str | None
-    """Baseline among the methods that answer questions; None: the first."""
+    method: str | None  # baseline among the methods that answer questions; None: the first
     resamples: int
 
 
 class EvalRequest(NamedTuple):
     """What the command line says of the evaluation of models."""
 
-    changes: dict[str, Any]
-    """Of the recipes' eval sections."""
+    changes: dict[str, Any]  # of the recipes' eval sections
     splits: Sequence[str]
     baseline: str | None
     out: Path
-    corpus: dict[str, Any]
-    """Where corpora come from: data_dir, offline."""
+    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
     fresh: bool
 
 
@@ -141,8 +129,16 @@ def eval(
         changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh
     )
     if hyp or ref:
-        _check_files(context, targets, hyp, ref)
-        scored = _files(hyp or [], ref or [], changes)
+        if not hyp or not ref:
+            have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
+            raise UsageError(f"{have} needs {lack} FILE as well")
+        if targets:
+            raise UsageError(
+                f"{quoted(targets[0], 200)}: --hyp scores files only; put --hyp or --ref before "
+                "each of them"
+            )
+        _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
+        scored = _files(hyp, ref, changes)
     elif model:
         how = {
             "device": device, "dtype": dtype, "offline": offline, "chat": chat,
@@ -171,21 +167,6 @@ def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict
     return changes
 
 
-def _check_files(
-    context: typer.Context, targets: list[str] | None, hyp: list[str] | None, ref: list[str] | None
-) -> None:
-    """Refuse what does not belong to --hyp and --ref."""
-    if not hyp or not ref:
-        have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
-        raise UsageError(f"{have} needs {lack} FILE as well")
-    if targets:
-        raise UsageError(
-            f"{quoted(targets[0], 200)}: --hyp scores files only; put --hyp or --ref before each "
-            "of them"
-        )
-    _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
-
-
 def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
     """Refuse options that were given and do nothing here."""
     for name in names:
@@ -212,11 +193,7 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEnt
 def _baseline(
     name: str | None, usual: Baselines, variants: Sequence[str], methods: Sequence[str]
 ) -> tuple[Baselines, str | None]:
-    """The baseline variant of each recipe, and the baseline method where --baseline names one.
-
-    Raises:
-        UsageError: --baseline names neither a variant nor a method.
-    """
+    """The baseline variant of each recipe, and the baseline method where --baseline names one."""
     if name is None or name in variants:
         return usual if name is None else dict.fromkeys(usual, name), None
     if name in methods:
@@ -265,12 +242,7 @@ def _models(
 
 
 def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Recipe]":
-    """The recipe whose questions models are asked, with its name.
-
-    Raises:
-        UsageError: the command line names no recipe, several, runs, or one of another task.
-        MissingInputError, RecipeError: as `attnkit.recipe.load`.
-    """
+    """The recipe whose questions models are asked, with its name."""
     from attnkit.recipe import load
 
     if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
@@ -302,14 +274,14 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
         runs, defaults = _folder(target) if Path(target).is_dir() else _recipe(target, request.out)
         for run, recipe in runs:
             settings = recipe.eval.model_copy(update=request.changes)
-            task = RunToScore(run, recipe.model_copy(update={"eval": settings}))
+            task = run, recipe.model_copy(update={"eval": settings})
             tasks.setdefault(run.path.resolve(), task)
         usual = defaults | usual
-    question_recipes = [task.recipe for task in tasks.values() if task.run.recipe.task == QUESTIONS]
+    question_recipes = [recipe for run, recipe in tasks.values() if run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods
     )
-    variants = dict.fromkeys(task.run.variant for task in tasks.values())
+    variants = dict.fromkeys(run.variant for run, _ in tasks.values())
     baselines, method = _baseline(request.baseline, usual, [*variants], [*methods])
 
     from attnkit.nbce import question_sets
@@ -330,7 +302,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
                 **request.corpus,
                 **({"spec": recipe.contexts} if questions else {}),
             )
-    resamples = next(iter(tasks.values())).recipe.eval.bootstrap
+    resamples = next(iter(tasks.values()))[1].eval.bootstrap
     return ScoredEntries(entries, baselines, method, resamples)
 
 
@@ -344,7 +316,7 @@ def _folder(target: str) -> tuple[list[RunToScore], Baselines]:
         named = run.manifest.get("baseline")
         baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
     runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
-    return [RunToScore(run, run.recipe) for run in runs], baselines
+    return [(run, run.recipe) for run in runs], baselines
 
 
 def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
@@ -360,7 +332,7 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent
         runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
-        tasks += [RunToScore(run, recipe) for run in runs]
+        tasks += [(run, recipe) for run in runs]
         if not runs:
             console.warn(f"{folder}: variant {variant} skipped: it has no finished run")
     if not tasks:
@@ -373,22 +345,18 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
 def _print(scored: ScoredEntries, format: str) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
-    from attnkit.show.comparison_tables import (
-        by_contexts,
-        comparison_table,
-        contexts_table,
-        tables,
-        warning_lines,
-    )
+    from attnkit.show import comparison_tables as shown
 
     entries, baselines, method, resamples = scored
     result = side_by_side(entries, baselines, method=method, resamples=resamples)
-    for text in warning_lines(result):
+    for text in shown.warning_lines(result):
         console.warn(text)
     if format == "json":
         output.write_json(result)
     elif format == "table":
-        output.write_tables(tables(result), format)
+        output.write_tables(shown.tables(result), format)
     else:
-        across = by_contexts(result) and format != "csv"  # programs want a column per metric
-        output.write_tables([(contexts_table if across else comparison_table)(result)], format)
+        # programs want a column per metric
+        across = shown.by_contexts(result) and format != "csv"
+        table = (shown.contexts_table if across else shown.comparison_table)(result)
+        output.write_tables([table], format)

@@ -13,8 +13,7 @@ from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 
-BLOCK = 2048
-"""Lines read before the first output."""
+BLOCK = 2048  # lines read before the first output
 
 
 def generate(
@@ -58,9 +57,9 @@ def generate(
         Literal["strict", "replace"],
         choice(
             "--errors",
-            "POLICY",
             ("strict", "replace"),
             "Malformed UTF-8: strict stops, replace continues with U+FFFD.",
+            "POLICY",
         ),
     ] = "strict",
     device: options.Device = "auto",

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 POOLS = ("entropy", "mean", "max", "weighted")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
-LONGEST = 100
-"""Maximum tokens of an answer, where there is room for so many."""
+LONGEST = 100  # maximum tokens of an answer, where there is room for so many
 FILES = (".html", ".htm", ".json")
 
 
@@ -41,7 +40,6 @@ def nbce(
         Literal["entropy", "mean", "max", "weighted"],
         choice(
             "--pool",
-            "POOL",
             POOLS,
             "How the contexts' next-token distributions are merged: entropy selects the one "
             "with the lowest entropy; mean, max and weighted combine all.",
@@ -78,7 +76,6 @@ def nbce(
         Literal["tokens", "sentences"],
         choice(
             "--unit",
-            "UNIT",
             ("tokens", "sentences"),
             "Unit of --window and --overlap: tokens or sentences.",
         ),
@@ -87,12 +84,12 @@ def nbce(
         list[str] | None,
         choice(
             "--baseline",
-            "METHOD",
             BASELINES,
             "Also answer by this method, side by side. Repeatable. concat: all contexts in "
             "one row, truncated to fit; window: parallel context windows; cad: context-aware "
             "decoding; best: the most probable of the single-context answers; retrieval: the "
             "context under which the prompt has the lowest perplexity; none: no context.",
+            "METHOD",
         ),
     ] = None,
     alpha: Annotated[
@@ -111,9 +108,9 @@ def nbce(
         Literal["end", "start"] | None,
         choice(
             "--cut",
-            "SIDE",
             ("end", "start"),
             "Side on which that row is truncated: end or start. [default: end]",
+            "SIDE",
         ),
     ] = None,
     trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
@@ -142,9 +139,9 @@ def nbce(
         Literal["8bit", "4bit"] | None,
         choice(
             "--quantize",
-            "BITS",
             ("8bit", "4bit"),
             "Quantise the weights of a Hugging Face model: 8bit or 4bit.",
+            "BITS",
         ),
     ] = None,
     offline: options.Offline = False,
@@ -207,11 +204,7 @@ def nbce(
 
 
 def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
-    """The prompts.
-
-    Raises:
-        UsageError: there is none, one is empty, or standard input is named twice.
-    """
+    """The prompts."""
     if [*others, file].count("-") > 1:
         raise UsageError("only one of --context, --contexts and --prompts can be standard input")
     prompts = list(texts)

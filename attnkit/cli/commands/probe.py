@@ -20,10 +20,7 @@ app = typer.Typer(help="Measure what parts of a trained model contribute.", no_a
 
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
 
-
-@app.callback()
-def _group() -> None:
-    """Measure what parts of a trained model contribute."""
+app.callback()(lambda: None)  # with one command typer would leave its name out
 
 
 @app.command("heads")
@@ -43,14 +40,10 @@ def heads(
     ] = "perplexity",
     kind: Annotated[
         list[str] | None,
-        choice("--kind", "KIND", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
+        choice("--kind", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
     ] = None,
-    layer: Annotated[
-        list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")
-    ] = None,
-    head: Annotated[
-        list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")
-    ] = None,
+    layer: options.Layers = None,
+    head: options.Heads = None,
     format: options.Format = "table",
     save: Annotated[
         Path | None, value("FILE", "Plot the first metric to a .png, .svg or .pdf file.")
@@ -111,7 +104,7 @@ def heads(
 def table(title: str, importance: "Importance") -> "Table":
     """The whole model, then a row per head."""
     from attnkit.recipe.schema import LOWER_IS_BETTER
-    from attnkit.show.comparison_tables import TITLES
+    from attnkit.show.comparison_tables import TITLES, significance_note
     from attnkit.show.table import Cell, Column, Table
 
     names = list(importance.whole)
@@ -135,9 +128,8 @@ def table(title: str, importance: "Importance") -> "Table":
         notes.append(f"{TITLES.get(name, name)}{lower}: {importance.whole[name].signature}")
     notes += [
         f"rows: {importance.rows:,}",
-        f"loss: how much worse than the full model; p: paired bootstrap, {importance.resamples:,} "
-        "resamples; * and **: p below 0.05 and 0.01, two-sided, Holm-corrected over "
-        f"{len(importance.effects)} heads",
+        "loss: how much worse than the full model; "
+        + significance_note("rows", importance.resamples, f"{len(importance.effects)} heads"),
         "a head without loss is not necessarily idle: other heads may compensate for it",
     ]
     return Table(f"{title}, one head ablated", tuple(columns), tuple(rows), tuple(notes))
@@ -145,8 +137,7 @@ def table(title: str, importance: "Importance") -> "Table":
 
 def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     """Score and loss of one head on one metric."""
-    from attnkit.show.comparison_tables import p_text, stars
-    from attnkit.show.head_importance import number
+    from attnkit.show.comparison_tables import signed, significance
     from attnkit.show.table import Cell
 
     effect = importance.effects[place][name]
@@ -156,10 +147,10 @@ def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cel
         f"{name}_p": effect.p,
         f"{name}_p_corrected": effect.p_corrected,
     }
-    tested = "" if effect.p is None else f" {p_text(effect.p)}{stars(effect.p_corrected)}"
+    loss = signed(effect.loss) + significance(effect.p, effect.p_corrected)
     return [
         Cell(f"{effect.score:.2f}", {name: effect.score}),
-        Cell(number(effect.loss) + tested, fields, best=effect.loss == most),
+        Cell(loss, fields, best=effect.loss == most),
     ]
 
 

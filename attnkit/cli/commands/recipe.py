@@ -8,8 +8,15 @@ import typer
 from typer import Argument
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import flag, value
-from attnkit.cli.recipes import Overrides, RecipeName, Variants, check_options, chosen
+from attnkit.cli.options import (
+    Overrides,
+    RecipeName,
+    Variants,
+    check_options,
+    chosen,
+    flag,
+    value,
+)  # fmt: skip
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import quoted, safe_text
 
@@ -150,11 +157,7 @@ def _read(path: Path) -> str:
 
 
 def _extended(source: Path, target: Path) -> dict[Path, str]:
-    """The copy of the file that a recipe extends, unless the same text is there already.
-
-    Raises:
-        UsageError: its copy would not lie beside the copy of the recipe.
-    """
+    """The copy of the file that a recipe extends, unless the same text is there already."""
     from attnkit.recipe import parent_of
 
     name = parent_of(source)

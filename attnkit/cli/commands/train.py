@@ -1,13 +1,20 @@
 """`attnkit train`: run the trainings of a recipe and print the table that compares them."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import flag, value
-from attnkit.cli.recipes import Overrides, RecipeName, Variants, check_options, chosen
+from attnkit.cli.options import (
+    Overrides,
+    RecipeName,
+    Variants,
+    check_options,
+    chosen,
+    flag,
+    value,
+)  # fmt: skip
 from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
 from attnkit.text import quoted
 
@@ -58,27 +65,29 @@ def train(
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, attempt=check_options)
-    jobs = list(_jobs(file, variant, seed, out))
+    jobs = _jobs(file, variant, seed, out)
     if dry_run:
         _check_data(file, jobs, data_dir)
         _announce(file, jobs, as_json)
         return
     talks = not (as_json or quiet)
+    variants = list(dict.fromkeys(job.variant for job in jobs))
     if talks:
-        console.say(_headline(file, jobs, out))
+        counts = {"variant": len(variants), "seed": len(jobs) // len(variants)}
+        numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
+        console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
     options = {
-        "variants": list(dict.fromkeys(job.variant for job in jobs)),
-        "seeds": seed or None,
-        "out": out,
-        "fresh": fresh,
-        "allow_change": allow_change,
-        "device": device,
-        "data_dir": data_dir,
-        "offline": offline,
-    }
+        "variants": variants, "seeds": seed or None, "out": out, "fresh": fresh,
+        "allow_change": allow_change, "device": device, "data_dir": data_dir, "offline": offline,
+    }  # fmt: skip
     scored = _follow(file, jobs, options, as_json=as_json, quiet=quiet)
     if scored is not None and not as_json:
-        _table(scored, warn=not quiet)
+        from attnkit.show.comparison_tables import tables, warning_lines
+
+        result = scored.json()
+        for text in warning_lines(result) if not quiet else ():
+            console.warn(text)
+        output.write_tables(tables(result), "table")
     if talks:
         _next_commands(file, jobs, out)
 
@@ -112,7 +121,10 @@ def _follow(
                 screen.show(event)
                 scored = event if isinstance(event, events.ScoredEvent) else scored
         except (MemoryError, RuntimeError) as error:
-            _explain_memory(error, file)
+            if out_of_memory(error):
+                settings = next(iter(file.variants.values())).train
+                advice = console.memory_advice(settings.batch_tokens, settings.accumulate)
+                raise MemoryLimitError(f"out of memory: {advice}") from error
             raise
         except StoppedError as error:
             raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
@@ -122,11 +134,7 @@ def _follow(
 def _sort_words(
     words: Sequence[str], variants: list[str], seeds: list[int]
 ) -> tuple[list[str], list[str], list[int]]:
-    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood.
-
-    Raises:
-        UsageError: a word is none of these, such as a second recipe.
-    """
+    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
     settings, more, numbers = [], list(variants), list(seeds)
     for word in words:
         if "=" in word:
@@ -145,25 +153,18 @@ def _sort_words(
 
 def _jobs(
     file: "RecipeFile", variants: Sequence[str], seeds: Sequence[int], out: Path
-) -> Iterator[PlannedRun]:
+) -> list[PlannedRun]:
     """The trainings that the command line asks for, in the order of the recipe."""
     from attnkit.runs import Run
 
     names = chosen(file, variants)
-    for seed in seeds:
-        if seed < 0:
-            raise UsageError(f"--seed {seed}: must be at least 0")
-    for name in names:
-        for seed in dict.fromkeys(seeds or file.variants[name].train.seeds):
-            yield PlannedRun(name, seed, Run.find(out, file.name, name, seed))
-
-
-def _headline(file: "RecipeFile", jobs: Sequence[PlannedRun], out: Path) -> str:
-    """What is about to happen, before anything heavy is imported."""
-    variants = len({job.variant for job in jobs})
-    seeds = len(jobs) // variants
-    plural = f"{variants} variant{'s' * (variants != 1)}, {seeds} seed{'s' * (seeds != 1)}"
-    return f"{file.name}: {plural}, runs go to {out / file.name}"
+    if wrong := [seed for seed in seeds if seed < 0]:
+        raise UsageError(f"--seed {wrong[0]}: must be at least 0")
+    return [
+        PlannedRun(name, seed, Run.find(out, file.name, name, seed))
+        for name in names
+        for seed in dict.fromkeys(seeds or file.variants[name].train.seeds)
+    ]
 
 
 def _check_data(file: "RecipeFile", jobs: Sequence[PlannedRun], data_dir: Path | None) -> None:
@@ -186,16 +187,17 @@ def _check_data(file: "RecipeFile", jobs: Sequence[PlannedRun], data_dir: Path |
 def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> None:
     """--dry-run: the trainings, their size, their folder, and what is there already."""
     from attnkit.experiment.cost import parameters
+    from attnkit.runs import Run
 
     rows = []
     for job in jobs:
-        recipe = file.variants[job.variant]
+        run, recipe = Run(job.folder), file.variants[job.variant]
         sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         rows.append(
             {
                 "variant": job.variant,
                 "seed": job.seed,
-                "state": _state(job.folder),
+                "state": "done" if run.finished else "begun" if run.exists else "new",
                 "run": str(job.folder),
                 "steps": recipe.train.steps,
                 "parameters": parameters(recipe, sizes).total,
@@ -215,34 +217,6 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
     )
     notes = ("parameters: for the vocabulary size of the recipe; small data may yield fewer",)
     output.write_tables([Table(file.name, tuple(columns), cells, notes)], "table")
-
-
-def _state(folder: Path) -> str:
-    """What training again would find there."""
-    from attnkit.runs import Run
-
-    run = Run(folder)
-    if not run.exists:
-        return "new"
-    return "done" if run.finished else "begun"
-
-
-def _explain_memory(error: BaseException, file: "RecipeFile") -> None:
-    """Raise the error for running out of memory, with the batch that would need half of it."""
-    if out_of_memory(error):
-        settings = next(iter(file.variants.values())).train
-        advice = console.memory_advice(settings.batch_tokens, settings.accumulate)
-        raise MemoryLimitError(f"out of memory: {advice}") from error
-
-
-def _table(scored: "ScoredEvent", warn: bool) -> None:
-    """The comparison, on standard output."""
-    from attnkit.show.comparison_tables import tables, warning_lines
-
-    result = scored.json()
-    for text in warning_lines(result) if warn else ():
-        console.warn(text)
-    output.write_tables(tables(result), "table")
 
 
 def _next_commands(file: "RecipeFile", jobs: Sequence[PlannedRun], out: Path) -> None:

@@ -16,7 +16,7 @@ from attnkit.text import safe_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnkit.analysis.maps import Capture, Kind
+    from attnkit.analysis.maps import AttentionMaps, Capture, Kind
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
@@ -59,17 +59,12 @@ def visualize_attn(
         KindWord | None,
         choice(
             "--kind",
-            "KIND",
             PREFERRED,
             "cross, decoder or encoder. [default: the first of these the model has]",
         ),
     ] = None,
-    layer: Annotated[
-        list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")
-    ] = None,
-    head: Annotated[
-        list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")
-    ] = None,
+    layer: options.Layers = None,
+    head: options.Heads = None,
     other: Annotated[
         list[str] | None, value("MODEL", "Compare with this model. Repeatable.", "--with")
     ] = None,
@@ -86,22 +81,19 @@ def visualize_attn(
     ] = None,
     view: Annotated[
         list[str] | None,
-        choice(
-            "--view", "VIEW", VIEWS, "full, grid or numbers. Repeatable. [default: full and grid]"
-        ),
+        choice("--view", VIEWS, "full, grid or numbers. Repeatable. [default: full and grid]"),
     ] = None,
     scale: Annotated[
         ScaleWord,
         choice(
             "--scale",
-            "SCALE",
             ("linear", "log", "row"),
             "Colour scale: linear, log, or row (each row relative to its maximum).",
         ),
     ] = "linear",
     colours: Annotated[
         Palette,
-        choice("--colours", "NAME", ("cividis", "viridis"), "Colour map: cividis or viridis."),
+        choice("--colours", ("cividis", "viridis"), "Colour map: cividis or viridis.", "NAME"),
     ] = "cividis",
     words: Annotated[
         bool,
@@ -177,8 +169,7 @@ class Request(NamedTuple):
     reference: bool
     device: str
     offline: bool
-    all_kinds: bool
-    """Without `kind`: capture every kind of attention, not only the first."""
+    all_kinds: bool  # without `kind`: capture every kind of attention, not only the first
 
     @property
     def searches(self) -> bool:
@@ -200,7 +191,15 @@ class Request(NamedTuple):
                 "reference": self.reference,
                 "device": self.device,
             }
-            return self._with_reference(capture(run, self.text, **how))
+            one = capture(run, self.text, **how)
+            if not self.reference:
+                return [one]
+            if one.reference is None or not one.reference.maps:
+                raise UsageError(
+                    f"--reference: {one.model} has no queries and keys to attend with: "
+                    "leave it out, or choose another --kind or --layer"
+                )
+            return [replace(one, reference=None), one.reference]
         if self.reference:
             raise UsageError(f"--reference: {name} already attends by softmax")
         from attnkit.analysis.huggingface_capture import capture as capture_pretrained
@@ -213,17 +212,6 @@ class Request(NamedTuple):
             greedy = SearchConfig(method="greedy")
             how["search"] = search_settings(greedy, self.search, self.sample)
         return [capture_pretrained(model, self.text, **how)]
-
-    def _with_reference(self, one: "Capture") -> list["Capture"]:
-        """A capture, and that of exact softmax in it where it is wanted."""
-        if not self.reference:
-            return [one]
-        if one.reference is None or not one.reference.maps:
-            raise UsageError(
-                f"--reference: {one.model} has no queries and keys to attend with: "
-                "leave it out, or choose another --kind or --layer"
-            )
-        return [replace(one, reference=None), one.reference]
 
     def _kinds(self, shape: str) -> "Sequence[Kind]":
         if self.kind is not None:
@@ -241,14 +229,12 @@ def _first_kind(captures: "Sequence[Capture]") -> KindWord:
 
 def _adapted(captures: "Sequence[Capture]", look: Look) -> "list[Capture]":
     """The maps with --words and --hide-special applied."""
-    adapted = []
-    for one in captures:
-        maps = dict(one.maps)
-        for kind, some in maps.items():
-            some = some.by_word() if look.words else some
-            maps[kind] = some if look.special else some.without_special()
-        adapted.append(replace(one, maps=maps))
-    return adapted
+
+    def adapt(maps: "AttentionMaps") -> "AttentionMaps":
+        maps = maps.by_word() if look.words else maps
+        return maps if look.special else maps.without_special()
+
+    return [replace(c, maps={k: adapt(maps) for k, maps in c.maps.items()}) for c in captures]
 
 
 def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[RenderableType]":

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +21,7 @@ from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
 PageView = Literal["grid", "matrix", "lines", "numbers"]
-BUDGET = 1_500_000
-"""Bytes of a page unless another size is asked for."""
+BUDGET = 1_500_000  # bytes of a page unless another size is asked for
 
 NUMBERS = (
     ("entropy", "of the rows, in bits"),
@@ -33,8 +33,6 @@ NUMBERS = (
     ("special", "weight on all special tokens"),
 )
 """Fields of `attnkit.analysis.map_statistics.HeadStatistics`, and what they say to a reader."""
-
-_SCRIPTS = ("maps.js", "draw.js", "page.js")
 
 
 def page(
@@ -64,8 +62,7 @@ def page(
         view: what opens first; None: the grid, or the matrix where there is one map only.
         kind: which attention opens first; None: cross, else the first there is.
         scale: "linear", "log" or "row", to open with.
-        words: whether pieces are merged to words at first.
-        special: whether special tokens are shown at first.
+        words, special: whether pieces are merged to words, and special tokens shown, at first.
         colours: of weights; differences have a map of their own.
 
     Raises:
@@ -78,23 +75,26 @@ def page(
     axes = _TokenAxes()
     records = [_record(capture, some, axes) for capture, some in drawable]
     start = {
-        "view": view or ("matrix" if all(_single(maps) for maps in every) else "grid"),
+        "view": view or ("matrix" if all(m.weights.shape[:2] == (1, 1) for m in every) else "grid"),
         "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
         "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
+    palettes: dict[str, Palette] = {"sequential": colours, "diverging": "difference"}
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
-        "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
+        "colours": {name: table(palette).tobytes().hex() for name, palette in palettes.items()},
         "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
         "texts": _texts([capture for capture, _ in drawable]), "omitted": "",
     }  # fmt: skip
+    draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
-    room = budget - len(_document(title, data)) - 300 * len(every)
+    room = budget - len(draw(title, data)) - 300 * len(every)
+    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     described = [maps for record in records for maps in record["maps"]]
-    for maps, coded in zip(described, fitted([_finite(maps) for maps in every], room), strict=True):
-        maps |= coded
+    for maps, coded in zip(described, fitted(finite, room), strict=True):
+        maps.update(coded)
     data["omitted"] = _omitted(described, safe_text(command))
-    return _document(title, data)
+    return draw(title, data)
 
 
 def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
@@ -112,10 +112,6 @@ def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
     if not parts:
         return ""
     return f"To keep this file small: {'; '.join(parts)}. In full: {command} --layer L --head H"
-
-
-def _document(title: str, data: dict[str, Any]) -> bytes:
-    return document(Path(__file__).parent, title, data, _SCRIPTS)
 
 
 class _TokenAxes:
@@ -139,23 +135,11 @@ class _TokenAxes:
 def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
     """Captures and their references with the maps that have a cell."""
     every = [one for some in captures for one in (some, some.reference) if one is not None]
-    drawable = []
-    for one in every:
-        maps = [one.maps[kind] for kind in KINDS if kind in one.maps]
-        if some := [part for part in maps if part.weights.size]:
-            drawable.append((one, some))
-    return drawable
-
-
-def _finite(maps: AttentionMaps) -> AttentionMaps:
-    finite = np.isfinite(maps.weights)
-    if finite.all():
-        return maps
-    return replace(maps, weights=np.where(finite, maps.weights, np.float32(0)))
-
-
-def _single(maps: AttentionMaps) -> bool:
-    return maps.weights.shape[:2] == (1, 1)
+    drawable = [
+        (one, [one.maps[k] for k in KINDS if k in one.maps and one.maps[k].weights.size])
+        for one in every
+    ]
+    return [(one, maps) for one, maps in drawable if maps]
 
 
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
@@ -178,7 +162,7 @@ def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) 
         "model": safe_text(capture.model),
         "facts": {safe_text(name): safe_text(fact) for name, fact in capture.facts.items()},
         "maps": [_describe(maps, axes) for maps in every],
-    }  # fmt: skip
+    }
 
 
 def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
@@ -215,8 +199,3 @@ def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
         round(float(number), 4) if number is not None and math.isfinite(number) else None
         for number in numbers
     ]
-
-
-def _hex(palette: Palette) -> str:
-    """256 colours of six hexadecimal digits."""
-    return table(palette).tobytes().hex()

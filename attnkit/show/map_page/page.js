@@ -77,7 +77,7 @@ function describe({ maps, layer, head, pool }) {
   const apart = layer.distance ? (head < 0 ? layer.distance : [layer.distance[head]]) : [null];
   if (!apart.includes(null)) {
     const mean = apart.reduce((a, b) => a + b) / apart.length;
-    said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (total variation)`);
+    said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (half the L1 distance)`);
   }
   if (maps.lost) said.push(`${maps.lost} weights of these maps are not finite: drawn as 0`);
   if (most(pool) > 1) {

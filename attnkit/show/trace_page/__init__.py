@@ -14,8 +14,7 @@ from attnkit.text import safe_text
 if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace, TracedToken
 
-SUREST = 5
-"""Contexts of a token that the page knows the entropies of; JSON has all."""
+SUREST = 5  # contexts of a token that the page knows the entropies of; JSON has all
 
 
 def page(traces: "Sequence[Trace]") -> bytes:
