@@ -73,7 +73,7 @@ class FixedPattern(Scored):
     uses: ClassVar[str] = "v"
     cross: ClassVar[bool] = False
     positions: ClassVar[tuple[str, ...]] = ()
-    cost: ClassVar[str] = "T*S"
+    cost: ClassVar[str] = "T*S*D"
     why: ClassVar[str] = "its patterns are functions of the positions in one sequence"
     one: Tensor
     ahead: ClassVar[dict[str, tuple[str, ...]]] = {"patterns": ("next", "right", "last")}

@@ -1,4 +1,4 @@
-"""Linear attention: y = phi(q) sum phi(k) v^T / phi(q) sum phi(k).
+"""Linear attention: y = phi(q) (sum phi(k)^T v) / (phi(q) sum phi(k)^T).
 
 Linear time in both directions, chunked when causal, a state of constant size when decoding.
 Unscaled, as in the sources.  `feature_map` is phi:

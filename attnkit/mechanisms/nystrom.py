@@ -1,4 +1,4 @@
-"""Nystrom attention: Y = softmax(Q L_k^T) pinv(softmax(L_q L_k^T)) softmax(L_q K^T) V.
+"""Nystrom attention: Y = A(Q, L_k) pinv(A(L_q, L_k)) A(L_q, K) V, A(X, Z) = softmax(X Z^T/sqrt(D)).
 
 L_q and L_k are `landmarks`, means of neighbouring queries and keys; all scores are divided by
 sqrt(D).  A row with n real tokens has m = min(landmarks, n) of them, and its real token p belongs

@@ -1,4 +1,4 @@
-"""Performer (FAVOR+): y = phi(q) sum phi(k) v^T / phi(q) sum phi(k), phi random.
+"""Performer (FAVOR+): y = phi(q) (sum phi(k)^T v) / (phi(q) sum phi(k)^T), phi random.
 
 phi(x) = exp(w x - |x|^2 / 2) for M random directions w, x = q or k times D^(-1/4).  The mean of
 phi(q) phi(k) over w is e^(q k / sqrt(D)), so this approximates scaled-dot in linear time, with a

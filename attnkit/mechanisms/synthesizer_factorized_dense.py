@@ -55,11 +55,11 @@ def compose(
 
 
 class SynthesizerFactorizedDense(PositionScored):
-    """softmax(A[j div b] B[j mod b]) v; cost T*S, no keys."""
+    """softmax(A[j div b] B[j mod b]) v; cost T*S*D, no keys."""
 
     uses: ClassVar[str] = "qv"
     uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
-    cost: ClassVar[str] = "T*S"
+    cost: ClassVar[str] = "T*S*D"
 
     def __init__(
         self,

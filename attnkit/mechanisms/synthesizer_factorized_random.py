@@ -26,7 +26,7 @@ class SynthesizerFactorizedRandom(PositionScored):
     """softmax(R1[query position] R2[key position]) v; cost T*S*k, no queries, no keys."""
 
     uses: ClassVar[str] = "v"
-    cost: ClassVar[str] = "T*S"
+    cost: ClassVar[str] = "T*S*D"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
     def __init__(self, shape: Shape, *, rank: int = 8, scale: float = 0.02) -> None:

@@ -28,7 +28,7 @@ class SynthesizerRandom(PositionScored):
     """softmax(R[query position, key position]) v; cost T*S*E, no queries, no keys."""
 
     uses: ClassVar[str] = "v"
-    cost: ClassVar[str] = "T*S"
+    cost: ClassVar[str] = "T*S*D"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
 
     def __init__(self, shape: Shape, *, trainable: bool = True, scale: float = 0.02) -> None:

@@ -66,8 +66,6 @@ def open_run(run: "Run", device: str = "cpu") -> ContextReader:
     from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 
     model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
-    if model.shape == "encoder":
-        raise UsageError(f"{name}: a model of shape encoder cannot generate")
     longest = run.recipe.data.max_length
     if model.shape == "encoder-decoder":
         return EncoderDecoderReader(model, tokenizer, name, longest)

@@ -44,11 +44,11 @@ def resolve(recipe: str | Path) -> Path:
     shown = quoted(str(recipe), 200)
     bare = name.removeprefix("./").removeprefix("recipes/").removesuffix(SUFFIX)
     if bare in known:
-        raise MissingInputError(f"recipe {shown} is not there; the shipped one is called {bare}")
+        raise MissingInputError(f"no recipe {shown}; the shipped one is called {bare}")
     ends = [full for full in known if full.rpartition("/")[2] == bare]
     close = ends[0] if ends else nearest(bare, known)
     hint = f"did you mean {close}?" if close else "`attnkit recipe list` shows the shipped ones"
-    raise MissingInputError(f"recipe {shown} is not there; {hint}")
+    raise MissingInputError(f"no recipe {shown}; {hint}")
 
 
 def is_name(text: str) -> bool:

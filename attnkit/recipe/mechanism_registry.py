@@ -200,7 +200,7 @@ def plug_in(path: str | Path) -> str:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingInputError(f"plug-in {path} is not there; name a Python file")
+        raise MissingInputError(f"plug-in {path}: no such file; name a Python file")
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
-from attnkit.errors import RecipeError, UsageError
+from attnkit.errors import RecipeError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
@@ -195,12 +195,9 @@ def search(
 
     Raises:
         RecipeError: more hypotheses are requested than the method gives.
-        UsageError: the model has no decoder.
         DataError: the model answers NaN, or has no position left for an output.
     """
     check_n_best(spec)
-    if model.shape == "encoder":
-        raise UsageError("a model of shape encoder cannot generate: it has no decoder")
     if not len(source):
         return []
     training = model.training

@@ -1,4 +1,4 @@
-"""An answer on the terminal with the context that spoke at each token, of any width."""
+"""An answer on the terminal with the context selected at each token, at any width."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ Cells = list[tuple[str, int]]  # characters as drawn, each with the number of it
 
 
 class ContextMark(NamedTuple):
-    """How a context that spoke is marked."""
+    """How a selected context is marked."""
 
     letter: str
     style: Style
@@ -43,7 +43,7 @@ class ContextMark(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TraceScreen:
-    """A rich renderable: the answer marked by speaker, who they are, and how sure they were.
+    """A rich renderable: the answer marked by selected context, the contexts, and the entropies.
 
     Where a screen has 256 colours or more, the text has the colour of its context as background;
     the line below it names contexts by letters, so nothing depends on colours.  With `plain` there
@@ -93,7 +93,7 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
     if trace.selects_contexts:
         silent = len(trace.contexts) - len(trace.selected_contexts())
         if silent and trace.text_tokens:
-            yield f"{silent:,} of {len(trace.contexts):,} contexts never spoke"
+            yield f"{silent:,} of {len(trace.contexts):,} contexts were never selected"
     elif len(trace.contexts) > LISTED and not everything:
         yield f"{len(trace.contexts) - LISTED:,} contexts more"
     if trace.disjoint:
@@ -105,7 +105,7 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
 
 
 def context_marks(trace: "Trace", depth: Depth = "none") -> dict[int, ContextMark]:
-    """A mark for each context that spoke."""
+    """A mark for each selected context."""
     marks = {}
     for number, context in enumerate(trace.selected_contexts()):
         letter = LETTERS[number] if number < len(LETTERS) else OTHERS
@@ -175,7 +175,7 @@ def _answer(
 
 
 def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
-    """(a token, text) of neighbours with one speaker, or of one token where nobody speaks."""
+    """(a token, text) of neighbours of one context, or of one token where contexts are mixed."""
 
     def speaker(cell: tuple[str, int]) -> int:
         return cell[1] if spoken is None else spoken[cell[1]].main_context
@@ -188,7 +188,7 @@ def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple
 def _legend(
     trace: "Trace", marks: dict[int, ContextMark], width: int, ascii_only: bool
 ) -> Iterator[Segment]:
-    """The contexts that spoke, or the heaviest of a mixture, with their first words."""
+    """The selected contexts, or the heaviest of a mixture, with their first words."""
     shares, mean = trace.shares(), trace.entropies() if trace.tokens else []
     order = list(marks) if trace.selects_contexts else sorted(
         range(len(mean)), key=lambda at: (-shares[at], mean[at])
@@ -219,7 +219,7 @@ def _legend(
 
 
 def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
-    """A line a token: what it is, who spoke, who was next, and their entropies in nats."""
+    """A line per token: text, selected context, the best of the others, and their entropies in nats."""
     names = [one_line(passage.name, ascii_only) for passage in trace.contexts]
     what = "selected" if trace.selects_contexts else "most certain"
     yield f"token: {what} context, entropy in nats; lowest entropy among the others"
@@ -240,9 +240,9 @@ def _chart(
     width: int,
     ascii_only: bool,
 ) -> Iterator[Text | Segments]:
-    """Entropies in nats over the tokens as bars, with dots for the next surest, and a caption.
+    """Entropies in nats over the tokens as bars, the lowest of the others as dots, and a caption.
 
-    The bar is that of the context that spoke (`marks` then has its letter and style), or of the
+    The bar is that of the selected context (`marks` then has its letter and style), or of the
     surest.  Where a token has no room of its own, neighbours share a bar.
     """
     points = [dot for dot in dots if dot is not None]
@@ -281,9 +281,9 @@ def _chart(
 def _caption(chosen: bool, pairs: bool, each: int, ascii_only: bool) -> str:
     """What bars and dots are."""
     bar, dot = (BAR_ASCII, DOT_ASCII) if ascii_only else (BARS[-1], DOT)
-    what = "the context that spoke" if chosen else "the surest context"
+    what = "the selected context" if chosen else "the context of lowest entropy"
     shared = f", mean of {each} tokens" if each > 1 else ""
-    after = f", {dot} the next surest" if pairs else ""
+    after = f", {dot} the lowest of the others" if pairs else ""
     return f"entropy in nats{shared}: {bar} {what}{after}"
 
 

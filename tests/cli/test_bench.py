@@ -78,6 +78,8 @@ def test_without_matplotlib_a_picture_is_refused_before_measuring(
         (["liner"], "'liner' is not known; did you mean 'linear'?"),
         (["--lengths", "12..x"], "--lengths '12..x': must be numbers such as 512,1000 or a range"),
         (["--lengths", "0"], "must be numbers"),
+        (["--lengths", "512..128"], "--lengths '512..128': the range must ascend"),
+        (["--causal", "efficient"], "--causal: efficient cannot hide the future"),
         (["--heads", "0"], "--heads 0: must be at least 1"),
         (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
         (["--dtype", "int8"], "--dtype int8: choose from float32, float64"),

@@ -104,7 +104,7 @@ def test_a_plug_in_that_fails_breaks_what_it_fails_in(capsys: pytest.CaptureFixt
         (("dot", "key_heads=two"), "command line: key_heads: must be a whole number or null"),
         (("dot", "key_heads"), "'key_heads' must be KEY=VALUE, an option of dot"),
         (("dot", "--format", "jsn"), "--format 'jsn': did you mean json? "),
-        (("dot", "--plugin", "x.py"), "plug-in x.py is not there"),
+        (("dot", "--plugin", "x.py"), "plug-in x.py: no such file"),
     ],
 )
 def test_what_cannot_be_checked_is_refused(

@@ -123,7 +123,7 @@ def test_a_refusal_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> N
         (["scaled-dto"], "'scaled-dto' is not known; did you mean 'scaled-dot'?"),
         (["--format", "jsn"], "--format 'jsn': did you mean json? choose from table, markdown"),
         (["dot", "--format", "csv"], "--format csv is for the list; one mechanism has table and"),
-        (["x", "--plugin", "dot.txt"], "plug-in dot.txt is not there"),
+        (["x", "--plugin", "dot.txt"], "plug-in dot.txt: no such file"),
     ):
         code, out, err = run(capsys, *words)
         assert (code in (2, 66), out) == (True, "")

@@ -205,9 +205,9 @@ def test_a_trace_names_the_contexts_that_spoke(nbce: Any) -> None:
     lines = done.out.splitlines()
     assert lines[0] + "\n" == nbce(*ASK).out
     assert lines[2] == "3 contexts, pool entropy, beta 0.25, eta 0.1, top-p 0.95"
-    assert "entropy in nats: \u2588 the context that spoke, \u2022 the next surest" in lines
+    assert "entropy in nats: \u2588 the selected context, \u2022 the lowest of the others" in lines
     plain = nbce(*ASK, "--trace", "--plain").out
-    assert "token: spoken by context, entropy in nats; next surest, entropy" in plain
+    assert "token: selected context, entropy in nats; lowest entropy among the others" in plain
 
 
 def test_a_trace_is_saved_as_json_and_as_a_page(nbce: Any) -> None:

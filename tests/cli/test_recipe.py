@@ -198,9 +198,9 @@ def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> No
             78,
             "command line: train.setps: unknown key; did you mean train.steps?",
         ),
-        (["explain", "gone.yaml"], 66, "recipe 'gone.yaml' is not there; `attnkit recipe list`"),
+        (["explain", "gone.yaml"], 66, "no recipe 'gone.yaml'; `attnkit recipe list`"),
         (["show", "r.yaml", "--variant", "fsat"], 2, "r has no variant 'fsat'; did you mean fast?"),
-        (["copy", "quickstrt"], 66, "recipe 'quickstrt' is not there;"),
+        (["copy", "quickstrt"], 66, "no recipe 'quickstrt';"),
         (["shwo"], 2, "show"),
     ],
 )

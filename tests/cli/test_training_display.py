@@ -218,7 +218,7 @@ def test_a_wrong_recipe_is_code_78_with_its_place(
 
 def test_a_missing_recipe_is_code_66(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "absent.yaml"]) == 66
-    assert capsys.readouterr().err.startswith("attnkit: error: recipe 'absent.yaml' is not there")
+    assert capsys.readouterr().err.startswith("attnkit: error: no recipe 'absent.yaml'")
 
 
 def test_an_unknown_variant_names_the_nearest(

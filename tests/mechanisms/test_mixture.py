@@ -145,7 +145,7 @@ def test_parts_may_have_projections_of_their_own() -> None:
 
 def test_the_cost_of_a_mixture_names_those_of_its_parts() -> None:
     facts = mechanisms.capable("mixture", {"parts": ["dot", "scaled-dot", "synthesizer-random"]})
-    assert facts.cost == "T*S*D + T*S"
+    assert facts.cost == "T*S*D"
 
 
 def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:

@@ -124,7 +124,7 @@ def test_what_is_no_mechanism_is_refused_with_its_line(tmp_path: Path) -> None:
 
 
 def test_words_that_cannot_be_are_refused(mine: Path, tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match=r"gone.py is not there; name a Python file"):
+    with pytest.raises(MissingInputError, match=r"gone.py: no such file; name a Python file"):
         mechanisms.plug_in(tmp_path / "gone.py")
     for name in ("my file.py", "Mine.py", "mine.txt", "_mine.py"):
         (tmp_path / name).write_text(MINE)

@@ -265,7 +265,7 @@ def test_a_recipe_is_found_by_path_or_by_shipped_name(
     assert load("translation/multi30k").name == "translation/multi30k"
     Path("quickstart").mkdir()
     assert resolve("quickstart").suffix == ".yaml"
-    with pytest.raises(MissingInputError, match=r"'quickstrt' is not there; did you mean quicks"):
+    with pytest.raises(MissingInputError, match=r"no recipe 'quickstrt'; did you mean quicks"):
         load("quickstrt")
     with pytest.raises(MissingInputError, match=r"did you mean translation/multi30k\?"):
         load("multi30k")

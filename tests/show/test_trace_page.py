@@ -90,7 +90,7 @@ def test_choosing_a_token_shows_the_passage_that_it_came_from(show: Any) -> None
     window.click("#t4")
     assert window.text_content("#name") == "Context 2: paris.txt"
     assert window.text_content("#passage mark") == "Seine"
-    assert "spoken by A: context 2 (paris.txt), entropy 0.400 nats" in window.text_content(
+    assert "selected: A: context 2 (paris.txt), entropy 0.400 nats" in window.text_content(
         "#readout"
     )
     window.press("#answer", "ArrowLeft")

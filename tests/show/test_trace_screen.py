@@ -28,14 +28,14 @@ A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500
 A  60% 2 paris.txt                 Paris is the capital of France, and it lies \u2026
 B  40% 0 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
 
-entropy in nats: \u2588 the context that spoke, \u2022 the next surest
+entropy in nats: \u2588 the selected context, \u2022 the lowest of the others
 1.1       \u2022  \u2022
        \u2585\u2585
     \u2022  \u2022\u2588       \u2022
        \u2588\u2588       \u2587\u2587
   0 \u2587\u2587 \u2588\u2588 \u2584\u2584 \u2581\u2581 \u2588\u2588
     A  A  B  B  A
-1 of 3 contexts never spoke
+1 of 3 contexts were never selected
 """
 NARROW = """\
 3 contexts, pool entropy, beta 0.25, eta
@@ -48,15 +48,15 @@ A  60% 2 paris.txt
 B  40% 0 rome.txt
        Rome lies on the Tiber, said \\x1~
 
-entropy in nats: # the context that
-spoke, o the next surest
+entropy in nats: # the selected context,
+o the lowest of the others
 1.1       o  o
        ##
     o  o#       o
        ##       ##
   0 ## ## ## __ ##
     A  A  B  B  A
-1 of 3 contexts never spoke
+1 of 3 contexts were never selected
 """
 
 
@@ -86,7 +86,7 @@ def test_colours_change_no_character() -> None:
 
 def test_plain_has_a_line_a_token() -> None:
     lines = drawn(TraceScreen(made(), plain=True), 80).splitlines()
-    assert lines[1] == "token: spoken by context, entropy in nats; next surest, entropy"
+    assert lines[1] == "token: selected context, entropy in nats; lowest entropy among the others"
     assert lines[2] == "1 Paris: 2 paris.txt 0.200; 0 rome.txt 0.600"
     assert lines[4] == "3 \u2423on: 0 rome.txt 0.100; 1 berlin.txt 1.100"
     assert lines[7] == "6 end: 2 paris.txt 0.500; 0 rome.txt 1.000"
@@ -96,8 +96,8 @@ def test_a_mixture_has_no_speaker_but_weights_or_entropies() -> None:
     weighted = drawn(TraceScreen(made("weighted", apart=1)), 80)
     assert "^" * 5 in weighted.splitlines()[2]
     assert "^ 1 of 6 tokens: no token was kept by all contexts" in weighted
-    assert "the surest context" in weighted
-    assert "never spoke" not in weighted
+    assert "the context of lowest entropy" in weighted
+    assert "never selected" not in weighted
     assert "% 2 paris.txt" in weighted
     assert " nats 2 paris.txt" in drawn(TraceScreen(made("max")), 80)
 

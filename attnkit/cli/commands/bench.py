@@ -83,6 +83,9 @@ def attention(
     workload = plan.Workload(**settings, plugins=tuple(plugins or ()))
     workload.check()
     candidates = [plan.candidate(word) for word in _words(words, causal)]
+    able = plan.measurable([one.word for one in candidates], causal)
+    if unable := [one.word for one in candidates if one.word not in able]:
+        raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
     sweeps = plan.sweeps(candidates, _lengths(lengths))
     if plot is not None:
         from attnkit.show.benchmark_plot import check
@@ -133,6 +136,8 @@ def _lengths(text: str | None) -> list[int] | None:
                 "128..4096, which doubles"
             )
         number, last = int(match[1]), int(match[2] or match[1])
+        if number > last:
+            raise UsageError(f"--lengths {quoted(part.strip())}: the range must ascend")
         while number <= last:
             lengths.append(number)
             number *= 2

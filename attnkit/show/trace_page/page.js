@@ -112,8 +112,8 @@ function choose(number) {
   const token = trace().tokens[number];
   const [first, entropy] = token.surest[0];
   const told = [token.end ? "End of the answer" : `Token ${number + 1}: \u201c${token.text}\u201d`];
-  told.push(`${trace().voiced ? "spoken by" : "surest"} ${nameOf(first)}, entropy ${entropy.toFixed(3)} nats`);
-  if (token.surest.length > 1) told.push(`next surest ${nameOf(token.surest[1][0])}, ${token.surest[1][1].toFixed(3)} nats`);
+  told.push(`${trace().voiced ? "selected:" : "lowest entropy:"} ${nameOf(first)}, entropy ${entropy.toFixed(3)} nats`);
+  if (token.surest.length > 1) told.push(`lowest of the others: ${nameOf(token.surest[1][0])}, ${token.surest[1][1].toFixed(3)} nats`);
   if (token.weights) told.push(`weights ${token.weights.map(([context, weight]) => `${context}: ${weight.toFixed(3)}`).join(", ")}`);
   if (token.apart) told.push("no token was kept by all contexts: the union of what they kept was merged");
   at("readout").textContent = told.join("; ");
@@ -166,9 +166,9 @@ function showTrace(number) {
   at("facts").textContent = `${one.model}; ${one.how}`;
   at("notes").textContent = one.notes.join("; ");
   at("hint").textContent = one.voiced
-    ? "Each token has the colour and letter of the context that spoke; choose one to see its passage."
-    : "The contexts are mixed at every token; choose one to see the passage that was surest there.";
-  at("caption").textContent = `Entropy in nats: bars ${one.voiced ? "the context that spoke" : "the surest context"}, circles the next surest.`;
+    ? "Each token has the colour and letter of the selected context; choose one to see its passage."
+    : "The contexts are mixed at every token; choose one to see the passage of lowest entropy there.";
+  at("caption").textContent = `Entropy in nats: bars ${one.voiced ? "the selected context" : "the context of lowest entropy"}, circles the lowest of the others.`;
   showAnswer();
   showContexts();
   showChart();
