@@ -219,7 +219,7 @@ def _legend(
 
 
 def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
-    """A line per token: text, selected context, the best of the others, and their entropies in nats."""
+    """A line per token: text, selected context, the best of the others, and entropies in nats."""
     names = [one_line(passage.name, ascii_only) for passage in trace.contexts]
     what = "selected" if trace.selects_contexts else "most certain"
     yield f"token: {what} context, entropy in nats; lowest entropy among the others"
