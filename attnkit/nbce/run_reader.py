@@ -60,7 +60,11 @@ class LanguageModelReader(RunReader, CausalReader):
         """
         super().__init__(model, tokenizer, name)
         self.pairs, self.trained = pairs, trained
-        reasons = (window_obstacle(part) for part in model.modules() if isinstance(part, Attention))
+        reasons = (
+            window_obstacle(part.state, part.by_distance)
+            for part in model.modules()
+            if isinstance(part, Attention)
+        )
         self.window_refusal = next(filter(None, reasons), "")
 
     def encode(self, text: str) -> list[int]:

@@ -1,7 +1,7 @@
 """Whether the attention mechanisms can do what the recipe asks of each place in the model."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
@@ -11,9 +11,6 @@ from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import ScoreOptions, score_options
 from attnkit.recipe.values import shown
-
-if TYPE_CHECKING:
-    from attnkit.attention import Attention as Mechanism
 
 ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
@@ -33,14 +30,17 @@ It comes from above, because it needs torch.
 """
 
 
-def window_obstacle(mechanism: "Facts | Mechanism") -> str:
-    """Why one row cannot attend to the disjoint caches of several contexts; "" where it can."""
-    if mechanism.state == "constant":
+def window_obstacle(state: str, by_distance: bool) -> str:
+    """Why one row cannot attend to the disjoint caches of several contexts; "" where it can.
+
+    `state` and `by_distance` are the attributes of the mechanism.
+    """
+    if state == "constant":
         return (
             "its attention keeps sums of what it has read, from which the begin token of each "
             "window cannot be taken out again"
         )
-    if mechanism.by_distance:
+    if by_distance:
         return "its attention finds keys by their distance, and windows share their positions"
     return ""
 
@@ -55,7 +55,9 @@ def check_windows(built: Built, problems: Problems, start: Position) -> None:
     except UsageError:
         return  # `check_attention` says why
     for facts in (mechanism_registry.facts(part.word) for part in layers):
-        if recipe.model.shape == "decoder" and (why := window_obstacle(facts)):
+        if recipe.model.shape == "decoder" and (
+            why := window_obstacle(facts.state, facts.by_distance)
+        ):
             text = (
                 f"window is not for a model with {facts.word}: {why}; remove it, or use "
                 f"`model.attention: {AttentionConfig().name}`"
