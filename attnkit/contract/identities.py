@@ -69,7 +69,7 @@ def precise(subject: Subject) -> Iterator[float]:
             yield close(got, expected, f"length {length}, {part}", SHORT)
 
 
-def slopes(subject: Subject) -> Iterator[float]:
+def gradient_check(subject: Subject) -> Iterator[float]:
     """The derivative along a random direction of tokens and parameters, against a difference."""
     for length in (7, 300):
         x, valid = inputs(2, length), up_to(length, length - 3)

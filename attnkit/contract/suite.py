@@ -25,7 +25,7 @@ class Contract(NamedTuple):
 CONTRACTS = (
     Contract("finite", "outputs and gradients are finite in 16 and 32 bits", identities.finite),
     Contract("precise", "float32 agrees with float64", identities.precise),
-    Contract("slopes", "gradients agree with finite differences", identities.slopes),
+    Contract("gradients", "gradients agree with finite differences", identities.gradient_check),
     Contract("map", "the map times the values is the output", identities.multiplies),
     Contract("rows", "each row of the map sums to 1, unless declared otherwise", identities.rows),
     Contract("future", "later tokens change no output, get no gradient", masking.future, DECODER),

@@ -23,7 +23,7 @@ class Objection(NamedTuple):
     option: str = ""
 
 
-Attempt = Callable[[Recipe, str, Mapping[str, Any]], None]
+OptionCheck = Callable[[Recipe, str, Mapping[str, Any]], None]
 """Builds the attention layer of a role with these options; raises UsageError where it is refused.
 
 It comes from above, because it needs torch.
@@ -68,14 +68,14 @@ def check_windows(built: Built, problems: Problems, start: Position) -> None:
 
 
 def check_attention(
-    built: Built, problems: Problems, start: Position, attempt: Attempt | None = None
+    built: Built, problems: Problems, start: Position, option_check: OptionCheck | None = None
 ) -> None:
     """Note every place whose mechanism cannot serve it; `start` is the place of defaults.
 
-    Values that only the mechanism itself can judge are tried by `attempt`, where it is given.
+    Values that only the mechanism itself can judge are tried by `option_check`, where it is given.
     """
     for role in USED[built.recipe.model.shape]:
-        for text, option in _objections(built.recipe, role, attempt):
+        for text, option in _objections(built.recipe, role, option_check):
             keys: list[Key] = [(*ATTENTION, role, option), (*ATTENTION, role)]
             key = next((key for key in keys if key in built.given), keys[1])
             setting = built.given.get(key)
@@ -83,7 +83,7 @@ def check_attention(
             problems.add(place, key_as_written(key, setting) if setting else key, text)
 
 
-def _objections(recipe: Recipe, role: str, attempt: Attempt | None) -> Iterator[Objection]:
+def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> Iterator[Objection]:
     """Why the mechanism of a place cannot serve, by its facts or, last, by its own judgement."""
     chosen = getattr(recipe.model.attention, role)
     options = chosen.options()
@@ -94,12 +94,12 @@ def _objections(recipe: Recipe, role: str, attempt: Attempt | None) -> Iterator[
         return
     objections = [*_limits(facts, role, recipe)]
     yield from objections
-    if not options or not attempt or objections:
+    if not options or not option_check or objections:
         return
 
     def refusal(given: Mapping[str, Any]) -> str:
         try:
-            attempt(recipe, role, given)
+            option_check(recipe, role, given)
         except UsageError as error:
             return str(error)
         return ""

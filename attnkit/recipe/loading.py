@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from attnkit.errors import MissingInputError
 from attnkit.recipe.build import Built, build
-from attnkit.recipe.capability import Attempt, check_attention, check_windows
+from attnkit.recipe.capability import OptionCheck, check_attention, check_windows
 from attnkit.recipe.check import check
 from attnkit.recipe.find import is_name, name_of, resolve
 from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, refuse
@@ -58,14 +58,14 @@ class Document(NamedTuple):
 
 
 def load(
-    recipe: str | Path, overrides: Sequence[str] = (), *, attempt: Attempt | None = None
+    recipe: str | Path, overrides: Sequence[str] = (), *, option_check: OptionCheck | None = None
 ) -> RecipeFile:
     """Read and check a recipe with all its variants.
 
     Args:
         recipe: a path, or the name of a shipped recipe.
         overrides: KEY=VALUE texts that win over the file and its variants.
-        attempt: builds attention layers with options, for the values that only the mechanism can
+        option_check: builds attention layers with options, for values that only the mechanism can
             judge (`models.check_options`, which needs torch); they are not judged when it is None.
 
     Raises RecipeError with one line a problem, MissingInputError when a file is not there.
@@ -87,7 +87,7 @@ def load(
         for change in common + own.get(variant, []):
             settings.put(*change)
         tables[variant] = settings
-    built = _build(tables, problems, document.settings.place, attempt)
+    built = _build(tables, problems, document.settings.place, option_check)
     baseline = _baseline([document.baseline, *baselines][-1], list(variants), problems)
     problems.stop(len(variants))
     return RecipeFile(
@@ -214,7 +214,10 @@ def _by_variant(
 
 
 def _build(
-    tables: Table[str, Settings], problems: Problems, start: Position, attempt: Attempt | None
+    tables: Table[str, Settings],
+    problems: Problems,
+    start: Position,
+    option_check: OptionCheck | None,
 ) -> dict[str, Built]:
     """Build every variant; ask what fits together once all values are right alone."""
     built = {}
@@ -225,7 +228,7 @@ def _build(
     if not problems:
         for problems.variant, result in built.items():
             check(result, problems, start)
-            check_attention(result, problems, start, attempt)
+            check_attention(result, problems, start, option_check)
             check_windows(result, problems, start)
     problems.variant = None
     return built

@@ -229,7 +229,7 @@ def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
         line = f"{number} {text}: {at} {names[at]} {token.entropies[at]:.3f}"
         if other is not None:
             line += f"; {other} {names[other]} {token.entropies[other]:.3f}"
-        yield line + ("; apart" if token.disjoint else "")
+        yield line + ("; disjoint" if token.disjoint else "")
     yield from notes(trace)
 
 

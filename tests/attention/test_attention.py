@@ -225,8 +225,8 @@ def test_cross_attention_to_an_empty_memory_answers_zero(
         torch.testing.assert_close(whole, made.o.bias.expand_as(whole))
     if grad and (first.y + later.y).requires_grad:
         wanted = [q, k, *mixing.parameters()]
-        slopes = torch.autograd.grad((first.y + later.y).sum(), wanted, allow_unused=True)
-        assert all(slope is None or slope.count_nonzero() == 0 for slope in slopes)
+        gradients = torch.autograd.grad((first.y + later.y).sum(), wanted, allow_unused=True)
+        assert all(one is None or one.count_nonzero() == 0 for one in gradients)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -215,9 +215,9 @@ def test_constant_features_average_the_values(causal: bool) -> None:
     made = Uniform(Shape(HEADS, WIDTH, 60))
     y = made(q, k, v, Mask.packed(40, q.device, causal=causal)).y
     torch.testing.assert_close(y[:, :, -1], v.mean(2))
-    slopes = torch.autograd.grad(y.sum(), [q, k, v])
-    assert slopes[0].abs().max() == slopes[1].abs().max() == 0
-    assert slopes[2].abs().min() > 0
+    gradients = torch.autograd.grad(y.sum(), [q, k, v])
+    assert gradients[0].abs().max() == gradients[1].abs().max() == 0
+    assert gradients[2].abs().min() > 0
 
 
 @pytest.mark.parametrize("blocks", [True, False])
@@ -242,8 +242,8 @@ def test_large_inputs_lose_no_more_than_their_rounding(
         for kind in (torch.float32, torch.float64):
             given = [x.to(kind).requires_grad_() for x in (q * scale, k * scale, v)]
             y = made.to(kind)(*given, mask).y * valid[:, None, :, None]
-            slopes = torch.autograd.grad(y.square().sum(), given)
-            found.append([x.double() / x.abs().max() for x in (y, *slopes)])
+            gradients = torch.autograd.grad(y.square().sum(), given)
+            found.append([x.double() / x.abs().max() for x in (y, *gradients)])
         # a logarithm of the performer is about |k|^2, and its rounding a relative error
         size = scale**2 if word == "performer" else scale
         assert_equal(*found, tolerance=1e-5 + 2e-6 * size)

@@ -61,10 +61,10 @@ def test_row_i_of_a_dense_form_depends_on_token_i_only(word: str, options: dict[
     layer, x = build(word, **options), torch.randn(1, 7, WIDTH).double().requires_grad_()
     own = scores(layer, x, packed(7))
     for i in range(7):
-        (slope,) = torch.autograd.grad(own[:, :, i].square().sum(), x, retain_graph=True)
-        assert slope[:, i].abs().min() > 0
+        (gradient,) = torch.autograd.grad(own[:, :, i].square().sum(), x, retain_graph=True)
+        assert gradient[:, i].abs().min() > 0
         others = torch.arange(7) != i
-        assert slope[:, others].abs().max() == 0
+        assert gradient[:, others].abs().max() == 0
     assert layer.q is not None
     assert layer.k is None
 

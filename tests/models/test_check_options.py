@@ -25,7 +25,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def complaint(text: str, *overrides: str) -> str:
     Path("r.yaml").write_text(START + text)
     with pytest.raises(RecipeError) as caught:
-        load("r.yaml", overrides, attempt=models.check_options)
+        load("r.yaml", overrides, option_check=models.check_options)
     return str(caught.value)
 
 
@@ -90,5 +90,5 @@ def test_values_that_fit_are_taken_and_the_random_state_stays() -> None:
     name = "{name: synthesizer-factorized-dense, factors: [8, 16]}"
     Path("r.yaml").write_text(f"{START}  attention: {{encoder: {name}, decoder: performer}}\n")
     before = torch.random.get_rng_state()
-    load("r.yaml", attempt=models.check_options)
+    load("r.yaml", option_check=models.check_options)
     assert torch.equal(torch.random.get_rng_state(), before)

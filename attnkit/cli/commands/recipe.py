@@ -95,7 +95,7 @@ def explain(
     from attnkit.recipe import load
     from attnkit.show import recipe_tables
 
-    file = load(recipe, overrides or (), attempt=check_options)
+    file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
     screen = console.stdout()
     screen.print(recipe_tables.values(file, names))

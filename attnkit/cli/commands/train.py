@@ -64,7 +64,7 @@ def train(
     from attnkit.recipe import load
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
-    file = load(recipe, settings, attempt=check_options)
+    file = load(recipe, settings, option_check=check_options)
     jobs = _jobs(file, variant, seed, out)
     if dry_run:
         _check_data(file, jobs, data_dir)
