@@ -229,8 +229,8 @@ def gold(line: str, where: str, source: int, target: int) -> Gold:
         found = _LINK.fullmatch(part)
         if found is None:
             raise DataError(
-                f"{where}: {quoted(part)} is no link: write 0-0 (sure) or 0?0 (possible), source "
-                "word first, both counted from 0"
+                f"{where}: {quoted(part)} is not a valid link: write 0-0 (sure) or 0?0 (possible), "
+                "source word first, both counted from 0"
             )
         link = (int(found[1]), int(found[3]))
         if link[0] >= source or link[1] >= target:

@@ -159,9 +159,7 @@ def search_settings(
         )
     most = {"sample": spec.n_best, "beam": spec.beam, "greedy": 1}[method]
     if spec.n_best > most:
-        raise UsageError(
-            f"--n-best {spec.n_best}: the search keeps {most}; add --beam {spec.n_best} or --sample"
-        )
+        raise UsageError(f"--n-best {spec.n_best}: needs --beam {spec.n_best} or --sample")
     # a beam of one is greedy search, which needs no reordering
     single = method == "beam" and spec.beam == 1
     return spec.model_copy(update={"method": "greedy"}) if single else spec

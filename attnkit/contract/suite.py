@@ -43,7 +43,7 @@ CONTRACTS = (
     Contract("fast", "the fast path equals the plain one, gradients too", caching.fast),
     Contract("saved", "a layer that is saved and loaded gives the same outputs", caching.saved),
     Contract("same", "the same tokens give the same outputs twice", caching.same),
-    Contract("worked", "the worked number of the file comes out", identities.worked),
+    Contract("worked", "reproduces the worked number of its file", identities.worked),
 )
 """In the order in which they are shown."""
 

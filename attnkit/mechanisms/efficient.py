@@ -5,7 +5,7 @@ over the real positions.  So rows of the map sum to 1 without a denominator.  Li
 bidirectional, for self-attention and cross attention (whose [D, E] context is all that is kept).
 
 Limits: not causal, because a channel's softmax runs over the whole sequence; no matrix of scores
-exists, so no biases of position.  Unscaled.  Time T*D*E a head, memory T*(D + E).
+exists, so no position biases.  Unscaled.  Time T*D*E a head, memory T*(D + E).
 
 Source: Shen et al. 2021, "Efficient Attention: Attention with Linear Complexities", equation 3.
 

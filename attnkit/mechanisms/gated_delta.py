@@ -14,7 +14,7 @@ are not part of it.
 
 Training solves one triangular system a chunk of 64 tokens (the WY form of the product of the
 reflections) and passes the state from chunk to chunk; decoding keeps a state of constant size.
-Limits: self-attention only; no matrix of scores exists, so no biases of position.  Time T*D*E a
+Limits: self-attention only; no matrix of scores exists, so no position biases.  Time T*D*E a
 head, memory T*(D + E).
 
 Source: Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule",

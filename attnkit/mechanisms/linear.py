@@ -15,7 +15,7 @@ proposed with M = 4 D.  Their start keeps the variance of a channel.
 Exponents are stable at any size: each channel of the keys is shifted by its largest exponent (when
 causal, its largest so far), and the query's exponents, with these shifts added, by their largest.
 
-Limits: no matrix of scores exists, so no biases of position and no options of scored mechanisms.
+Limits: no matrix of scores exists, so no position biases and no options of scored mechanisms.
 The rank of the map is at most M.  Time T*M*E a head, memory T*(D + E).
 
 Source: Katharopoulos et al. 2020, "Transformers are RNNs", equation 7, for `elu`; Shen et al. 2021,

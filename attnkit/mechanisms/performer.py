@@ -18,7 +18,7 @@ Stable without an added epsilon: the logarithms of each feature of the keys, |k|
 shifted by their largest (when causal, the largest so far, so that the future does not leak), and
 those of a query, with these shifts added, by their largest.
 
-Limits: no matrix of scores exists, so no biases of position; weights trained with scaled-dot need
+Limits: no matrix of scores exists, so no position biases; weights trained with scaled-dot need
 fine-tuning.  Time T*M*(D + E) a head, memory T*(D + E) + M*E.
 
 Source: Choromanski et al. 2021, "Rethinking Attention with Performers", lemma 1, theorem 2 and

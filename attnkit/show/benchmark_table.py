@@ -64,7 +64,7 @@ def exponents_table(points: Sequence[Point]) -> Table:
         texts = (f"{one.exponent:.2f}" if one else NONE for one in one_fits.values())
         rows.append((Cell(label), *map(Cell, texts), Cell(span)))
     note = "value ~ length ** exponent, by least squares in log-log over 2,048 to 16,384"
-    return Table("exponents", columns, tuple(rows), (f"{note}, or what was measured",))
+    return Table("exponents", columns, tuple(rows), (f"{note}, or over the measured lengths",))
 
 
 def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
 
 def title(workload: Workload) -> str:
     """What was measured, in a line."""
-    what = "whole layer with projections" if workload.layer else "mixing alone"
+    what = "whole layer with projections" if workload.layer else "attention only"
     sight = "causal" if workload.causal else "full"
     rows = "" if workload.batch == 1 else f"batch {workload.batch}, "
     shape = f"{rows}{workload.heads} heads of {workload.head_width}"

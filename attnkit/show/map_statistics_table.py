@@ -13,7 +13,7 @@ _MEANINGS = {
         "query's own token, on the end token, on all special tokens"
     ),
     "cross": (
-        f"distance: between relative places, 0 to 1; {_SPECIAL}on the end token, on all special "
+        f"distance: between relative positions, 0 to 1; {_SPECIAL}on the end token, on all special "
         "tokens"
     ),
 }
@@ -33,7 +33,7 @@ def statistics_table(maps: AttentionMaps) -> Table:
         columns.append(Column("mechanism", "left", priority=1))
     last = "itself" if maps.kind == "decoder" else "last"
     columns += [
-        Column("entropy bits"), Column("of largest", priority=4), Column("distance", priority=1),
+        Column("entropy bits"), Column("of maximum", priority=4), Column("distance", priority=1),
         Column("first", priority=2), Column(last, priority=3), Column("end", priority=3),
         Column("special", priority=5),
     ]  # fmt: skip

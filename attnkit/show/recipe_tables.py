@@ -31,13 +31,16 @@ def corpora(cards: Iterable["Card"]) -> Table:
     rows = []
     for card in cards:
         size = sum(file.size or 0 for file in card.files())
-        by_hand = "downloads" if card.downloads else "by hand"
+        by_hand = "downloads" if card.downloads else "manual"
         origin = "generated" if card.format == "generated" else by_hand
         known = amount(size) if size else NONE
         rows.append((card.name, card.task, " ".join(card.languages), known, origin, card.title))
     heads = ("corpus", "task", "languages", "size", "origin", "title")
     return Table.of_texts(
-        "", heads, rows, "by hand: what is missing is named, with where to get it"
+        "",
+        heads,
+        rows,
+        "manual: place the files yourself; attnkit says where to get what is missing",
     )
 
 

@@ -210,11 +210,11 @@ def test_possible_links_are_marked_in_two_ways() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0-0 1:1", "gold:3: '1:1' is no link: write 0-0"),
-        ("0-0 -1-1", "gold:3: '-1-1' is no link"),
+        ("0-0 1:1", "gold:3: '1:1' is not a valid link: write 0-0"),
+        ("0-0 -1-1", "gold:3: '-1-1' is not a valid link"),
         ("0-0 2-1", "gold:3: 2-1: the source has 2 words and the target 2, counted from 0"),
         ("0?2", "gold:3: 0[?]2: the source has 2 words"),
-        ("1 1 S", "gold:3: '1' is no link"),
+        ("1 1 S", "gold:3: '1' is not a valid link"),
     ],
 )
 def test_malformed_gold_is_refused_with_its_place(line: str, message: str) -> None:

@@ -102,20 +102,20 @@ def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
                 runner.run(kind)
 
 
-def test_layers_that_take_turns_are_all_run_and_timed_as_one() -> None:
+def test_layers_that_take_turns_are_all_run_and_timed_as_one(probe: Path) -> None:
+    """A layer that sleeps and one that does not: half of the sleep is the time of a layer."""
     from attnkit.bench import worker as work
 
-    # with rank 1 a layer costs next to nothing, so the other one's time must show
-    slow, both = "additive", "interleaved:parts=[{name: synthesizer-factorized-random}, additive]"
-    entries = [(candidate(one), {PASSES[0]: 0.01}) for one in (slow, both)]
-    setting = SMALL._replace(repeats=3, threads=1)
+    slow = "probe:mode=sleep,amount=0.2"
+    both = "interleaved:parts=[synthesizer-random, {name: probe, mode: sleep, amount: 0.2}]"
+    entries = [(candidate(one), {PASSES[0]: 0.1}) for one in (slow, both)]
+    setting = SMALL._replace(repeats=3, threads=1, plugins=(probe,))
     turns = work.LayersInTurn(candidate(both), work.Inputs(setting, 24))
-    assert [type(layer.module).__name__ for layer in turns.layers] == [
-        "SynthesizerFactorizedRandom", "Additive",
-    ]  # fmt: skip
-    found = [answer for _, answer in work.race(setting, 256, entries)]
+    assert [type(layer.module).__name__ for layer in turns.layers] == ["SynthesizerRandom", "Probe"]
+    found = [answer for _, answer in work.race(setting, 65, entries)]
     best = {one: min(t for _, label, _, t in found if label == one) for one in (slow, both)}
-    assert 0.2 * best[slow] < best[both] < 0.9 * best[slow]
+    assert best[slow] >= 0.2
+    assert 0.1 <= best[both] < 0.18
 
 
 def test_the_peak_is_that_of_the_mechanism_alone(probe: Path) -> None:
@@ -156,11 +156,11 @@ def test_one_pass_may_fail_alone(probe: Path) -> None:
 
 def test_what_takes_longer_than_its_budget_is_ended(probe: Path) -> None:
     word = "probe:mode=sleep,amount=30"
-    found = points([word], [16, 128, 256], plugins=(probe,), budget=0.5)
+    found = points([word], [16, 128, 256], plugins=(probe,), budget=3.0)
     slow = found[word, 128].passes[FORWARD]
-    assert (slow.seconds, slow.failure) == (None, "> 0.5 s")
-    assert slow.why == f"{word} at 128 took longer; the budget of a pass is 0.5 s (--budget)"
-    assert found[word, 256].passes[BOTH].failure == "> 0.5 s"
+    assert (slow.seconds, slow.failure) == (None, "> 3 s")
+    assert slow.why == f"{word} at 128 took longer; the budget of a pass is 3 s (--budget)"
+    assert found[word, 256].passes[BOTH].failure == "> 3 s"
     assert found[BASELINE, 256].passes[BOTH].seconds is not None
 
 
@@ -248,7 +248,7 @@ def test_tables_have_a_row_for_each_point_and_mechanism() -> None:
     ]  # fmt: skip
     assert [cell.text for cell in table.rows[1]][-3:] == ["out of memory", "-", "-"]
     assert table.notes[-1] == gone.why
-    assert table.title == "mixing alone, full, 2 heads of 8, float32, cpu"
+    assert table.title == "attention only, full, 2 heads of 8, float32, cpu"
     row = benchmark_table.exponents_table(found).rows[0]
     assert [cell.text for cell in row] == ["x", "0.00", "-", "-", "2,048 to 4,096"]
     row = benchmark_table.exponents_table(found[:1]).rows[0]

@@ -109,7 +109,11 @@ def test_scores_come_in_every_format(align: Any, format: str) -> None:
         ((*SCORED, "--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
         (("a.en", "short"), 65, "short ends after line 1, but a.en"),
         ((*FILES, "--gold", "short"), 65, "short: 1 lines for 3 sentence pairs"),
-        ((*FILES, "--gold", "a.de"), 65, "a.de:1: 'ein' is no link: write 0-0 (sure) or 0?0"),
+        (
+            (*FILES, "--gold", "a.de"),
+            65,
+            "a.de:1: 'ein' is not a valid link: write 0-0 (sure) or 0?0",
+        ),
         ((*FILES, "--dev", *FILES, "none"), 65, "none: no sure link to choose by"),
         ((*FILES, "--gold", "absent"), 66, "absent"),
         ((*FILES, "--output", "no/such/file"), 73, "no/such"),

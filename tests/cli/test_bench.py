@@ -21,7 +21,7 @@ def test_the_table_has_times_ratios_peaks_and_exponents(
     monkeypatch.setenv("COLUMNS", "130")
     code, out, err = run(capsys, "linear", "scaled-dot:key_heads=1", "--causal", *QUICK)
     assert code == 0
-    assert out.startswith("mixing alone, causal, 2 heads of 8, float32, cpu\n")
+    assert out.startswith("attention only, causal, 2 heads of 8, float32, cpu\n")
     rows = [line.split()[:2] for line in out.splitlines()]
     for length in ("16", "32"):
         for label in ("fused", "linear", "scaled-dot:key_heads=1"):
@@ -44,7 +44,7 @@ def test_the_same_as_csv_json_and_markdown(capsys: pytest.CaptureFixture[str]) -
     assert found["points"][1]["mechanism"] == "linear"
     assert found["exponents"]["linear"]["forward"]["low"] == 16
     code, out, _ = run(capsys, "linear", *QUICK, "--format", "markdown")
-    assert out.startswith("**mixing alone")
+    assert out.startswith("**attention only")
     assert "\n**exponents**\n" in out
 
 

@@ -139,7 +139,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ("--hyp hyp.txt --ref ref.txt --ref short.txt", 65, "ref.txt has 4 lines and short.txt"),
         ("--hyp bad.txt --ref ref.txt", 65, "bad.txt:2:2: malformed UTF-8"),
         ("--hyp empty.txt --ref empty.txt", 65, "nothing to score"),
-        ("nowhere", 66, "'nowhere' is not there"),
+        ("nowhere", 66, "no recipe 'nowhere'"),
         (".", 66, "no finished run is here"),
     ],
 )

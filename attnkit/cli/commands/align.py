@@ -41,7 +41,10 @@ def align(
     *,
     layer: Annotated[
         int | None,
-        value("L", "Decoder layer, from 0. [default: the last but one, averaged over heads]"),
+        value(
+            "L",
+            "Decoder layer, from 0. [default: second to last, or the last of two, over all heads]",
+        ),
     ] = None,
     head: Annotated[
         int | None, value("H", "Head, from 0. [default: average over all heads]")

@@ -327,7 +327,7 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
     try:
         file = load(target)
     except MissingInputError as error:
-        raise MissingInputError(f"{error}; nor is it a folder of runs") from error
+        raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
     tasks = []
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent

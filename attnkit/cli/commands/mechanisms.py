@@ -123,7 +123,7 @@ def explained(facts: "Facts") -> "RenderableType":
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
         *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
-        Table.of_texts("abilities", ("what", ""), abilities(facts)),
+        Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
     shared = {name for name in facts.options if name in ScoreOptions._fields}
     for title, names in (
