@@ -5,7 +5,7 @@ import os
 from attnkit.errors import UnavailableError
 
 SPINS = "1000"
-"""How often a waiting thread of GNU OpenMP looks for the others before it sleeps (300,000 by default).
+"""How often a waiting thread of GNU OpenMP checks before it sleeps (default: 300,000).
 
 Beside another busy program training keeps half of its speed with this, and a thirtieth with the
 default; on a quiet machine it loses about 5 % (benchmarks/results/threads.md).
