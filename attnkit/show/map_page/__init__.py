@@ -12,7 +12,7 @@ import numpy as np
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
-from attnkit.show.attention_matrix import AXES, NAMES, STATIC
+from attnkit.show.attention_matrix import NAMES, STATIC, sides_of
 from attnkit.show.colour import Palette, table
 from attnkit.show.colour_scale import FLOOR, Scale
 from attnkit.show.html_document import document
@@ -83,7 +83,8 @@ def page(
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
         "colours": {name: table(palette).tobytes().hex() for name, palette in palettes.items()},
-        "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
+        "floor": FLOOR, "kinds": NAMES, "numbers": NUMBERS, "start": start,
+        "sides": {maps.kind: sides_of(maps) for maps in every},
         "texts": _texts([capture for capture, _ in drawable]), "omitted": "",
     }  # fmt: skip
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
