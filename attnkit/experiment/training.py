@@ -20,6 +20,7 @@ from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
 from attnkit.scoring import Entry, side_by_side
 from attnkit.scoring.evaluation import baselines, comparison, evaluate
+from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
@@ -114,6 +115,8 @@ class Experiment:
         if resumes:
             run = Run.open(run.path)
             changes = self._changes(run, recipe)
+            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
+                run.update(**{PUBLISHED: figures})
             if run.finished and not _of_weights(changes):
                 yield from _accept(run, recipe, changes)
                 yield events.SkippedEvent("already trained")
@@ -148,6 +151,7 @@ class Experiment:
             "threads": torch.get_num_threads(),
             "precision": precision,
             "baseline": self.file.baseline,
+            PUBLISHED: published_entry(self.file),
         }
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
@@ -278,7 +282,10 @@ class Experiment:
         recipe = runs[0].recipe
         splits, metrics, resamples = recipe.eval.splits, recipe.eval.metrics, recipe.eval.bootstrap
         if recipe.task == "question-answering":
-            result = side_by_side(entries, baselines(entries, baseline), resamples=resamples)
+            figures = published_figures(runs)
+            result = side_by_side(
+                entries, baselines(entries, baseline), published=figures, resamples=resamples
+            )
         else:
             result = comparison(
                 runs, splits, metrics=metrics, baseline=baseline, resamples=resamples

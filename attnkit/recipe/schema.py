@@ -310,6 +310,22 @@ class EvalConfig(Section):
     """Number of resamples of the paired bootstrap test; 0 is off."""
 
 
+class Published(Section):
+    """Figures that others published, shown beside the scores of this recipe.  They are no part of
+    what is trained."""
+
+    source: str
+    """Where the figures are from: paper, table, and who transcribed it."""
+    comparable: bool
+    """Whether they were measured as the scores here are, on the same data."""
+    why: str | None = None
+    """Why they are not comparable, in one line; required when comparable is false."""
+    split: str | None = None
+    """The split that they stand beside; null is all of them."""
+    scores: dict[str, dict[str, float]]
+    """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
+
+
 class Recipe(Section):
     """One variant of an experiment with the values of all keys."""
 
