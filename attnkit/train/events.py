@@ -110,6 +110,8 @@ class ScoredEvent(Event):
     rows: Sequence[Mapping[str, Any]]
     baseline: str | None = None
     comparisons: Sequence[Mapping[str, Any]] = ()
+    best: Sequence[Mapping[str, Any]] = ()
+    published: Sequence[Mapping[str, Any]] = ()
     resamples: int = 0
     bootstrap_seed: int = 0
 

@@ -34,6 +34,8 @@ class TrainingProgress:
     """Validations since the best one."""
     recent: list[int] = field(default_factory=list)
     """Steps of the validations whose weights the next average includes."""
+    peak_memory_bytes: int | None = None
+    """Most memory in use so far; None where it cannot be known."""
 
 
 class TrainingState:
@@ -74,7 +76,7 @@ class TrainingState:
             DataError: the checkpoint is of another model or another version.
         """
         try:
-            counters = values["counters"]
+            counters = {"peak_memory_bytes": None} | values["counters"]  # new since 0.1.0
             self.progress = TrainingProgress(
                 **{f.name: counters[f.name] for f in fields(TrainingProgress)}
             )

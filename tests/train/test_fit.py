@@ -75,6 +75,22 @@ def test_the_small_corpus_has_as_many_batches_as_the_stops_assume(tmp_path: Path
     assert len(stream.batches) == EPOCH
 
 
+def test_the_peak_memory_is_that_of_all_parts_and_old_checkpoints_have_none(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path))
+    training = Training(job(tmp_path, recipe))
+    if not training.watched:
+        pytest.skip("this system does not tell")
+    training.progress.peak_memory_bytes = 10**15  # of the part before a resumption
+    for _ in training.advance():
+        pass
+    training.save()
+    assert training.progress.peak_memory_bytes == 10**15
+    tensors, values = training.pack()
+    del values["counters"]["peak_memory_bytes"]
+    training.unpack(tmp_path, tensors, values)
+    assert training.progress.peak_memory_bytes is None
+
+
 def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     events = run_through(job(tmp_path, recipe, StopAt([12])))
