@@ -19,9 +19,10 @@ from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
-from attnkit.recipe.schema import LOWER_IS_BETTER, EvalConfig
+from attnkit.recipe.metrics import METRICS, metric_facts
+from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import TEXT, Score, compare, corrected, expand
+from attnkit.scoring import TEXT, Score, check_available, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
 Progress = Callable[[int, int], object]
@@ -117,8 +118,13 @@ def probe_heads(
             f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
             "perplexity or accuracy"
         )
+    if wrong := [name for name in names if METRICS[name].better == "neither"]:
+        raise UsageError(
+            f"--metrics {wrong[0]}: neither higher nor lower is better, so no head is of use to it"
+        )
     if not rows:
         raise MissingInputError("no rows to score")
+    check_available(names, eval or run.recipe.eval)
     model = run.model(pick_device(device))
     wanted = chosen_heads(model, kinds, layers, heads)
     scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe, eval=eval)
@@ -130,10 +136,10 @@ def probe_heads(
         if progress is not None:
             progress(len(without), len(wanted))
     effects: dict[HeadPlace, dict[str, Effect]] = {place: {} for place in wanted}
-    for name in names:
-        sign = 1 if name in LOWER_IS_BETTER else -1
+    for name in whole:
+        sign = 1 if metric_facts(name).better == "lower" else -1
         tests: list[tuple[float | None, float | None]] = [(None, None)] * len(wanted)
-        if resamples:
+        if resamples and whole[name].resampled:
             pairs = [([without[place][name]], [whole[name]]) for place in wanted]
             p_values = [compare(*pair, resamples=resamples).p for pair in pairs]
             tests = list(zip(p_values, corrected(p_values), strict=True))

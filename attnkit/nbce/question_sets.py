@@ -24,7 +24,15 @@ from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Results
-from attnkit.scoring import CONTEXT, TEACHER_FORCED, Entry, context_found, expand, score
+from attnkit.scoring import (
+    CONTEXT,
+    TEACHER_FORCED,
+    Entry,
+    check_available,
+    context_found,
+    expand,
+    score,
+)
 from attnkit.scoring.evaluation import Progress, corpus_of
 from attnkit.scoring.saved_scores import describe_run, digest, reusable_scores
 
@@ -187,6 +195,7 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
+    check_available(names, eval)
     one_best = search.model_copy(update={"n_best": 1})
     conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
     total = sum(len(one.questions) for one in conditions)

@@ -17,6 +17,7 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import Score
+from attnkit.scoring.metrics.word_vectors import check_vectors
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
@@ -138,13 +139,16 @@ def reusable_scores(
         DataError: the scores are damaged, without `force`.
     """
     scoring = {
-        "tokenize": eval.tokenize,
+        "tokenize": eval.model_dump(mode="json")["tokenize"],
         "lowercase": eval.lowercase,
         "sentences": eval.sentences,
         "attnkit": __version__,
         "sacrebleu": version("sacrebleu"),
         "rouge-score": version("rouge-score"),
+        "nltk": version("nltk"),
     }
+    if eval.vectors is not None:
+        scoring["vectors"] = check_vectors(eval.vectors)
     saved = SavedScores(weights, source, references, search, scoring)
     try:
         results.scores()
