@@ -109,22 +109,13 @@ def probe_heads(
 
     Raises:
         UsageError: unknown metric, kind, layer or head; text metrics of a language model.
+        UnavailableError: what a metric needs is not there.
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    stream = run.recipe.task == "language-modeling"
-    if stream and (wrong := [name for name in names if name in TEXT]):
-        raise UsageError(
-            f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
-            "perplexity or accuracy"
-        )
-    if wrong := [name for name in names if METRICS[name].better == "neither"]:
-        raise UsageError(
-            f"--metrics {wrong[0]}: neither higher nor lower is better, so no head is of use to it"
-        )
+    _check_metrics(names, run, eval or run.recipe.eval)
     if not rows:
         raise MissingInputError("no rows to score")
-    check_available(names, eval or run.recipe.eval)
     model = run.model(pick_device(device))
     wanted = chosen_heads(model, kinds, layers, heads)
     scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe, eval=eval)
@@ -147,6 +138,21 @@ def probe_heads(
             value = without[place][name].value
             effects[place][name] = Effect(value, sign * (value - whole[name].value), *test)
     return Importance(whole, effects, len(rows), resamples)
+
+
+def _check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
+    """Refuse metrics that the run cannot have or that cannot say what is worse."""
+    stream = run.recipe.task == "language-modeling"
+    if stream and (wrong := [name for name in names if name in TEXT]):
+        raise UsageError(
+            f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
+            "perplexity or accuracy"
+        )
+    if wrong := [name for name in names if METRICS[name].better == "neither"]:
+        raise UsageError(
+            f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"
+        )
+    check_available(names, eval)
 
 
 def chosen_heads(

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
-from attnkit.recipe import mechanism_registry
+from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.mechanism_options import option_value
 from attnkit.recipe.problems import Key, Position, Problems, dotted
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Recipe, Task
@@ -168,8 +168,10 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived["model", "tie"] = "decoder"
     if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
         derived["eval", "splits"] = ("valid",)
-    language = re.split("[-_]", str(values.get(("data", "target"))).lower())[0]
-    if language in TOKENIZER_OF:
+    corpus, target = (str(values.get(("data", key))) for key in ("corpus", "target"))
+    if corpus in corpus_cards.names() and corpus_cards.load(corpus).tokenized:
+        derived["eval", "tokenize"] = "none"
+    elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]
     derived = {key: value for key, value in derived.items() if key not in settings}
     unused = [key for key in settings if settings[key].spread and key[2] not in USED[shape]]

@@ -87,7 +87,7 @@ METRICS: dict[str, MetricFacts] = {
     ),
     "embedding-average": MetricFacts(
         "Embedding Average", "embedding", "cosine between the mean word vectors of both texts",
-        f"Wieting et al. 2016; {_LIU}", _COSINE, needs=_VECTORS,
+        _LIU, _COSINE, needs=_VECTORS,
     ),
     "embedding-greedy": MetricFacts(
         "Greedy Matching", "embedding",
@@ -133,7 +133,7 @@ METRICS: dict[str, MetricFacts] = {
     "context-found": MetricFacts(
         "context found", "answers",
         "share of questions for which the chosen context contains an answer", "",
-        reads="contexts", needs="task question-answering",
+        reads="contexts", needs="a question-answering recipe",
     ),
     "accuracy": MetricFacts(
         "token accuracy", "model", "share of reference tokens that are the likeliest next token",
@@ -145,8 +145,8 @@ METRICS: dict[str, MetricFacts] = {
     ),
     "word-perplexity": MetricFacts(
         "word perplexity", "model",
-        "the same per word and end of line, which compares any vocabularies; shown beside "
-        "perplexity for language models", "", "1 and up", "lower", "probabilities",
+        "exp of the same likelihood per word and end of line, which compares any vocabularies; "
+        "shown beside perplexity for language models", "", "1 and up", "lower", "probabilities",
         "a trained model",
     ),
 }  # fmt: skip

@@ -306,7 +306,8 @@ class EvalConfig(Section):
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
     """sacrebleu tokeniser: one, or a list for BLEU with each of them.  The first also cuts the
     words of meteor, cider, embedding-*, distinct-*, seq-rep-4 and length-ratio.  Where a recipe is
-    silent, data.target zh, ja or ko means zh, ja-mecab or ko-mecab."""
+    silent, data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into
+    words already means none."""
     lowercase: bool = False
     """Whether BLEU, chrF, distinct-* and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
     exact-match never does."""

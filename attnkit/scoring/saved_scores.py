@@ -16,8 +16,7 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
-from attnkit.scoring.metrics import Score
-from attnkit.scoring.metrics.word_vectors import check_vectors
+from attnkit.scoring.metrics import Score, embedding
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
@@ -147,8 +146,6 @@ def reusable_scores(
         "rouge-score": version("rouge-score"),
         "nltk": version("nltk"),
     }
-    if eval.vectors is not None:
-        scoring["vectors"] = check_vectors(eval.vectors)
     saved = SavedScores(weights, source, references, search, scoring)
     try:
         results.scores()
@@ -165,7 +162,9 @@ def reusable_scores(
         return saved
     saved.texts, saved.facts = old.texts, old.facts
     if (old.scoring, old.references) == (scoring, references):
-        saved.scores = old.scores
+        saved.scores = {
+            name: score for name, score in old.scores.items() if embedding.current(score, eval)
+        }
     return saved
 
 

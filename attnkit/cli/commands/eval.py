@@ -96,7 +96,7 @@ def eval(
         value("FILE", "Word vectors for embedding-*: text of word2vec, GloVe or fastText."),
     ] = None,
     lowercase: Annotated[
-        bool, flag("--lowercase", "Ignore case in BLEU, chrF, distinct-*.")
+        bool, flag("--lowercase", "Ignore case in BLEU, chrF, distinct-* and seq-rep-4.")
     ] = False,
     baseline: Annotated[
         str | None,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import VERSION, References, Score, reference_count
 from attnkit.scoring.metrics.tokenizers import Words, check_tokenizer
@@ -22,7 +22,21 @@ def check(names: Sequence[str], eval: EvalConfig) -> None:
         UsageError: none is given.
     """
     check_tokenizer(eval.tokenizers[0])
-    check_vectors(_path(names, eval))
+    try:
+        check_vectors(_path(names, eval))
+    except MissingInputError as error:
+        raise MissingInputError(f"word vectors: {error}") from error
+
+
+def current(score: Score, eval: EvalConfig) -> bool:
+    """Whether a score, if it is wanted at all, was computed with the vectors that are given.
+
+    Raises as `check`.
+    """
+    if score.metric not in MEASURES or score.metric not in eval.metrics:
+        return True
+    check([score.metric], eval)
+    return f"|vectors:{check_vectors(str(eval.vectors))[:8]}|" in score.signature
 
 
 def scores(
@@ -36,6 +50,7 @@ def scores(
     Raises:
         DataError: no word of the references is known.
     """
+    check(names, eval)
     words = Words(eval, lowercase=False)
     texts = [words.of(text) for text in hypotheses]
     others = [[words.of(reference) for reference in line] for line in references]

@@ -1,5 +1,6 @@
 """Word vectors in the text format of word2vec, GloVe and fastText: a word a line."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -101,10 +102,12 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _vector(place: str, numbers: str) -> Vector:
-    try:
-        vector = np.array(numbers.split(" "), np.float64)
-    except ValueError as error:
-        raise DataError(f"{place}: is not a number: {quoted(str(error)[-60:])}") from error
-    if not np.isfinite(vector).all():
-        raise DataError(f"{place}: has a number that is not finite")
-    return vector
+    out = []
+    for number in numbers.split(" "):
+        try:
+            out.append(float(number))
+        except ValueError:
+            out.append(math.nan)
+        if not math.isfinite(out[-1]):
+            raise DataError(f"{place}: {quoted(number)} is not a finite number")
+    return np.array(out)
