@@ -58,6 +58,8 @@ def prepare(folder: Path) -> None:
         for side in ("en", "de"):
             lines = "".join(f"{side} number {n} of {split}\n" for n in range(40))
             (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
+    for name in ("output.txt", "reference.txt"):
+        (folder / name).write_text("the old dog sees the cat .\n", encoding="utf-8")
     (folder / "input.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
     done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
