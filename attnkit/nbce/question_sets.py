@@ -195,7 +195,6 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
-    check_available(names, eval)
     one_best = search.model_copy(update={"n_best": 1})
     conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
     total = sum(len(one.questions) for one in conditions)
@@ -244,6 +243,7 @@ class _Evaluation:
                 "contexts": {"method": condition.method, **settings, **model.settings},
             },
         )  # fmt: skip
+        check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
             replies, saved.facts["decode"] = self._answer(condition)
             # the first line: models of text that were trained elsewhere go on after the answer

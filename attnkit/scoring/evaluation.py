@@ -74,7 +74,6 @@ def evaluate(
     """
     recipe = run.recipe
     names = _metrics(eval, recipe.task)
-    check_available(names, eval)
     corpus = corpus_of(run, data_dir, offline)
     spec = (search or recipe.search).model_copy(update={"n_best": 1})
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
@@ -213,6 +212,7 @@ class _EvaluationJob:
         )
         text = [name for name in self.names if name in TEXT]
         missing = [name for name in self.names if name not in saved.scores]
+        check_available(missing, self.eval)
         if text and not saved.texts:
             saved.texts, saved.facts["decode"] = self._decode(split, rows)
         if text and missing:

@@ -139,6 +139,8 @@ def test_scores_of_other_word_vectors_are_not_reused(
     assert "|dim:2|" in first.scores["embedding-average"].signature
     assert "|dim:3|" in changed.scores["embedding-average"].signature
     path.unlink()
+    (kept,) = evaluate(run, ["test"], eval, device="cpu")
+    assert kept.scores == changed.scores
     evaluate(run, ["test"], eval.model_copy(update={"metrics": ("bleu",)}), device="cpu")
     assert list(run.scores()["test"]["metrics"]) == ["embedding-average", "bleu"]
 

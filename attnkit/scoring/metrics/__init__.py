@@ -2,8 +2,8 @@
 
 A score is a function of summed per-sentence statistics (n-gram counts, edits, F values), so one
 table of statistics gives the corpus score and every bootstrap resample of it.  All scores are on
-the 0-100 scale but perplexity, and each carries a signature that says how it was computed.
-Nothing is ever downloaded.
+the 0-100 scale but perplexity (CIDEr-D, 100 times the number of its paper, reaches 1000), and each
+carries a signature that says how it was computed.  Nothing is ever downloaded.
 """
 
 from attnkit.scoring.metrics.answers import context_found

@@ -1,7 +1,7 @@
 """METEOR, by nltk (Lavie and Agarwal 2007, with alpha 0.9, beta 3 and gamma 0.5).
 
-Words match by form, Porter stem or WordNet synonym, so it is for English.  Scores of the Java
-program METEOR 1.5, which also knows paraphrases, are higher and cannot be compared with these.
+Words match by form, Porter stem or WordNet synonym, so it is for English.  The Java program METEOR
+1.5 has other weights and knows paraphrases: its scores cannot be compared with these.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any
 from attnkit.errors import UnavailableError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import Words, check_tokenizer
+from attnkit.scoring.metrics.tokenizers import CachedStems, Words, check_tokenizer
 
 
 class CachedSynonyms:
@@ -22,15 +22,6 @@ class CachedSynonyms:
         self._wordnet = _wordnet()
         self.version: str = self._wordnet.get_version()
         self.synsets = cache(self._wordnet.synsets)
-
-
-class CachedStems:
-    """The Porter stemmer, each word stemmed once."""
-
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem = cache(PorterStemmer().stem)
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
+from attnkit.scoring.metrics.tokenizers import CachedStems
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
@@ -15,10 +16,9 @@ class StemmedWords:
     """rouge-score's own tokenisation with the Porter stemmer, each text and word only once."""
 
     def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
         from rouge_score import tokenize
 
-        self.stem = cache(PorterStemmer().stem)
+        self.stem = CachedStems().stem
         self.tokenize = cache(lambda text: tokenize.tokenize(text, self))
 
 

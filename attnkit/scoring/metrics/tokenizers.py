@@ -70,6 +70,15 @@ def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
     return [tuple(words[at : at + order]) for at in range(len(words) - order + 1)]
 
 
+class CachedStems:
+    """The Porter stemmer, each word stemmed once."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer
+
+        self.stem: Callable[[str], str] = cache(PorterStemmer().stem)
+
+
 class Words:
     """Texts as words, cut by the first tokeniser of `eval.tokenize`.
 
