@@ -305,15 +305,15 @@ class EvalConfig(Section):
     """Splits to evaluate on."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
     """sacrebleu tokeniser: one, or a list for BLEU with each of them.  The first also cuts the
-    words of meteor, cider, embedding-*, distinct-*, seq-rep-4 and length-ratio.  Where a recipe is
-    silent, data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into
-    words already means none."""
+    words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
+    data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
+    already means none."""
     lowercase: bool = False
-    """Whether BLEU, chrF, distinct-* and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
+    """Whether BLEU, chrF, distinct-n and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
     exact-match never does."""
     vectors: str | None = None
-    """File of word vectors for embedding-*, in the text format of word2vec, GloVe and fastText,
-    optionally compressed (.gz)."""
+    """File of word vectors for the embedding metrics, in the text format of word2vec, GloVe and
+    fastText, optionally compressed (.gz)."""
     sentences: Literal["newline", "punctuation"] = "newline"
     """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
     and a space."""

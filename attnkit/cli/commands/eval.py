@@ -93,10 +93,10 @@ def eval(
     ] = None,
     vectors: Annotated[
         Path | None,
-        value("FILE", "Word vectors for embedding-*: text of word2vec, GloVe or fastText."),
+        value("FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."),
     ] = None,
     lowercase: Annotated[
-        bool, flag("--lowercase", "Ignore case in BLEU, chrF, distinct-* and seq-rep-4.")
+        bool, flag("--lowercase", "Ignore case in BLEU, chrF, distinct-n and seq-rep-4.")
     ] = False,
     baseline: Annotated[
         str | None,
