@@ -1,19 +1,18 @@
 """Figures that others published, as a recipe file states them to be shown beside its own."""
 
 from collections.abc import Mapping as Table
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import TypeAdapter
 
+from attnkit.recipe.metrics import METRICS
 from attnkit.recipe.problems import Key, Problems
-from attnkit.recipe.schema import Metric, Published, Recipe
+from attnkit.recipe.schema import Published, Recipe
 from attnkit.recipe.values import Refused, read, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest, quoted
 
 KEY = "published"
-METRICS = tuple(name for name in get_args(Metric) if name != "rouge")
-"""Metrics that one figure can be of."""
 
 
 def read_published(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.recipe.schema import LOWER_IS_BETTER
+from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import LEVEL, SEED, Comparison, PairedTest, corrected
 
@@ -23,8 +23,10 @@ class Entry:
     """Digest of the references; only systems scored on the same ones are compared."""
 
     def only(self, metrics: Sequence[str]) -> "Entry":
-        """The same with these metrics alone, in this order; those without a score are left out."""
-        names = [name for name in metrics if name in self.scores]
+        """The same with these metrics alone, in this order; those without a score are left out.
+
+        BLEU by several tokenisers is one metric."""
+        names = [name for metric in metrics for name in self.scores if base_metric(name) == metric]
         row = {**self.row, "metrics": {name: self.row["metrics"][name] for name in names}}
         return Entry(row, {name: self.scores[name] for name in names}, self.references)
 
@@ -111,8 +113,8 @@ class _MetricJudgement:
             if len(like) == 1 and {score.signature for score in scores} == like
         ]  # fmt: skip
         self.test: PairedTest | None = None
-        if resamples and len(self.alike) > 1:
-            systems = [self.measured[key] for key in self.alike]
+        systems = [self.measured[key] for key in self.alike]
+        if resamples and len(systems) > 1 and systems[0][0].resampled:
             self.test = PairedTest(systems, resamples=resamples, seed=seed)
 
     def against_baseline(self) -> list[dict[str, Any]]:
@@ -124,7 +126,7 @@ class _MetricJudgement:
         return [self._record(key, tests.get(key)) for key in others]
 
     def level_with_best(self) -> list[dict[str, Any]]:
-        """The best system, and which others are not significantly worse; [] without tests.
+        """The best system, and which others are not significantly worse; [] where none is known.
 
         Every system is tested against the best one, with Holm's correction: those that pass are
         a set that holds the truly best system with a probability of 95 % (multiple comparisons
@@ -132,9 +134,10 @@ class _MetricJudgement:
         Hsu 1984, "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the
         Best").
         """
-        if self.test is None:
+        better = metric_facts(self.metric).better
+        if self.test is None or better == "neither":
             return []
-        choose = min if self.metric in LOWER_IS_BETTER else max
+        choose = min if better == "lower" else max
         means = {key: np.mean([s.value for s in self.measured[key]]) for key in self.alike}
         leader = choose(self.alike, key=means.__getitem__)
         others = [

@@ -3,17 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attnkit.recipe.schema import LOWER_IS_BETTER
+from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
 from attnkit.show.table import PLUS_MINUS
 
-TITLES = {
-    "bleu": "BLEU", "bleu1": "BLEU-1", "bleu4": "BLEU-4", "chrf": "chrF", "ter": "TER",
-    "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum",
-    "exact-match": "exact match", "accuracy": "token accuracy",
-    "word-perplexity": "word perplexity", "answer-match": "exact match", "answer-f1": "F1",
-    "context-found": "context found",
-}  # fmt: skip
 MEMORY = "train_peak_memory_bytes"
 
 Object = Mapping[str, Any]
@@ -47,8 +40,7 @@ def signature_notes(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]
     notes = []
     for metric in metrics:
         signatures = joined(row["metrics"].get(metric, {}).get("signature") for row in rows)
-        lower = " (lower is better)" if metric in LOWER_IS_BETTER else ""
-        notes.append(f"{TITLES.get(metric, metric)}{lower}: {signatures}")
+        notes.append(f"{metric_facts(metric).title}{direction_note(metric)}: {signatures}")
     return notes
 
 

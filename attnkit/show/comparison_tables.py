@@ -6,10 +6,9 @@ from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
-from attnkit.recipe.schema import LOWER_IS_BETTER
+from attnkit.recipe.metrics import metric_facts
 from attnkit.show.comparison_notes import (
     MEMORY,
-    TITLES,
     comparison_notes,
     joined,
     metrics_of,
@@ -76,7 +75,10 @@ class _Scores:
         group = [other for other in self.groups if (other[0], other[-1]) == (key[0], key[-1])]
         means = {other: self.means(other, metric) for other in group}
         shown = {k: round(value, digits) for k, value in means.items() if value is not None}
-        choose = min if metric in LOWER_IS_BETTER else max
+        better = metric_facts(metric).better
+        if better == "neither":
+            return False
+        choose = min if better == "lower" else max
         return len({*shown.values()}) > 1 and shown.get(key) == choose(shown.values())
 
 
@@ -125,13 +127,13 @@ def comparison_table(comparison: Object) -> Table:
     columns = [Column(name, "left") for name in shown]
     cells = [[_name_cell(name, key, scores) for key in keys] for name in shown]
     for metric in metrics:
-        columns.append(Column(TITLES.get(metric, metric)))
+        columns.append(Column(metric_facts(metric).title))
         cells.append([_score_cell(key, metric, scores) for key in keys])
         if any(test["metric"] == metric for test in comparison["comparisons"]):
             columns.append(Column("difference", under=True, priority=1))
             cells.append([_difference_cell(metric, scores.tests.get((k, metric))) for k in keys])
         if any(scores.figure(key, metric) for key in keys):
-            columns.append(Column(f"published {TITLES.get(metric, metric)}", priority=1))
+            columns.append(Column(f"published {metric_facts(metric).title}", priority=1))
             cells.append([_published_cell(key, metric, scores) for key in keys])
     for title, name, priority in FACTS:
         facts = [_fact_cell(name, scores.groups[key]) for key in keys]
@@ -243,7 +245,7 @@ def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
             cells = [_contexts_cell((*system, count), metric, scores) for count in counts]
             if any(cell.text != NONE for cell in cells):
                 names = [str(system[at]) for at in shown]
-                names.insert(place, TITLES.get(metric, metric))
+                names.insert(place, metric_facts(metric).title)
                 body.append((*map(Cell, names), *cells))
     recipes, splits = (joined(row[name] for row in rows) for name in ("recipe", "split"))
     title = f"{recipes}: {splits}, by number of contexts"

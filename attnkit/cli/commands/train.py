@@ -86,6 +86,9 @@ def train(
         file = load(recipe, settings, option_check=check_options)
     jobs = _jobs(file, variant, seed, out)
     if dry_run:
+        from attnkit.experiment.training import check_metrics
+
+        check_metrics(file, [job.variant for job in jobs])
         _check_data(file, jobs, data_dir)
         _announce(file, jobs, as_json)
         return
