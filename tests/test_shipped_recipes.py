@@ -1,11 +1,13 @@
 """Every shipped recipe trains, scores and prints its table, scaled down by overrides."""
 
+import re
 from pathlib import Path
 
 import pytest
 from helpers.made_corpora import make_corpus
 from helpers.shell import attnkit_in
 
+from attnkit.experiment.cost import parameters
 from attnkit.recipe import load, parent_of, shipped
 
 SMALL = [
@@ -69,3 +71,16 @@ def test_a_shipped_recipe_opens_with_its_command_score_time_and_machine(name: st
     assert comments[0].startswith("# attnkit train ")
     assert any("minutes" in line or "min" in line for line in comments)
     assert any("cores" in line for line in comments)
+
+
+def test_parameters_in_millions_are_those_in_the_header_and_differ_as_published() -> None:
+    file, totals = load("translation/wmt14-en-de"), {}
+    header = file.path.read_text(encoding="utf-8").partition("\ntask:")[0]
+    for name, recipe in file.variants.items():
+        size = recipe.tokenizer.size
+        totals[name] = parameters(recipe, (size, size)).total / 1e6
+        if name in header:
+            assert re.search(rf"{re.escape(name)} \d+ / {totals[name]:.1f}\b", header), name
+    published = {"fixed-random": 61, "random": 67, "dense": 62, "random+vanilla": 73}
+    for name, total in published.items():
+        assert abs(totals[name] - totals["vanilla"] - (total - 67)) < 1, name
