@@ -18,7 +18,7 @@ from attnkit.experiment import cost
 from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
-from attnkit.scoring import Entry, check_available, side_by_side
+from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import baselines, comparison, evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.train import events
@@ -66,7 +66,9 @@ def train(
         UnavailableError: the device, or what a metric needs, is not there.
         AttnkitError: whatever the data, the run directory or the training raise.
     """
-    check_metrics(file, variants)
+    for name, recipe in file.variants.items():
+        if variants is None or name in variants:
+            check_scorable(recipe)
     with StopSignals(notice) as stop:
         place = torch.device(pick_device(device))
         if place.type == "cpu":
@@ -88,18 +90,6 @@ def train(
                 runs.append(run)
                 release_freed_memory()
         yield from experiment.score(runs)
-
-
-def check_metrics(file: RecipeFile, variants: Sequence[str] | None = None) -> None:
-    """Refuse a recipe whose outputs could not be scored.
-
-    Raises:
-        UnavailableError, MissingInputError, DataError: what a metric needs is not there.
-    """
-    for name, recipe in file.variants.items():
-        if variants is None or name in variants:
-            monitor = {recipe.train.monitor} - {"loss"}
-            check_available((*recipe.eval.metrics, *monitor), recipe.eval)
 
 
 @dataclass

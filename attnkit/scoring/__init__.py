@@ -7,6 +7,7 @@ from attnkit.scoring.metrics import (
     TEXT,
     Score,
     check_available,
+    check_scorable,
     context_found,
     expand,
     score,
@@ -17,6 +18,6 @@ from attnkit.scoring.significance import Comparison, compare, corrected
 
 __all__ = [
     "CONTEXT", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
-    "check_available", "compare", "context_found", "corrected", "expand", "score", "side_by_side",
-    "warnings",
+    "check_available", "check_scorable", "compare", "context_found", "corrected", "expand", "score",
+    "side_by_side", "warnings",
 ]  # fmt: skip

@@ -86,9 +86,6 @@ def train(
         file = load(recipe, settings, option_check=check_options)
     jobs = _jobs(file, variant, seed, out)
     if dry_run:
-        from attnkit.experiment.training import check_metrics
-
-        check_metrics(file, [job.variant for job in jobs])
         _check_data(file, jobs, data_dir)
         _announce(file, jobs, as_json)
         return
@@ -226,12 +223,14 @@ def _jobs(
 
 
 def _check_data(file: "RecipeFile", jobs: Sequence[PlannedRun], data_dir: Path | None) -> None:
-    """--dry-run: what training would say of the splits that are scored; nothing is downloaded."""
+    """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
+    from attnkit.scoring import check_scorable
 
     done = []
     for name in dict.fromkeys(job.variant for job in jobs):
         recipe = file.variants[name]
+        check_scorable(recipe)
         if (recipe.data, recipe.eval.splits) in done:
             continue
         done.append((recipe.data, recipe.eval.splits))

@@ -13,11 +13,12 @@ from attnkit.scoring.metrics.scoring import (
     TEACHER_FORCED,
     TEXT,
     check_available,
+    check_scorable,
     expand,
     score,
 )
 
 __all__ = [
     "CONTEXT", "TEACHER_FORCED", "TEXT", "Score", "Statistics", "check_available",
-    "context_found", "expand", "reducer", "score",
+    "check_scorable", "context_found", "expand", "reducer", "score",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from attnkit.errors import DataError
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, names_that_read
-from attnkit.recipe.schema import EvalConfig
+from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import (
     answers,
     cider,
@@ -54,6 +54,12 @@ def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
     for family, names in _by_family(metrics).items():
         if hasattr(family, "check"):
             family.check(names, eval)
+
+
+def check_scorable(recipe: Recipe) -> None:
+    """Refuse a recipe whose outputs could not be scored.  Raises as `check_available`."""
+    monitor = {recipe.train.monitor} - {"loss"}
+    check_available((*recipe.eval.metrics, *monitor), recipe.eval)
 
 
 def score(
