@@ -189,11 +189,8 @@ def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settin
         settings.put((), parent.settings.place, parent.settings)
         settings = settings.copy()
         if document.variants is None:
-            document = document._replace(
-                variants=parent.variants,
-                baseline=document.baseline or parent.baseline,
-                published=document.published or parent.published,
-            )
+            own = document.baseline or parent.baseline
+            document = document._replace(variants=parent.variants, baseline=own)
     settings.put((), document.settings.place, document.settings)
     return settings, document
 
