@@ -116,7 +116,7 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
-        places = {name: getattr(model.attention, name) for name in ("encoder", "decoder")}
+        places = {name: getattr(model.attention, name) for name in model.places if name != role}
         able = (a for a in places.values() if mechanism_registry.capable(a.name, a.options()).cross)
         places["cross"] = next(able, AttentionConfig())
         instead = shown({place: attention.as_written() for place, attention in places.items()})
