@@ -1,6 +1,6 @@
 """Models: one type a file; `build` gives the one that a recipe describes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ __all__ = [
     "check_options",
 ]
 
-TYPES = {
+TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = {
     "transformer": Transformer,
     "recurrent": RecurrentModel,
     "convolutional": ConvolutionalModel,

@@ -149,7 +149,7 @@ class EncoderDecoder(Model):
 
 
 def position_limit(decoder: nn.Module, table: nn.Embedding | None = None) -> int | None:
-    """The most tokens for which the attention of a decoder, and a table of positions, have weights."""
+    """The most tokens for which a decoder's attention and a table of positions have weights."""
     limits = [part.limit for part in decoder.modules() if isinstance(part, Attention)]
     limits += [] if table is None else [table.num_embeddings]
     return min((limit for limit in limits if isinstance(limit, int)), default=None)

@@ -1,4 +1,4 @@
-"""ConvS2S: convolutions with gated linear units in encoder and decoder, and attention in each layer.
+"""ConvS2S: convolutions with gated linear units, and attention in every layer of the decoder.
 
 Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.
 """

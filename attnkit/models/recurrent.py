@@ -61,7 +61,7 @@ class RecurrentModel(EncoderDecoder):
         self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]
     ) -> Float[Tensor, "B S W"]:
         turned = turned_columns(valid)
-        x = self.embed_source(source)
+        x: Tensor = self.embed_source(source)
         for number, layer in enumerate(self.encoder):
             x = layer(self.dropout(x) if number else x, turned)
         return x

@@ -17,7 +17,6 @@ from attnkit.recipe.schema import AttentionConfig, ContextsConfig
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
 
-
 TYPES_WITH = {
     "cell": ("recurrent",),
     "kernel": ("convolutional",),
@@ -129,10 +128,11 @@ def _model(built: Built) -> Iterator[Fault]:
         yield Fault(("model.tie", "tokenizer.shared"), text)
     for stack in ("encoder", "decoder"):
         layers = getattr(model.layers, stack)
-        if stack not in STACKS[model.shape] and layers:
+        absent = stack not in STACKS[model.shape]
+        if absent and layers:
             text = f"a model of shape {model.shape} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
-        elif not layers and (stack == "decoder" or model.type != "transformer"):
+        elif not absent and not layers and (stack == "decoder" or model.type != "transformer"):
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
     kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for role in ("encoder", "decoder", "cross"):

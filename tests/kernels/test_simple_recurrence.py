@@ -1,4 +1,4 @@
-"""The fast recurrence of simple recurrent units against a plain loop and against finite differences."""
+"""The fast recurrence of simple recurrent units against a plain loop and finite differences."""
 
 import pytest
 import torch
@@ -33,9 +33,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 def test_a_second_derivative_is_refused() -> None:
     given = inputs(3)
-    (gradient,) = torch.autograd.grad(
-        plain_recurrence(*given).sum(), given[:1], create_graph=True
-    )
+    (gradient,) = torch.autograd.grad(plain_recurrence(*given).sum(), given[:1], create_graph=True)
     assert gradient.requires_grad
     with pytest.raises(RuntimeError, match="differentiable once"):
         torch.autograd.grad(simple_recurrence(*given).sum(), given[:1], create_graph=True)
