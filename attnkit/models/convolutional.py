@@ -18,7 +18,7 @@ from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
 from attnkit.recipe import schema
 
 HALF = math.sqrt(0.5)
-"""Sums of two inputs of equal variance keep it."""
+"""A sum of two inputs of equal variance times this keeps it (section 3.4)."""
 
 Source = tuple[Float[Tensor, "B S W"], Float[Tensor, "B S W"]]
 """The outputs z of the encoder, and z + e with the embeddings e: what keys and values are of."""
@@ -77,7 +77,7 @@ class DecoderLayer(nn.Module):
         out = self.attention(
             self.query(h) + embedded, mask, memory, state=state, prior=prior, values=values
         )
-        # section 3.5: a sum of m vectors with weights of about 1 / m is scaled up again
+        # section 3.4: a sum of m vectors with weights of about 1 / m is scaled up again
         tokens = mask.valid.sum(1).repeat_interleave(x.shape[0] // mask.valid.shape[0])
         h = (h + out.y * tokens.to(x.dtype).sqrt()[:, None, None]) * HALF
         return (x + h) * HALF, whole[:, x.shape[1] :], out
@@ -88,10 +88,10 @@ class ConvolutionalModel(EncoderDecoder):
 
     Layer l of the decoder attends with d = W h + b + g, for its convolution's output h and the
     target's embedding g, to the encoder's outputs z; values are z + e (equations 1 and 2).  Two
-    things differ from the paper: queries, keys, values and contexts are projected, as for every
-    mechanism here (the paper's attention is `dot` with one head and these matrices at the
-    identity), and the weights are not normalised nor the encoder's gradients scaled, because
-    AdamW's steps depend on neither scale.
+    things differ from the paper.  Queries, keys, values and contexts are projected, as for every
+    mechanism here; the paper's attention is `dot` with one head and these matrices at the identity.
+    And there is neither weight normalisation nor a smaller gradient for the encoder: both served
+    plain gradient descent, and the size of AdamW's steps does not follow that of the gradients.
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

@@ -27,10 +27,12 @@ class RecurrentModel(EncoderDecoder):
     backwards (appendix A.2.2).  The state s_t of the decoder then attends to the encoder, and
     tanh(W_c [c_t; s_t]) with the context c_t goes to the output (Luong et al. 2015, "Effective
     Approaches to Attention-based Neural Machine Translation", equation 5).  Without that paper's
-    input feeding no state depends on a context, so the decoder reads whole targets in one call.
+    input feeding (and Bahdanau's, which attends with s_{t-1} and reads c_t in the recurrence) no
+    state depends on a context, so the decoder reads whole targets in one call.
 
     `dot` and `additive` attention read projected states here, as every mechanism does: q = W_q s_t
-    and k = W_k h_j.  That makes `dot` Luong's form `general`.
+    and k = W_k h_j.  That makes `dot` Luong's form `general`.  It suits the bounded states of LSTM
+    and GRU; with those of an SRU unscaled products are too large to train well.
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

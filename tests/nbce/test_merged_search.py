@@ -9,7 +9,7 @@ from helpers.model_types import BASELINES
 from helpers.toy_readers import SIZE, VARIANTS, alone, model, reader, tokenizer
 from torch import Tensor
 
-from attnkit.data.tokenizer import BOS, EOS, PAD
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import UsageError
 from attnkit.nbce import merge
 from attnkit.nbce.merge import POOLS, Rule
@@ -45,7 +45,7 @@ def plain_greedy(
         logits = torch.stack([alone(chosen, row, output) for row in rows])
         scores, last = merge(logits, pool, previous=last)  # type: ignore[arg-type]
         spoke.append(last)
-        scores[[PAD, BOS]] = -torch.inf  # no search writes these
+        scores[[PAD, UNK, BOS]] = -torch.inf  # no search writes these
         token = int(scores.argmax())
         if token == EOS:
             break
