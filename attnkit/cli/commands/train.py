@@ -139,9 +139,9 @@ def _matched(
         found += matching.match_time(file, new, data, pick_device(device))
     for one in found:
         ratio = "as its run began" if one.ratio != one.ratio else f"{one.ratio:.3f} x the baseline"
-        widths = zip(("width", "ff"), one.before, one.after, strict=True)
-        changes = [f"model.{key} {old} -> {new}" for key, old, new in widths if old != new]
-        console.say(f"{one.variant}: {', '.join(changes) or 'as it is'} ({match}: {ratio})")
+        (width, ff), (new_width, new_ff) = one.before, one.after
+        inner = f", model.ff {ff} -> {new_ff}" if ff != new_ff else ""
+        console.say(f"{one.variant}: model.width {width} -> {new_width}{inner} ({match}: {ratio})")
     return [override for one in found for override in one.overrides]
 
 
