@@ -59,6 +59,16 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in messages)
 
 
+def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
+    """What to change after running out of memory; exact where the recipe's values are known."""
+    if batch_tokens is None or batch_tokens < 2:
+        return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
+    return (
+        f"half the batch at the same update is train.batch_tokens={batch_tokens // 2} "
+        f"train.accumulate={2 * accumulate}"
+    )
+
+
 class OutputPathError(AttnkitError):
     """An output file or folder cannot be created."""
 

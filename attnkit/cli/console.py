@@ -17,7 +17,7 @@ import typer
 
 from attnkit import __version__
 from attnkit.cli import streams
-from attnkit.errors import AttnkitError, StoppedError, out_of_memory
+from attnkit.errors import AttnkitError, StoppedError, memory_advice, out_of_memory
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -103,30 +103,13 @@ def outcome(error: BaseException) -> Outcome:
         return _usage(error)
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
-    whose = _of_plugin(error) or f"this is a bug in attnkit {__version__}: please report it"
-    return Outcome(1, (f"error: {whose}",), True)
-
-
-def _of_plugin(error: BaseException) -> str | None:
-    """What a mechanism from outside did wrong, with file and line; None where it was not there."""
     from attnkit import mechanisms
 
-    known = [mechanisms.facts(word) for word in mechanisms.names()]
-    files = {str(facts.path) for facts in known if facts.origin != "attnkit"}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
-    return None
-
-
-def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
-    """What to change after running out of memory; exact where the recipe's values are known."""
-    if batch_tokens is None or batch_tokens < 2:
-        return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
-    return (
-        f"half the batch at the same update is train.batch_tokens={batch_tokens // 2} "
-        f"train.accumulate={2 * accumulate}"
+    whose = (
+        mechanisms.plugin_error(error)
+        or f"this is a bug in attnkit {__version__}: please report it"
     )
+    return Outcome(1, (f"error: {whose}",), True)
 
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:

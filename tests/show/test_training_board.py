@@ -213,7 +213,7 @@ def test_more_runs_than_lines_are_cut_around_the_current_one() -> None:
 def test_the_remaining_time_counts_down_between_reports() -> None:
     state = halfway()
     for now, left in ((153, 20), (163, 10), (999, 0)):
-        assert at(state, (now, None)).remaining() == left
+        assert at(state, (now, None)).runs[1].remaining(now) == left
 
 
 def test_waiting_runs_are_expected_to_take_as_long_as_the_finished_ones() -> None:
