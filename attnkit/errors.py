@@ -4,6 +4,8 @@ A message says where (file:line:column or key path), what was wrong, what would 
 what to do next, in one line.  Anything that is not an AttnkitError is a bug in attnkit.
 """
 
+import errno
+
 
 class AttnkitError(Exception):
     """Base class; `code` is the exit status of the command line."""
@@ -79,6 +81,14 @@ class OutputError(AttnkitError):
     """Writing failed: input/output error, disk full, closed device."""
 
     code = 74
+
+
+_WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
+
+
+def write_failed(error: BaseException) -> bool:
+    """Whether the disk is full or broken."""
+    return isinstance(error, OSError) and error.errno in _WRITE_FAULTS
 
 
 class StoppedError(AttnkitError):

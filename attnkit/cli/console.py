@@ -4,7 +4,6 @@ Results go to standard output and everything else to standard error; each stream
 own about colour, width and glyphs.  Nothing else in attnkit prints.
 """
 
-import errno
 import os
 import shlex
 import sys
@@ -17,7 +16,13 @@ import typer
 
 from attnkit import __version__
 from attnkit.cli import streams
-from attnkit.errors import AttnkitError, StoppedError, memory_advice, out_of_memory
+from attnkit.errors import (
+    AttnkitError,
+    StoppedError,
+    memory_advice,
+    out_of_memory,
+    write_failed,
+)
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -30,7 +35,6 @@ COMPLETE = "_ATTNKIT_COMPLETE"
 # BadParameter descends from has not.
 ParserError: Any = typer.BadParameter.__base__
 
-_WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
 _arguments: list[str] = []
 
 
@@ -96,7 +100,7 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(130, ("interrupted",))
         case BrokenPipeError():
             return Outcome(141)
-        case OSError() if error.errno in _WRITE_FAULTS:
+        case OSError() if write_failed(error):
             where = error.filename or "standard output"
             return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
     if isinstance(error, ParserError):

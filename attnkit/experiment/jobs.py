@@ -1,17 +1,19 @@
 """Trainings side by side: processes that share out the runs of a recipe.
 
-The parent prepares the data, chooses the precision and compares the scores; it computes no update.
-A worker (see `attnkit.experiment.worker`) is told one run at a time over a pipe, through which its
-events come back.  A worker that fails ends with its run; another takes its place.
+The parent prepares the data, chooses the precision and compares the scores.  A worker (see
+`attnkit.experiment.worker`) is told one run at a time over a pipe, through which its events come
+back; it is forked from a process that has imported torch and run nothing.  A worker that fails ends
+with its run; another takes its place.
 """
 
+import os
 import signal
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from multiprocessing import get_context, resource_tracker
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -25,18 +27,20 @@ from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
 from attnkit.experiment.training import Experiment, plan
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerSettings, serve
-from attnkit.recipe import RecipeFile
+from attnkit.recipe import Recipe, RecipeFile
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.memory import free_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
+CONTEXT = get_context("forkserver")
+PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
+"""What workers find imported; the last is what autograd imports when used."""
 PATIENCE = 0.2
 """Seconds between two looks at the signals."""
-PROCESS_BYTES = 300 << 20
-"""Of Python, torch and what they load, measured on Linux."""
-HEAP_FACTOR = 1.7
-"""Memory of a process by what is live in it; see `cost.memory`."""
+PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
+"""Memory of a worker beside what it shares with the others: so much, and more than what is live in
+its training, because freed blocks are kept; measured on Linux with translation/multi30k."""
 STOPS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 """Signals that stop; a process that has just begun dies of them."""
 LAST_LINES = 20
@@ -83,7 +87,7 @@ def train(
         torch.set_num_threads(threads)  # the precision is chosen as the workers compute
         try:
             unfinished = yield from experiment.prepare(planned)
-            check_memory(experiment, unfinished, jobs)
+            yield from check_memory(experiment, unfinished, jobs)
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
@@ -92,6 +96,8 @@ def train(
             threads, tuple(mechanisms.plugged().values()),
         )  # fmt: skip
         workers = Workers(jobs, settings, stop)
+        _start_server(threads)
+        yield NoteEvent(f"starting {jobs} processes", passing=True)
         yield from workers.run(planned)
         finished = [key for key in planned if key not in workers.failures]
         if finished:
@@ -100,7 +106,9 @@ def train(
             raise workers.failure()
 
 
-def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int) -> None:
+def check_memory(
+    experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int
+) -> Iterator[Event]:
     """Refuse more jobs than fit into the free memory, by the estimates of `cost.memory`.
 
     Raises:
@@ -112,25 +120,52 @@ def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], j
         return
     sizes: dict[str, int] = {}
     for (variant, seed), data in prepared.items():
-        if variant not in sizes:
-            recipe = experiment.recipe(variant, seed)
-            tokens = (len(data.tokenizer.source), len(data.tokenizer.target))
-            shapes = cost.largest(recipe, data)
-            live = max(cost.memory(recipe, tokens, shape).total for shape in shapes)
-            sizes[variant] = PROCESS_BYTES + int(HEAP_FACTOR * live)
+        if variant in sizes:
+            continue
+        recipe, sizes[variant] = experiment.recipe(variant, seed), PROCESS_BYTES
+        try:
+            sizes[variant] += int(HEAP_FACTOR * _live(recipe, data))
+        except Exception as error:  # a mechanism that cannot run without storage may train
+            text = f"its memory cannot be estimated ({type(error).__name__}: {error})"
+            yield NoteEvent(" ".join(text.split()), variant=variant, seed=seed)
     largest = sorted((sizes[variant] for variant, _ in prepared), reverse=True)[:jobs]
     if sum(largest) <= free:
         return
     fit = next(number for number in range(len(largest)) if sum(largest[: number + 1]) > free)
     advice = f"use --jobs {fit}" if fit else "use smaller batches (train.batch_tokens)"
     raise MemoryLimitError(
-        f"--jobs {jobs}: {len(largest)} runs at a time need about {_gib(sum(largest))} of "
-        f"memory, {_gib(free)} are free; {advice}"
+        f"--jobs {jobs}: {len(largest)} runs at a time need about {_gib(sum(largest))} of memory, "
+        f"{_gib(free)} are free; {advice}"
     )
+
+
+def _live(recipe: Recipe, data: PreparedData) -> int:
+    """Bytes that are live in a training at most."""
+    sizes = (len(data.tokenizer.source), len(data.tokenizer.target))
+    shapes = cost.largest(recipe, data)
+    return max(cost.memory(recipe, sizes, shape).total for shape in shapes)
 
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.1f} GiB"
+
+
+def _start_server(threads: int) -> None:
+    """Start the process that imports torch, with so many threads, and that workers are forked from.
+
+    Ctrl-C, which a terminal sends to all of them, is blocked there: the parent alone obeys it.
+    """
+    CONTEXT.set_forkserver_preload(PRELOAD)
+    resource_tracker.ensure_running()  # later it would unblock the signal
+    before = dict(os.environ)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ |= before
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @dataclass
@@ -147,17 +182,10 @@ class WorkerProcess:
     @classmethod
     def start(cls, settings: WorkerSettings, output: Path, key: Key) -> "WorkerProcess":
         """A new process, and its first run."""
-        context = get_context("spawn")
-        connection, theirs = context.Pipe()
+        connection, theirs = CONTEXT.Pipe()
         output.touch()
-        process = context.Process(target=serve, args=(theirs, output, settings), daemon=True)
-        # Ctrl-C in a terminal comes to the process too, before it can say that it ignores it.
-        resource_tracker.ensure_running()  # it would unblock the signal
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        process = CONTEXT.Process(target=serve, args=(theirs, output, settings), daemon=True)
+        process.start()
         theirs.close()
         worker = cls(process, connection, output, key)
         worker.begin(key)

@@ -1,12 +1,8 @@
-"""One of several processes that train side by side: it trains and scores one run after another.
-
-torch is imported after the number of threads is set, so this module imports nothing heavy.
-"""
+"""One of several processes that train side by side: it trains and scores one run after another."""
 
 import faulthandler
 import os
 import queue
-import signal
 import threading
 import traceback
 import warnings
@@ -16,7 +12,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnkit.errors import AttnkitError, MemoryLimitError, memory_advice, out_of_memory
+from attnkit.errors import (
+    AttnkitError,
+    MemoryLimitError,
+    OutputError,
+    memory_advice,
+    out_of_memory,
+    write_failed,
+)
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.train import events
 from attnkit.train.signals import StopSignals
@@ -61,13 +64,10 @@ def serve(connection: Connection, output: Path, settings: WorkerSettings) -> Non
     Events go back by `connection`, after those of each run a `TrainingEnd`.  What libraries and
     plug-ins print is kept in the file `output`, so that it does not spoil the parent's screen.
     """
-    # the parent hears Ctrl-C, which a terminal sends to both, and asks for a stop
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with output.open("ab", buffering=0) as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     faulthandler.enable()
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(settings.threads))
     stop, requests = StopSignals(), queue.SimpleQueue[tuple[str, int] | None]()
     threading.Thread(target=_listen, args=(connection, stop, requests), daemon=True).start()
     with stop:
@@ -153,6 +153,9 @@ def _end(error: BaseException, recipe: Recipe) -> TrainingEnd:
     if out_of_memory(error):
         advice = memory_advice(recipe.train.batch_tokens, recipe.train.accumulate)
         return TrainingEnd(MemoryLimitError(f"out of memory: {advice}"))
+    if isinstance(error, OSError) and write_failed(error):
+        where = error.filename or "a file"
+        return TrainingEnd(OutputError(f"{where}: writing failed: {error.strerror}"))
     from attnkit import mechanisms
 
     whose = mechanisms.plugin_error(error)

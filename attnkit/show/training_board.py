@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from itertools import zip_longest
 from typing import Literal
 
 from rich.cells import cell_len
@@ -232,42 +233,48 @@ class Board:
 
     def _side_by_side(self, active: list[BoardRun], width: int) -> Table:
         """A line for each active run: its name, its bar, and as many numbers as fit."""
-        rows, now = [], self.clock()
+        now = self.clock()
+        names = [f" {self._name(run)}" for run in active]
+        phases = [f"{one_line(self._phase_of(run))}  {duration(now - run.since)}" for run in active]
+        cells: list[list[str]] = []
         for run in active:
-            cells: list[str] = []
-            if run.progress is not None:
-                left = run.remaining(now)
-                numbers = self._numbers(run, run.progress)
-                cells = [numbers[0], "" if left is None else f"{duration(left)} left", *numbers[1:]]
-            rows.append((run, cells))
-        longest = max(cell_len(self._name(run)) for run in active)
-        names = min(longest, max(SHORTEST_BAR, width // 3))
-        used, columns = 1 + names + 2 + SHORTEST_BAR, 0
-        for place in range(max(len(cells) for _, cells in rows)):
-            used += 2 + max(len(cells[place]) for _, cells in rows if place < len(cells))
+            numbers = [] if run.progress is None else self._numbers(run, run.progress)
+            left = run.remaining(now)
+            numbers[1:1] = [] if left is None else [f"{duration(left)} left"]
+            cells.append(numbers)
+        wanted = max((cell_len(phase) for phase, row in zip(phases, cells, strict=True) if not row),
+                     default=0)  # fmt: skip
+        bar = max(SHORTEST_BAR, min(wanted, width // 3))
+        name = min(max(map(cell_len, names)), max(SHORTEST_BAR, width // 3))
+        used, columns = name + 2 + bar, 0
+        for column in zip_longest(*cells, fillvalue=""):
+            used += 2 + max(map(len, column))
             columns += used <= width
         grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=names + 1, no_wrap=True)
-        grid.add_column(max_width=LONGEST_BAR, ratio=1)
+        grid.add_column(width=name, no_wrap=True)
+        grid.add_column(min_width=bar, max_width=LONGEST_BAR, ratio=1)
         for _ in range(columns):
             grid.add_column(no_wrap=True, justify="right")
-        for run, cells in rows:
-            name = Text(f" {self._name(run)}", no_wrap=True, overflow="ellipsis")
+        for run, title, phase, numbers in zip(active, names, phases, cells, strict=True):
+            first = Text(title.removesuffix(self._seed(run)), no_wrap=True, overflow="ellipsis")
+            first.truncate(name - cell_len(self._seed(run)))
+            first.append(self._seed(run))
             if run.progress is None:
-                words = f"{one_line(self._phase_of(run))}  {duration(now - run.since)}"
-                grid.add_row(name, Text(words, "cyan", no_wrap=True, overflow="ellipsis"))
+                grid.add_row(first, Text(phase, "cyan", no_wrap=True, overflow="ellipsis"))
             else:
-                bar = ProgressBar(run.progress.steps, run.progress.step)
-                grid.add_row(name, bar, *cells[:columns])
+                drawn = ProgressBar(run.progress.steps, run.progress.step)
+                grid.add_row(first, drawn, *numbers[:columns])
         return grid
 
     def _phase_of(self, run: BoardRun) -> str:
         return run.phase or "first steps"
 
     def _name(self, run: BoardRun) -> str:
-        """Its variant, and its seed where there are several."""
-        seeds = len({run.seed for run in self.runs}) > 1
-        return f"{one_line(run.variant)} seed {run.seed}" if seeds else one_line(run.variant)
+        return one_line(run.variant) + self._seed(run)
+
+    def _seed(self, run: BoardRun) -> str:
+        """Its seed where there are several."""
+        return f" seed {run.seed}" if len({run.seed for run in self.runs}) > 1 else ""
 
     def _runs(self, room: int, width: int, ascii_only: bool) -> Table:
         """A line for each run, or for those around the current one where not all fit."""
