@@ -10,7 +10,6 @@ in turn, and a cell is the median over the rounds.  Writes results/threads.md.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys

@@ -22,9 +22,9 @@ from attnkit.analysis.inputs import (
     portions,
     tokens_of,
 )
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step, Token
 from attnkit.analysis.recorder import RecordedLayers, choose_layers, record
-from attnkit.data.tokenizer import clean
+from attnkit.data.tokenizer import EOS, clean
 from attnkit.device import pick_device
 from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.recipe.schema import SearchConfig
@@ -52,6 +52,7 @@ class MapReader:
         layers: Sequence[int] = (),
         heads: Sequence[int] = (),
         reference: bool = False,
+        step: Step = "output",
         device: str = "auto",
     ) -> None:
         """Load the model.
@@ -61,6 +62,7 @@ class MapReader:
             kinds: which maps to record; all that the model has when None.
             layers, heads: numbers from 0; all when empty.
             reference: also make `Capture.reference`.
+            step: which tokens name the rows of cross attention.
             device: auto takes a GPU where there is one.
 
         Raises:
@@ -69,6 +71,7 @@ class MapReader:
         """
         self.run, self.recipe = run, run.recipe
         self.kinds, self.layers, self.heads, self.reference = kinds, layers, heads, reference
+        self.step = step
         self.model = run.model(pick_device(device))
         self.tokenizer = run.tokenizer()
         self.prompts = self.recipe.task == "language-modeling"
@@ -214,22 +217,25 @@ class MapReader:
             output=self.tokenizer.target.decode([read.output])[0],
             how=origin if read.ids else "",
             model=f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}",
-            maps={kind: _maps(layers, place, *axes[kind]) for kind, layers in recorded.items()},
+            maps={kind: self._maps(layers, place, axes) for kind, layers in recorded.items()},
             facts={name: str(value) for name, value in facts.items() if value},
         )
         if not self.reference:
             return captured
         exact = {
-            kind: _maps(layers.reference, place, *axes[kind])
+            kind: self._maps(layers.reference, place, axes)
             for kind, layers in recorded.items()
             if layers.reference is not None and layers.reference.layers
         }
         name = f"{captured.model}, exact softmax on the same queries and keys"
         return replace(captured, reference=replace(captured, model=name, maps=exact))
 
-    def _axes(
-        self, read: ModelInput, longest: int
-    ) -> dict[Kind, tuple["PaddedAxis", "PaddedAxis"]]:
+    def _maps(self, recorded: RecordedLayers, place: int, axes: "Axes") -> AttentionMaps:
+        """The maps of one text of a batch, without its pads."""
+        step = self.step if recorded.kind == "cross" else "input"
+        return _maps(recorded, place, *axes[recorded.kind], step)
+
+    def _axes(self, read: ModelInput, longest: int) -> "Axes":
         """Queries and keys of each kind."""
         # letters and digits that are kept whole are text; only marks stand between texts
         special = [piece for piece in self.recipe.tokenizer.special if not piece.isalnum()]
@@ -244,6 +250,11 @@ class MapReader:
             # one row of both, with the pads of shorter sources between them
             columns = np.r_[sources.columns, longest + targets.columns]
             rows = PaddedAxis(tokens_of([source, target], special), columns)
+        if self.step == "output":
+            # an output that was cut ends before the prediction of its last step
+            predicted = [*read.output, *([EOS] if read.complete else [])][: len(read.ids)]
+            part = (self.tokenizer.target, predicted)
+            targets = PaddedAxis(tokens_of([part], special), np.arange(len(predicted)))
         return {"encoder": (sources, sources), "decoder": (rows, rows), "cross": (targets, sources)}
 
 
@@ -254,10 +265,13 @@ class PaddedAxis(NamedTuple):
     columns: NDArray[np.int64]
 
 
+Axes = dict[Kind, tuple[PaddedAxis, PaddedAxis]]
+
+
 def _maps(
-    recorded: RecordedLayers, place: int, queries: PaddedAxis, keys: PaddedAxis
+    recorded: RecordedLayers, place: int, queries: PaddedAxis, keys: PaddedAxis, step: Step
 ) -> AttentionMaps:
-    """The maps of one text of a batch, without its pads; distances are averaged over queries."""
+    """Maps of the columns of a batch; distances are averaged over queries."""
     assert recorded.maps is not None
     weights = recorded.maps[:, place]
     if weights.shape[2:] != (len(queries.tokens), len(keys.tokens)):
@@ -270,7 +284,8 @@ def _maps(
         layers.append(layer)
     weights = np.ascontiguousarray(weights)
     heads = recorded.heads
-    return AttentionMaps(recorded.kind, weights, tuple(layers), heads, queries.tokens, keys.tokens)
+    axes = queries.tokens, keys.tokens
+    return AttentionMaps(recorded.kind, weights, tuple(layers), heads, *axes, step)
 
 
 def capture(
@@ -283,6 +298,7 @@ def capture(
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
     reference: bool = False,
+    step: Step = "output",
     device: str = "auto",
 ) -> Capture:
     """The maps of one text: of an encoder-decoder the source, of a language model the prompt.
@@ -290,6 +306,6 @@ def capture(
     For the arguments and errors see `MapReader` and `MapReader.read`.
     """
     reader = MapReader(
-        run, kinds=kinds, layers=layers, heads=heads, reference=reference, device=device
+        run, kinds=kinds, layers=layers, heads=heads, reference=reference, step=step, device=device
     )
     return next(reader.read([(text, target)], search))

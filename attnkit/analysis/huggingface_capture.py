@@ -16,7 +16,7 @@ from torch import Tensor
 from attnkit.analysis.huggingface_tokens import Speller, encode
 from attnkit.analysis.huggingface_weights import FIELDS, choose, find_sources, weights
 from attnkit.analysis.inputs import describe_search
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token
 from attnkit.errors import (
     AttnkitError,
     DataError,
@@ -60,6 +60,7 @@ def capture(
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
+    step: Step = "output",
 ) -> Capture:
     """The maps of one text: of an encoder-decoder the source, of a decoder the prompt.
 
@@ -71,6 +72,7 @@ def capture(
             encoder-decoder greedily, a decoder not at all: then the maps are those of the text.
         kinds: which maps; all that the model has when None.
         layers, heads: numbers from 0; all when empty.  Layers without attention have numbers too.
+        step: which tokens name the rows of cross attention.
 
     Raises:
         UsageError: no text, a target or search for an encoder, or no such kind, layer or head.
@@ -92,13 +94,21 @@ def capture(
         read = builder.with_output(source, text, target, search)
         with model.eager():
             found = weights(model, builder.arguments(read), sources, chosen)
-    axes = builder.axes(read, text)
+    axes = builder.axes(read, text, step)
     maps: dict[Kind, AttentionMaps] = {}
     for kind, (rows, columns) in chosen.items():
         _check(model, kind, found[kind])
         names = [type(model.model if row.module is None else row.module).__name__ for row in rows]
         described = [MapLayer(r.number, f"softmax ({n})") for r, n in zip(rows, names, strict=True)]
-        maps[kind] = AttentionMaps(kind, found[kind], tuple(described), columns, *axes[kind])
+        shown = found[kind][:, :, : len(axes[kind][0])]
+        maps[kind] = AttentionMaps(
+            kind,
+            shown,
+            tuple(described),
+            columns,
+            *axes[kind],
+            step if kind == "cross" else "input",
+        )
     facts = model.facts | ({"note": read.note} if read.note else {})
     return Capture(text, read.output, read.how, model.name, maps, facts)
 
@@ -182,12 +192,16 @@ class _HuggingFaceInputBuilder:
         return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
 
     def axes(
-        self, read: HuggingFaceInput, text: str
+        self, read: HuggingFaceInput, text: str, step: Step
     ) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
         """Queries and keys of each kind."""
         source = self.speller.tokens_of(read.source, text)
         target = self.speller.tokens_of(read.ids, read.text, target=bool(read.source))
-        return {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+        named = target
+        if step == "output" and read.source and read.ids:
+            end = [] if read.note else self._ends()[:1]  # what follows a cut output is not known
+            named = self.speller.tokens_of([*read.ids[1:], *end], read.text, target=True)
+        return {"encoder": (source, source), "decoder": (target, target), "cross": (named, source)}
 
     def _encode(self, text: str, name: str, *, target: bool = False) -> list[int]:
         if not text.strip():
@@ -221,11 +235,16 @@ class _HuggingFaceInputBuilder:
 
     def _without_end(self, ids: list[int]) -> list[int]:
         """Without the end tokens at the end, which a model writes but never reads."""
-        end = self.model.model.generation_config.eos_token_id
-        ends = [*(end if isinstance(end, list) else [end]), self.model.tokenizer.eos_token_id]
+        ends = self._ends()
         while ids and ids[-1] in ends:
             ids = ids[:-1]
         return ids
+
+    def _ends(self) -> list[int]:
+        """The end tokens of the model and of its tokenizer."""
+        end = self.model.model.generation_config.eos_token_id
+        ends = [*(end if isinstance(end, list) else [end]), self.model.tokenizer.eos_token_id]
+        return [id_ for id_ in ends if id_ is not None]
 
     def _with_search(self, source: HuggingFaceInput, spec: SearchConfig) -> HuggingFaceInput:
         """What the model writes."""

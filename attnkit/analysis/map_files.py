@@ -8,9 +8,10 @@ the UTF-8 bytes of the array `capture`, in safetensors the entry `capture` of th
      "source": ..., "output": ..., "how": ..., "model": ..., "facts": {...}, "reference": null,
      "maps": {kind: {"layers": [{"number": 0, "mechanism": ..., "exact": ..., "static": ...,
                                  "distance": null}, ...],
-                     "heads": [0, ...],
+                     "heads": [0, ...], "step": "output" or "input" (what names rows of cross maps),
                      "queries": [[text, id, word, special], ...], "keys": [...]}}}
 
+An npz also has the tokens' texts as arrays: `cross.queries` and `cross.keys` beside `cross`.
 The same maps give the same bytes, and nothing in them is code.  A csv has a row for each weight; no
 token in it is run as a formula by a spreadsheet (`_cell`).
 """
@@ -35,7 +36,7 @@ FORMAT, VERSION = "attnkit-maps", 1
 SUFFIXES = (".npz", ".safetensors", ".csv")
 JSON = "capture"
 """Where the description is."""
-HEADER = "kind,layer,head,query,key,query_token,key_token,weight\n"
+HEADER = "kind,layer,head,query,key,query_token,key_token,weight,step\n"
 _REFERENCE = "reference."
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
@@ -70,7 +71,13 @@ def save(path: Path, capture: Capture, fs: Filesystem = DISK) -> None:
     text = json.dumps({"format": FORMAT, "version": VERSION} | _description(capture))
     if suffix == ".npz":
         packed = io.BytesIO()
-        named: dict[str, Any] = {JSON: np.frombuffer(text.encode("ascii"), np.uint8), **arrays}
+        tokens = {
+            f"{kind}.{axis}": np.array([token.text for token in getattr(maps, axis)])
+            for kind, maps in capture.maps.items()
+            for axis in ("queries", "keys")
+        }
+        coded = np.frombuffer(text.encode("ascii"), np.uint8)
+        named: dict[str, Any] = {JSON: coded, **arrays, **tokens}
         np.savez(packed, **named)
         atomic_write(path, packed.getvalue(), fs)
     else:
@@ -96,6 +103,7 @@ def _description(capture: Capture) -> dict[str, Any]:
         kind: {
             "layers": [layer._asdict() for layer in maps.layers],
             "heads": maps.heads,
+            "step": maps.step,
             "queries": maps.queries,
             "keys": maps.keys,
         }
@@ -119,7 +127,7 @@ def _table(capture: Capture) -> Iterator[bytes]:
                 for row, weights in enumerate(table.astype(str)):
                     start = f"{kind}{suffix},{layer},{head},{row},"
                     lines = (
-                        f"{start}{column},{queries[row]},{key},{weight}\n"
+                        f"{start}{column},{queries[row]},{key},{weight},{maps.step}\n"
                         for (column, key), weight in zip(keys, weights, strict=True)
                     )
                     yield "".join(lines).encode()

@@ -15,6 +15,12 @@ Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 """Self-attention of the encoder, of the decoder (or language model), and cross attention."""
 
+Step = Literal["output", "input"]
+STEPS: tuple[Step, ...] = ("output", "input")
+"""What names a row of cross attention, whose query the decoder makes at one step of decoding: the
+token that the step predicts (output), as in Bahdanau et al. 2015, figure 3, or the token that it
+reads, which is the one before (input)."""
+
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 
 
@@ -59,6 +65,8 @@ class AttentionMaps:
     """Numbers of the heads in each layer, from 0."""
     queries: tuple[Token, ...]
     keys: tuple[Token, ...]
+    step: Step = "input"
+    """Which tokens `queries` are; only rows of cross attention can have those of the output."""
 
     def __post_init__(self) -> None:
         sizes = (len(self.layers), len(self.heads), len(self.queries), len(self.keys))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.inputs import MARKS
-from attnkit.analysis.maps import AttentionMaps, Token
+from attnkit.analysis.maps import STEPS, AttentionMaps, Step, Token
 from attnkit.data.subword_sampling import MARK
 from attnkit.data.tokenizer import clean
 from attnkit.errors import DataError, UsageError
@@ -31,8 +31,6 @@ Link = tuple[int, int]
 Links = frozenset[Link]
 Method = Literal["argmax", "mutual", "threshold"]
 METHODS: tuple[Method, ...] = ("argmax", "mutual", "threshold")
-Step = Literal["reading", "writing"]
-STEPS: tuple[Step, ...] = ("writing", "reading")
 BLANK = (".", ".")
 """What is read for a pair with an empty side, so that pairs keep their numbers in messages."""
 
@@ -46,8 +44,8 @@ class Head(NamedTuple):
     head: int | None
     """None: the mean over all heads of the layer."""
     step: Step
-    """`writing` takes the weights with which a target word is predicted, `reading` those of the
-    step that reads it afterwards, which suits the middle layers of deep models (Chen et al. 2020,
+    """`output` takes the weights with which a target word is predicted, `input` those of the next
+    step, which reads it; that suits the middle layers of deep models (Chen et al. 2020,
     "Accurate Word Alignment Induction from Neural Machine Translation")."""
 
     def __str__(self) -> str:
@@ -89,13 +87,13 @@ def heads(run: Run) -> list[Head]:
 
 
 def default_head(run: Run) -> Head:
-    """The default without gold: the mean over the heads of the last layer but one, writing.
+    """The default without gold: the mean over the heads of the last layer but one, output.
 
     The layer as Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
     Models"; of one or two layers the last.
     """
     layers = run.recipe.model.layers.decoder
-    return Head(layers - 2 if layers > 2 else layers - 1, None, "writing")
+    return Head(layers - 2 if layers > 2 else layers - 1, None, "output")
 
 
 def align(
@@ -124,7 +122,7 @@ def align(
                 f"to {model.heads - 1}"
             )
     layers = sorted({head.layer for head in wanted})
-    reader = MapReader(run, kinds=["cross"], layers=layers, device=device)
+    reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
     pairs, read = tee(pairs)
     captures = reader.read(pair if all(map(words, pair)) else BLANK for pair in read)
     for (source, target), capture in zip(pairs, captures, strict=True):
@@ -145,12 +143,12 @@ def word_weights(
     """Weights between the words of two lines; attention to a word sums, from a word averages.
 
     Args:
-        maps: cross attention; queries are what the decoder read, from its begin token on.
+        maps: cross attention, its rows named by what the decoder read, from the begin token on.
         step: which row belongs to a target token, see `Head`.
         sizes: words of the source and of the target; one without a token gets zeros.
     """
     queries = maps.queries
-    if step == "writing":
+    if step == "output":
         # the row that read one token wrote the next; the last wrote the end token
         queries = (*queries[1:], queries[0])
     by_word = replace(maps, queries=_numbered(queries), keys=_numbered(maps.keys)).by_word()

@@ -11,6 +11,7 @@ from typer.main import get_command
 from attnkit import __version__
 from attnkit.cli import console
 from attnkit.cli.help import Command, Group, Rows
+from attnkit.device import share_processor
 
 COMMANDS = {
     "train": "Train every variant of a recipe and print a table that compares them.",
@@ -102,5 +103,6 @@ def root_app() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    share_processor()
     words = sys.argv[1:] if arguments is None else arguments
     return console.run(lambda: get_command(root_app()), words)

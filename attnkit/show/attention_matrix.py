@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Token
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step, Token
 from attnkit.errors import UsageError
 
 NAMES: dict[Kind, str] = {
@@ -15,11 +15,12 @@ NAMES: dict[Kind, str] = {
     "decoder": "decoder self-attention",
     "cross": "cross attention",
 }
-AXES: dict[Kind, tuple[str, str]] = {  # what queries and keys are
+SIDES: dict[Kind, tuple[str, str]] = {  # what queries and keys are
     "encoder": ("source", "source"),
     "decoder": ("output", "output"),
     "cross": ("output", "source"),
 }
+STEPS: dict[Step, str] = {"output": "predicted token", "input": "token read"}
 STATIC = "static: the same for every text of this length"
 
 
@@ -59,11 +60,17 @@ def matrix_of(
     place += _numbers("head", one.heads)
     title = f"{NAMES[maps.kind]}, {place}: {mechanisms(one)}"
     weights = one.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
-    rows, columns = AXES[maps.kind]
+    rows, columns = sides_of(maps)
     return AttentionMatrix(
         weights, one.queries, one.keys, title, notes(one),
         axes=(f"{rows} (queries)", f"{columns} (keys)"),
     )  # fmt: skip
+
+
+def sides_of(maps: AttentionMaps) -> tuple[str, str]:
+    """What rows and columns are."""
+    rows, columns = SIDES[maps.kind]
+    return (STEPS[maps.step] if maps.kind == "cross" else rows), columns
 
 
 def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:

@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 
 from attnkit.analysis.maps import AttentionMaps
-from attnkit.show.attention_matrix import AXES, NAMES, matrix_of, mechanisms, notes
+from attnkit.show.attention_matrix import NAMES, matrix_of, mechanisms, notes, sides_of
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, text
@@ -55,7 +55,7 @@ class MapGrid:
         ]
         yield Segments(self._lines(shares, colours, layout, options.max_width))
         yield Segments(colours.bar(shares[0][0], options.max_width))
-        rows, columns = AXES[maps.kind]
+        rows, columns = sides_of(maps)
         parts = [
             colours.caption(shares[0][0]),
             f"L layer, H head; rows: {rows} (queries), columns: {columns} (keys)",

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind
 from attnkit.show.attention_matrix import (
-    AXES,
     NAMES,
     STATIC,
     axes_difference,
     maps_of,
     mechanisms,
+    sides_of,
 )  # fmt: skip
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale
@@ -118,7 +118,7 @@ def _block(
     queries, keys = ([cut(x, LONGEST) for x in labels_of(s)] for s in (maps.queries, maps.keys))
     row_names, column_names = ((), ()) if folded else (tuple(layers), tuple(heads))
     return PanelBlock(
-        title, rows, queries, keys, AXES[maps.kind], row_names, column_names,
+        title, rows, queries, keys, sides_of(maps), row_names, column_names,
         signed=difference is not None,
     )  # fmt: skip
 

@@ -84,7 +84,7 @@ def test_what_is_written_is_what_generate_writes(
 def test_maps_of_an_output_equal_those_of_its_ids_as_target(
     runs: dict[str, Run], shape: str, how: str
 ) -> None:
-    reader = MapReader(runs[shape], device="cpu")
+    reader = MapReader(runs[shape], step="input", device="cpu")
     (written,) = reader.read([(TEXT, None)], SEARCHES[how])
     queries = [token.id for token in written.maps["decoder"].queries]
     before = {"pair": 1, "causal": 1 + len(ids(TEXT)), "joint": len(ids(TEXT)) + 2}[shape]
@@ -94,7 +94,7 @@ def test_maps_of_an_output_equal_those_of_its_ids_as_target(
 
 
 def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Run]) -> None:
-    found = capture(runs["pair"], TEXT, target="ein hund", device="cpu")
+    found = capture(runs["pair"], TEXT, target="ein hund", step="input", device="cpu")
     source, target = [*ids(TEXT), EOS], [BOS, *ids("ein hund")]
     axes = {kind: (maps.queries, maps.keys) for kind, maps in found.maps.items()}
     told = {kind: [[t.id for t in axis] for axis in both] for kind, both in axes.items()}
@@ -105,6 +105,31 @@ def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Ru
     assert found.maps["cross"].weights.dtype == np.float32
     assert (found.source, found.output) == (TEXT, "ein hund")
     assert (found.model, found.facts["tokenizer"]) == ("toy/base/seed-1", tokenizer().digest)
+
+
+def test_rows_of_cross_attention_are_named_by_what_they_predict(runs: dict[str, Run]) -> None:
+    read, predicted = (
+        capture(runs["pair"], TEXT, target="ein hund", device="cpu", **step).maps
+        for step in ({"step": "input"}, {})
+    )
+    assert [token.id for token in predicted["cross"].queries] == [*ids("ein hund"), EOS]
+    assert [token.word for token in predicted["cross"].queries][-1] is None
+    assert (predicted["cross"].step, read["cross"].step) == ("output", "input")
+    np.testing.assert_array_equal(predicted["cross"].weights, read["cross"].weights)
+    assert predicted["decoder"].queries == read["decoder"].queries
+    assert predicted["decoder"].step == "input"
+
+
+def test_an_output_that_was_cut_has_no_row_for_what_it_would_have_predicted(
+    runs: dict[str, Run],
+) -> None:
+    cut = SearchConfig(method="greedy", max_length=3, min_length=2)
+    read, predicted = (
+        capture(runs["pair"], TEXT, search=cut, step=step, device="cpu").maps["cross"]
+        for step in ("input", "output")
+    )
+    assert [token.id for token in predicted.queries] == [token.id for token in read.queries][1:]
+    np.testing.assert_array_equal(predicted.weights, read.weights[:, :, :-1])
 
 
 def test_axes_of_decoders_are_all_tokens_in_one_row(runs: dict[str, Run]) -> None:

@@ -226,8 +226,11 @@ def test_an_encoder_decoder_reads_start_and_target_without_the_end(opened: Any) 
     assert [token.text for token in cross.keys] == ["<s>", "The", "\u2581an", "imal", "</s>"]
     assert [token.special for token in cross.keys] == [True, False, False, False, True]
     assert [token.word for token in cross.keys] == [None, 0, 1, 1, None]
-    assert [token.text for token in cross.queries] == ["</s>", "<s>", "N", "o", "bo", "dy"]
-    assert cross.queries == made.maps["decoder"].keys
+    assert [token.text for token in cross.queries] == ["<s>", "N", "o", "bo", "dy", "</s>"]
+    read = capture(opened("bart"), TEXT, target=TARGET, step="input").maps
+    assert [t.text for t in read["cross"].queries] == ["</s>", "<s>", "N", "o", "bo", "dy"]
+    assert read["cross"].queries == read["decoder"].keys == made.maps["decoder"].keys
+    np.testing.assert_array_equal(read["cross"].weights, cross.weights)
 
 
 def test_a_target_follows_a_prompt_after_a_space(opened: Any) -> None:

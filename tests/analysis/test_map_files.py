@@ -99,6 +99,8 @@ def test_other_programs_read_arrays_and_json(tmp_path: Path) -> None:
     save(tmp_path / "maps.npz", saved)
     with np.load(tmp_path / "maps.npz") as archive:
         assert np.array_equal(archive["cross"], saved.maps["cross"].weights)
+        assert archive["cross.keys"].tolist()[-1] == "</s>"
+        assert len(archive["cross.queries"]) == archive["cross"].shape[2]
         described = json.loads(archive["capture"].tobytes())
     assert (described["format"], described["version"]) == ("attnkit-maps", 1)
     assert described["maps"]["cross"]["keys"][-1] == ["</s>", 3, None, True]
@@ -126,7 +128,7 @@ def test_a_table_is_safe_to_open(tmp_path: Path) -> None:
     text = (tmp_path / "maps.csv").read_text(encoding="utf-8")
     assert not any(sign in text for sign in ("\x00", "\x1b", "\u2028", "\u202e"))
     rows = list(csv.reader(text.splitlines()))
-    assert {len(row) for row in rows} == {8}
+    assert {len(row) for row in rows} == {9}
     cells = [row[6] for row in rows[1 : len(HOSTILE) + 2]]
     assert not any(cell.strip().startswith(("=", "+", "-", "@", "\uff1d")) for cell in cells)
     assert "'=1+1" in cells

@@ -58,8 +58,8 @@ def test_the_step_says_which_row_is_that_of_a_word() -> None:
     keys = [Token("\u2581a", 9, 0), Token("a", 8, 0), Token("\u2581b", 7, 1), END]
     queries = [BEGIN, Token("\u2581x", 9, 0), Token("\u2581y", 8, 1), Token("y", 7, 1)]
     made = cross(queries, keys)
-    reading = word_weights(made, "reading", (2, 2))[0, 0]
-    writing = word_weights(made, "writing", (2, 2))[0, 0]
+    reading = word_weights(made, "input", (2, 2))[0, 0]
+    writing = word_weights(made, "output", (2, 2))[0, 0]
     assert reading.tolist() == [[4 + 5, 6], [(8 + 9 + 12 + 13) / 2, (10 + 14) / 2]]
     assert writing.tolist() == [[0 + 1, 2], [(4 + 5 + 8 + 9) / 2, (6 + 10) / 2]]
 
@@ -69,17 +69,30 @@ def test_special_pieces_of_the_recipe_are_words_of_the_line() -> None:
     ten = [Token("\u2581", 6, 1), Token("1", 5, None, True), Token("0", 4, None, True)]
     keys = [Token("\u2581x", 9, 0), *ten, Token("\u2581y", 8, 2), END]
     made = cross([BEGIN, Token("\u2581z", 9, 0)], keys)
-    found = word_weights(made, "reading", (3, 1))
+    found = word_weights(made, "input", (3, 1))
     assert found[0, 0].tolist() == [[6, 7 + 8 + 9, 10]]
 
 
 def test_a_word_without_a_token_gets_no_weight() -> None:
     made = cross([BEGIN, Token("\u2581z", 9, 0)], [Token("\u2581x", 9, 0), END])
-    assert word_weights(made, "reading", (2, 1))[0, 0].tolist() == [[2, 0]]
+    assert word_weights(made, "input", (2, 1))[0, 0].tolist() == [[2, 0]]
 
 
 def test_words_are_what_stands_between_spaces() -> None:
     assert words("  a\u3000b\tc\u2581d ") == ["a", "b", "c", "d"]
+
+
+def test_links_are_the_maxima_of_the_map_that_is_shown(run: Run) -> None:
+    """`align` and `visualize-attn` agree on which row belongs to a word."""
+    source, target = PAIRS[0]
+    for head in (Head(0, 0, "output"), Head(0, 1, "input")):
+        (found,) = align(run, [PAIRS[0]], [head])
+        maps = capture(run, source, target=target, kinds=["cross"], step=head.step).maps["cross"]
+        shown = maps.by_word().without_special()
+        assert shown.weights.shape[2:] == (len(target.split()), len(source.split()))
+        best = shown.weights[0, head.head].argmax(1)
+        assert found[head] == {(int(column), row) for row, column in enumerate(best)}
+    assert capture(run, source, target=target, kinds=["cross"]).maps["cross"].step == "output"
 
 
 def test_each_pair_gets_the_links_of_its_own_map(run: Run) -> None:
@@ -91,7 +104,7 @@ def test_each_pair_gets_the_links_of_its_own_map(run: Run) -> None:
     for pair, made in zip(PAIRS, found, strict=True):
         if not all(pair):
             continue
-        maps = capture(run, pair[0], target=pair[1], kinds=["cross"]).maps["cross"]
+        maps = capture(run, pair[0], target=pair[1], kinds=["cross"], step="input").maps["cross"]
         sizes = (len(pair[0].split()), len(pair[1].split()))
         for head in wanted:
             of_layer = word_weights(maps, head.step, sizes)[head.layer]
@@ -101,9 +114,9 @@ def test_each_pair_gets_the_links_of_its_own_map(run: Run) -> None:
 
 def test_heads_are_those_of_the_decoder_and_their_mean(run: Run) -> None:
     assert heads(run) == [
-        Head(0, head, step) for head in (0, 1, None) for step in ("writing", "reading")
+        Head(0, head, step) for head in (0, 1, None) for step in ("output", "input")
     ]
-    assert str(heads(run)[0]) == "layer 0, head 0, writing"
+    assert str(heads(run)[0]) == "layer 0, head 0, output"
 
 
 @pytest.mark.parametrize(("layers", "layer"), [(1, 0), (2, 1), (3, 1), (6, 4)])
@@ -111,12 +124,12 @@ def test_without_gold_a_late_layer_is_taken(run: Run, layers: int, layer: int) -
     model = run.recipe.model
     depth = model.layers.model_copy(update={"decoder": layers})
     deep = run.recipe.model_copy(update={"model": model.model_copy(update={"layers": depth})})
-    assert default_head(SimpleNamespace(recipe=deep)) == Head(layer, None, "writing")  # type: ignore[arg-type]
+    assert default_head(SimpleNamespace(recipe=deep)) == Head(layer, None, "output")  # type: ignore[arg-type]
 
 
 def test_a_layer_or_head_that_is_not_there_is_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="layer 3, head 0, writing: .* layers 0 to 0 with heads 0"):
-        list(align(run, PAIRS, [Head(3, 0, "writing")]))
+    with pytest.raises(UsageError, match="layer 3, head 0, output: .* layers 0 to 0 with heads 0"):
+        list(align(run, PAIRS, [Head(3, 0, "output")]))
 
 
 def test_a_model_without_cross_attention_is_refused(tmp_path: Path) -> None:
@@ -125,7 +138,7 @@ def test_a_model_without_cross_attention_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_best_head_has_the_lowest_error_rate() -> None:
-    one, two = Head(0, 0, "writing"), Head(0, 1, "writing")
+    one, two = Head(0, 0, "output"), Head(0, 1, "output")
     right = Gold(frozenset({(0, 0)}), frozenset({(0, 0)}))
     found = [{one: frozenset({(1, 0)}), two: frozenset({(0, 0)})}] * 2
     scores = quality(found, [right, right])

@@ -40,9 +40,7 @@ def test_each_pair_is_a_line_of_links(align: Any) -> None:
         "0", "1", "2", "3", "4",
     ]  # fmt: skip
     assert len(first.split()) == 3
-    assert done.err == (
-        "layer 0, mean of heads, writing; --dev SOURCE TARGET GOLD finds the best\n"
-    )
+    assert done.err == ("layer 0, mean of heads, output; --dev SOURCE TARGET GOLD finds the best\n")
 
 
 def test_standard_input_and_an_output_file_say_the_same(align: Any) -> None:
@@ -58,14 +56,14 @@ def test_gold_gives_the_scores_of_all_heads(align: Any) -> None:
     done = align(*SCORED, "--format", "json")
     rows = json.loads(done.out)["rows"]
     assert [(row["layer"], row["head"], row["step"]) for row in rows] == [
-        (0, head, step) for head in (0, 1, "mean") for step in ("writing", "reading")
+        (0, head, step) for head in (0, 1, "mean") for step in ("output", "input")
     ]
     assert all(0 <= row["aer"] <= 100 and row["links"] == 8 for row in rows)
-    assert len(json.loads(align(*SCORED, "--step", "reading", "--format", "json").out)["rows"]) == 3
+    assert len(json.loads(align(*SCORED, "--step", "input", "--format", "json").out)["rows"]) == 3
 
 
 def test_links_that_are_their_own_gold_have_no_errors(align: Any) -> None:
-    words = (*FILES, "--layer", "0", "--head", "1", "--step", "reading")
+    words = (*FILES, "--layer", "0", "--head", "1", "--step", "input")
     Path("own").write_text(align(*words).out)
     (row,) = json.loads(align(*words, "--gold", "own", "--format", "json").out)["rows"]
     assert (row["precision"], row["recall"], row["aer"]) == (100, 100, 0)
@@ -74,12 +72,12 @@ def test_links_that_are_their_own_gold_have_no_errors(align: Any) -> None:
 
 
 def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
-    Path("own").write_text(align(*FILES, "--layer", "0", "--head", "1", "--step", "reading").out)
+    Path("own").write_text(align(*FILES, "--layer", "0", "--head", "1", "--step", "input").out)
     done = align(*FILES, "--dev", *FILES, "own")
     assert done.out == Path("own").read_text()
-    assert done.err == ("layer 0, head 1, reading: best on a.en, alignment error rate 0.00\n")
+    assert done.err == ("layer 0, head 1, input: best on a.en, alignment error rate 0.00\n")
     words = (*SCORED, "--dev", *FILES, "own", "--output", "links", "--format", "csv")
-    assert align(*words).out.split("\n")[1].startswith("0,1,reading,8,")
+    assert align(*words).out.split("\n")[1].startswith("0,1,input,8,")
     assert Path("links").read_text() == Path("own").read_text()
 
 
@@ -87,7 +85,7 @@ def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
 def test_scores_come_in_every_format(align: Any, format: str) -> None:
     done = align(*SCORED, "--format", format)
     assert done.code == 0
-    assert "reading" in done.out
+    assert "input" in done.out
 
 
 @pytest.mark.parametrize(
@@ -99,12 +97,12 @@ def test_scores_come_in_every_format(align: Any, format: str) -> None:
         (
             (*FILES, "--layer", "4"),
             2,
-            "layer 4, mean of heads, writing: cross attention has layers",
+            "layer 4, mean of heads, output: cross attention has layers",
         ),
         ((*FILES, "--layer", "0", "--dev", "a", "b", "c"), 2, "use either --dev or --layer"),
         ((*SCORED, "--output", "x"), 2, "add --layer and --head, or --dev"),
         ((*FILES, "--method", "argmin"), 2, "--method 'argmin': did you mean argmax? choose from"),
-        ((*FILES, "--step", "write"), 2, "--step 'write': did you mean writing? choose from"),
+        ((*FILES, "--step", "outptu"), 2, "--step 'outptu': did you mean output? choose from"),
         ((*FILES, "--threshold", "-1"), 2, "--threshold -1.0: must be at least 0"),
         ((*SCORED, "--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
         (("a.en", "short"), 65, "short ends after line 1, but a.en"),

@@ -23,7 +23,8 @@ def test_every_head_is_a_small_map_under_its_number() -> None:
         "       ██ ██    ",
         "",
         "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
-        "weight, linear; L layer, H head; rows: output (queries), columns: source (keys)",
+        "weight, linear; L layer, H head; rows: token read (queries), columns: source ",
+        "(keys)",
     ]
 
 

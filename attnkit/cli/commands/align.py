@@ -50,12 +50,12 @@ def align(
         int | None, value("H", "Head, from 0. [default: average over all heads]")
     ] = None,
     step: Annotated[
-        Literal["writing", "reading"] | None,
+        Literal["output", "input"] | None,
         choice(
             "--step",
-            ("writing", "reading"),
-            "Use the weights of the step that predicts a target word (writing) or of the next "
-            "step, which reads it (reading). [default: writing; --gold and --dev try both]",
+            ("output", "input"),
+            "Use the weights of the step that predicts a target word (output) or of the next "
+            "step, which reads it (input). [default: output; --gold and --dev try both]",
         ),
     ] = None,
     dev: Annotated[
@@ -106,7 +106,7 @@ def align(
     trained = Run.open(run)
     heads = [one for one in alignment.heads(trained) if step in (None, one.step)]
     if layer is not None:
-        heads = [alignment.Head(layer, head, step or "writing")]
+        heads = [alignment.Head(layer, head, step or "output")]
     elif dev is not None:
         heads = [_best(trained, dev, heads, rule, device)]
     elif gold is None:
@@ -211,7 +211,7 @@ def table(
         "AER: alignment error rate (lower is better), Och and Ney 2003; percent",
         f"sentences: {len(golds)}; gold: {sure:,} sure links, {possible - sure:,} only possible",
         f"links: {rule.method}{least}",
-        "step: writing uses the weights of the step that predicts a target word, reading those of "
+        "step: output uses the weights of the step that predicts a target word, input those of "
         "the next step, which reads it",
     )
     columns = [Column(name, "left" if name == "step" else "right") for name in names]

@@ -12,6 +12,7 @@ from attnkit.cli.options import (
     RecipeName,
     Variants,
     check_options,
+    choice,
     chosen,
     flag,
     value,
@@ -28,6 +29,9 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.recipe import RecipeFile
     from attnkit.train.events import ScoredEvent
+
+
+MATCHES = ("params", "time")
 
 
 class PlannedRun(NamedTuple):
@@ -58,6 +62,16 @@ def train(
     allow_change: Annotated[
         bool, flag("--allow-change", "Resume a run although its recipe has changed.")
     ] = False,
+    match: Annotated[
+        str | None,
+        choice(
+            "--match",
+            MATCHES,
+            "Set each variant's feed-forward width so that it has as many "
+            "parameters as the baseline (params), or trains as fast (time).",
+            "COST",
+        ),
+    ] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Print what would be trained, and stop.")] = False,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
@@ -83,6 +97,11 @@ def train(
     file = load(recipe, settings, option_check=check_options)
     planned = _plan(file, variant, seed, out)
     _check_jobs(jobs, planned)
+    if match is not None:
+        settings += _matched(
+            file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
+        )
+        file = load(recipe, settings, option_check=check_options)
     if dry_run:
         _check_data(file, planned, data_dir)
         _announce(file, planned, jobs, as_json)
@@ -116,6 +135,42 @@ def _print_tables(scored: "ScoredEvent", quiet: bool) -> None:
     for text in warning_lines(result) if not quiet else ():
         console.warn(text)
     output.write_tables(tables(result), "table")
+
+
+def _matched(
+    file: "RecipeFile",
+    match: str,
+    variants: Sequence[str],
+    out: Path,
+    device: str,
+    data_dir: Path | None,
+    *,
+    offline: bool,
+    fresh: bool,
+) -> list[str]:
+    """The KEY=VALUE words that make the variants cost the same; says what changes."""
+    from functools import partial
+
+    from attnkit.data.preparation import prepare
+    from attnkit.device import pick_device
+    from attnkit.experiment import matching
+
+    names, found = chosen(file, variants), list[matching.Match]()
+    if match == "params":
+        found = list(matching.match_parameters(file, names))
+    else:
+        found = [] if fresh else list(matching.earlier(file, names, out))
+        new = [name for name in names if name not in {one.variant for one in found}]
+        data = partial(prepare, data_dir=data_dir, offline=offline)
+        found += matching.match_time(file, new, data, pick_device(device))
+    for one in found:
+        ratio = "as its run began" if one.ratio != one.ratio else f"{one.ratio:.3f} x the baseline"
+        (width, ff), (new_width, new_ff) = one.before, one.after
+        console.say(
+            f"{one.variant}: model.width {width} -> {new_width}, model.ff {ff} -> {new_ff} "
+            f"({match}: {ratio})"
+        )
+    return [override for one in found for override in one.overrides]
 
 
 def _follow(

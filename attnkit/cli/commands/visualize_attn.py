@@ -16,7 +16,7 @@ from attnkit.text import safe_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnkit.analysis.maps import AttentionMaps, Capture, Kind
+    from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
@@ -65,6 +65,15 @@ def visualize_attn(
     ] = None,
     layer: options.Layers = None,
     head: options.Heads = None,
+    step: Annotated[
+        Literal["output", "input"],
+        choice(
+            "--step",
+            ("output", "input"),
+            "Name the rows of cross-attention by the token that the step predicts (output) or by "
+            "the token that it reads (input).",
+        ),
+    ] = "output",
     other: Annotated[
         list[str] | None, value("MODEL", "Compare with this model. Repeatable.", "--with")
     ] = None,
@@ -139,7 +148,7 @@ def visualize_attn(
     search = {"beam": beam, "top_p": top_p, "temperature": temperature, "seed": seed,
               "max_length": max_length}  # fmt: skip
     request = Request(
-        text, target, search, sample, kind, tuple(layer or ()), tuple(head or ()), reference,
+        text, target, search, sample, kind, tuple(layer or ()), tuple(head or ()), reference, step,
         device, offline, any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
     )  # fmt: skip
     if target is not None and request.searches:
@@ -167,6 +176,7 @@ class Request(NamedTuple):
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     reference: bool
+    step: "Step"
     device: str
     offline: bool
     all_kinds: bool  # without `kind`: capture every kind of attention, not only the first
@@ -180,7 +190,8 @@ class Request(NamedTuple):
         """The maps of one model, and with --reference those of exact softmax."""
         from attnkit.runs import Run, is_run
 
-        how: dict[str, Any] = {"target": self.target, "layers": self.layers, "heads": self.heads}
+        how: dict[str, Any] = {"target": self.target, "layers": self.layers, "heads": self.heads,
+                               "step": self.step}  # fmt: skip
         if is_run(name):
             from attnkit.analysis.capture import capture
 

@@ -12,7 +12,7 @@ import numpy as np
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
-from attnkit.show.attention_matrix import AXES, NAMES, STATIC
+from attnkit.show.attention_matrix import NAMES, STATIC, sides_of
 from attnkit.show.colour import Palette, table
 from attnkit.show.colour_scale import FLOOR, Scale
 from attnkit.show.html_document import document
@@ -79,12 +79,12 @@ def page(
         "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
         "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
-    palettes: dict[str, Palette] = {"sequential": colours, "diverging": "difference"}
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
-        "colours": {name: table(palette).tobytes().hex() for name, palette in palettes.items()},
-        "floor": FLOOR, "kinds": NAMES, "sides": AXES, "numbers": NUMBERS, "start": start,
-        "texts": _texts([capture for capture, _ in drawable]), "omitted": "",
+        "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
+        "floor": FLOOR, "kinds": NAMES, "sides": {maps.kind: sides_of(maps) for maps in every},
+        "numbers": NUMBERS, "start": start, "omitted": "",
+        "texts": _texts([capture for capture, _ in drawable]),
     }  # fmt: skip
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
@@ -95,6 +95,11 @@ def page(
         maps.update(coded)
     data["omitted"] = _omitted(described, safe_text(command))
     return draw(title, data)
+
+
+def _hex(palette: Palette) -> str:
+    """The colours of a palette, as the page reads them."""
+    return table(palette).tobytes().hex()
 
 
 def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:

@@ -1,0 +1,107 @@
+"""Variants of equal cost: the widths that --match chooses."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.data.preparation import prepare
+from attnkit.errors import RecipeError, UnavailableError
+from attnkit.experiment import cost, matching
+from attnkit.recipe import RecipeFile, load
+from attnkit.runs import Run
+
+RECIPE = """
+task: translation
+data: {corpus: toy-translation, size: 200, max_length: 96}
+tokenizer: {size: 300}
+model: {width: 64, ff: 128, layers: 2, heads: 2}
+train: {batch_tokens: 512, steps: 20, precision: fp32}
+variants:
+  random: {model.attention: {encoder: synthesizer-random, decoder: synthesizer-random}}
+  vanilla: {}
+  small: {model.ff: 32}
+  fixed: {model.attention: {encoder: {name: synthesizer-random, trainable: false}}}
+baseline: vanilla
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> RecipeFile:
+    return of(tmp_path)
+
+
+def of(folder: Path, *overrides: str) -> RecipeFile:
+    (folder / "r.yaml").write_text(RECIPE)
+    return load(folder / "r.yaml", overrides)
+
+
+def total(file: RecipeFile, name: str) -> int:
+    return cost.parameters(file.variants[name], (300, 300)).total
+
+
+def test_every_variant_has_the_parameters_of_the_baseline(file: RecipeFile, tmp_path: Path) -> None:
+    before = {name: total(file, name) for name in file.variants}
+    found = list(matching.match_parameters(file, list(file.variants)))
+    assert [one.variant for one in found] == ["random", "small", "fixed"]
+    words = [word for one in found for word in one.overrides]
+    matched = of(tmp_path, *words)
+    assert matched.variants["vanilla"] == file.variants["vanilla"]
+    for one in found:
+        ratio = total(matched, one.variant) / before["vanilla"]
+        assert total(matched, one.variant) != before[one.variant]
+        assert ratio == pytest.approx(one.ratio)
+        assert abs(ratio - 1) < 0.02  # 8 columns of the feed-forward sublayers are 2 %
+
+
+def test_widths_keep_heads_of_even_width(tmp_path: Path) -> None:
+    """A model with another layer becomes narrower; rotary positions need even heads."""
+    plain = (
+        "variants.fixed.model.attention=scaled-dot",
+        "variants.random.model.attention=scaled-dot",
+    )
+    words = ["model.heads=4", "model.positions=rope", *plain, "variants.random.model.layers=4"]
+    file = of(tmp_path, *words)
+    (one,) = matching.match_parameters(file, ["random"])
+    matched = of(tmp_path, *words, *one.overrides)
+    assert one.after[0] < 64
+    assert one.after[0] % 8 == 0
+    assert total(matched, "random") == pytest.approx(total(file, "vanilla"), rel=0.01)
+
+
+def test_a_variant_that_cannot_be_matched_is_refused(tmp_path: Path) -> None:
+    file = of(tmp_path, "variants.random.data.max_length=4000")
+    with pytest.raises(RecipeError, match="variant random cannot be matched to vanilla"):
+        list(matching.match_parameters(file, ["random"]))
+
+
+def test_time_is_measured_beside_the_baseline(
+    file: RecipeFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that gives every update 1 ms, and 1 us more for each unit of its widths."""
+    measured: list[int] = []
+
+    def pace(recipe, prepared, device):  # type: ignore[no-untyped-def]
+        model = recipe.model
+        measured.append(model.width)
+        seconds = 1e-3 + 1e-6 * (model.width + model.ff)
+        return cost.Pace("fp32", seconds, 1.0, 1.0)
+
+    monkeypatch.setattr(cost, "pace", pace)
+    prepared = prepare(file.variants["vanilla"], cache=tmp_path / "cache")
+    (one,) = matching.match_time(file, ["vanilla", "small"], lambda _: prepared, "cpu")
+    assert one.variant == "small"
+    assert sum(one.after) == pytest.approx(64 + 128, abs=4)
+    assert one.ratio == pytest.approx(1, abs=1e-2)
+    assert set(measured[2::2]) == {64}  # the baseline, after every measurement of the other
+    monkeypatch.setattr(matching, "TOLERANCE", -1)
+    with pytest.raises(UnavailableError, match="stop what else runs on this machine"):
+        list(matching.match_time(file, ["small"], lambda _: prepared, "cpu"))
+
+
+def test_a_measured_width_is_kept_by_runs(file: RecipeFile, tmp_path: Path) -> None:
+    recipe = of(tmp_path, "variants.small.model.ff=48").variants["small"]
+    Run.create(
+        Run.find(tmp_path / "runs", "r", "small", 7), recipe, name="r", variant="small", seed=7
+    )
+    (one,) = matching.earlier(file, ["small", "random", "vanilla"], tmp_path / "runs")
+    assert one.overrides == ["variants.small.model.width=64", "variants.small.model.ff=48"]
