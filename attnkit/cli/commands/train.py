@@ -50,13 +50,7 @@ def train(
     seed: Annotated[
         list[int] | None, value("N", "Use this seed instead of the recipe's. Repeatable.")
     ] = None,
-    jobs: Annotated[
-        int,
-        value(
-            "N",
-            "Train N runs at a time, each in a process of its own with its share of the threads.",
-        ),
-    ] = 1,
+    jobs: Annotated[int, value("N", "Train N runs at a time, each in its own process.")] = 1,
     out: options.Out = Path("runs"),
     fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
     allow_change: Annotated[
@@ -83,8 +77,8 @@ def train(
     """Train every variant of a recipe with every seed, score them, and print the table.
 
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
-    can be repeated at any time. With --jobs, a run that fails does not stop the others; threads are
-    the cores, or OMP_NUM_THREADS, divided by N.
+    can be repeated at any time. With --jobs N each run has its share of the cores (or of
+    OMP_NUM_THREADS threads, where that is set), and one that fails does not stop the others.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
