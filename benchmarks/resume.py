@@ -473,9 +473,11 @@ def compare(options: argparse.Namespace, work: Path) -> bool:
         if not session.until_training():
             session.end()
             break
-        time.sleep(generator.uniform(0, 2 * seconds / options.kills))
+        time.sleep(generator.uniform(0, seconds / options.kills))
         session.send(kinds[number % len(kinds)], generator)
         code, _ = session.end()
+        if code == 0:  # the signal came after its end
+            break
         rows.append([kinds[number % len(kinds)], str(code), session.updates()])
         say(f"interruption {number + 1}: {', '.join(rows[-1])}")
     last = Session(work, work / "interrupted", options.jobs)

@@ -36,6 +36,8 @@ from attnkit.train.signals import StopSignals
 CONTEXT = get_context("forkserver")
 PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
 """What workers find imported; the last is what autograd imports when used."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that torch reads when it is imported."""
 PATIENCE = 0.2
 """Seconds between two looks at the signals."""
 PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
@@ -83,11 +85,12 @@ def train(
         for key in planned:
             experiment.check(*key)
         yield NoteEvent(sharing(jobs))
+        unfinished = yield from experiment.prepare(planned)
+        yield from check_memory(experiment, unfinished, jobs)
         everything = torch.get_num_threads()
         torch.set_num_threads(threads)  # the precision is chosen as the workers compute
         try:
-            unfinished = yield from experiment.prepare(planned)
-            yield from check_memory(experiment, unfinished, jobs)
+            yield from experiment.choose_precision(unfinished)
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
@@ -132,7 +135,7 @@ def check_memory(
     if sum(largest) <= free:
         return
     fit = next(number for number in range(len(largest)) if sum(largest[: number + 1]) > free)
-    advice = f"use --jobs {fit}" if fit else "use smaller batches (train.batch_tokens)"
+    advice = f"use --jobs {fit}" if fit else "use smaller batches (train.batch_tokens) or models"
     raise MemoryLimitError(
         f"--jobs {jobs}: {len(largest)} runs at a time need about {_gib(sum(largest))} of memory, "
         f"{_gib(free)} are free; {advice}"
@@ -157,14 +160,16 @@ def _start_server(threads: int) -> None:
     """
     CONTEXT.set_forkserver_preload(PRELOAD)
     resource_tracker.ensure_running()  # later it would unblock the signal
-    before = dict(os.environ)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ |= dict.fromkeys(THREADS, str(threads))
     try:
         forkserver.ensure_running()
     finally:
-        os.environ.clear()
-        os.environ |= before
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -132,21 +132,22 @@ class Experiment:
     def prepare(
         self, planned: Sequence[tuple[str, int]]
     ) -> Generator[Event, None, dict[tuple[str, int], PreparedData]]:
-        """Do once what processes side by side would do each: prepare data, choose the precision.
-
-        Returns the data of the trainings that are not finished.
-        """
+        """The data of all trainings that are not finished, so that no worker need prepare it."""
         unfinished = {}
         for variant, seed in planned:
             run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-            resumes = run.exists and not self.fresh
-            if resumes and run.finished and not _of_weights(self._changes(run, recipe)):
-                continue
-            prepared = yield from self._prepared(recipe)
-            if not resumes:
-                yield from self._precision(prepared, recipe, run)
-            unfinished[variant, seed] = prepared
+            if self.fresh or not run.finished or _of_weights(self._changes(run, recipe)):
+                unfinished[variant, seed] = yield from self._prepared(recipe)
         return unfinished
+
+    def choose_precision(
+        self, unfinished: Mapping[tuple[str, int], PreparedData]
+    ) -> Generator[Event, None, None]:
+        """What `precision: auto` means for all new runs, measured at most once."""
+        for (variant, seed), prepared in unfinished.items():
+            run = self.run(variant, seed)
+            if self.fresh or not run.exists:
+                yield from self._precision(prepared, self.recipe(variant, seed), run)
 
     def train(self, variant: str, seed: int) -> Iterator[Event]:
         """One variant with one seed: skipped, resumed or trained from the start."""

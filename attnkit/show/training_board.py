@@ -199,7 +199,7 @@ class Board:
         yield self._runs(room, width, ascii_only)
         if len(active) > 1:
             yield ""
-            yield self._side_by_side(active, width)
+            yield self._side_by_side(active, width, ascii_only)
         else:
             yield from self._alone(active[0] if active else None, width, ascii_only)
         if self.message:
@@ -231,7 +231,7 @@ class Board:
             seconds = duration(self.clock() - (self._since if run is None else run.since))
             yield _line([f" {one_line(phase)}  {seconds}"], width, ascii_only, "cyan")
 
-    def _side_by_side(self, active: list[BoardRun], width: int) -> Table:
+    def _side_by_side(self, active: list[BoardRun], width: int, ascii_only: bool) -> Table:
         """A line for each active run: its name, its bar, and as many numbers as fit."""
         now = self.clock()
         names = [f" {self._name(run)}" for run in active]
@@ -256,11 +256,11 @@ class Board:
         for _ in range(columns):
             grid.add_column(no_wrap=True, justify="right")
         for run, title, phase, numbers in zip(active, names, phases, cells, strict=True):
-            first = Text(title.removesuffix(self._seed(run)), no_wrap=True, overflow="ellipsis")
+            first = _line([title.removesuffix(self._seed(run))], width, ascii_only)
             first.truncate(name - cell_len(self._seed(run)))
             first.append(self._seed(run))
             if run.progress is None:
-                grid.add_row(first, Text(phase, "cyan", no_wrap=True, overflow="ellipsis"))
+                grid.add_row(first, _line([phase], width, ascii_only, "cyan"))
             else:
                 drawn = ProgressBar(run.progress.steps, run.progress.step)
                 grid.add_row(first, drawn, *numbers[:columns])

@@ -21,7 +21,7 @@ from helpers.small import write_corpus
 from attnkit import errors
 from attnkit.cli import main
 from attnkit.experiment import jobs
-from attnkit.experiment.worker import TrainingEnd, _end
+from attnkit.experiment.worker import TrainingEnd, WorkerSettings, _end
 from attnkit.recipe import load, mechanism_registry
 from attnkit.runs import Run
 from attnkit.storage.files import sha256_file
@@ -330,48 +330,58 @@ def workers_of(session: int) -> list[int]:
     return found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes there are")
-def test_a_terminal_s_interrupt_and_the_death_of_the_command_leave_saved_runs(
-    tmp_path: Path,
-) -> None:
-    """Ctrl-C reaches the whole group: code 75.  Without their parent the workers save and end."""
-    recipe = write_recipe(tmp_path)
+def is_saved(run: Run) -> bool:
+    """Whether the last update that it logged is in a checkpoint."""
+    steps = [int(path.name.removeprefix("step-")) for path in run.checkpoints.iterdir()]
+    logged: int = run.log.records()[-1]["step"]
+    return max(steps) == logged
+
+
+def endless(recipe: Path) -> Path:
+    """The recipe with more updates than a test waits for."""
     recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 100000"))
-    words = [sys.executable, "-m", "attnkit", "train", str(recipe), "--jobs", "2", "--json",
-             "--out", str(tmp_path / "runs")]  # fmt: skip
-    for kill in (False, True):
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True, env=environment(),
-        )  # fmt: skip
-        assert process.stdout is not None
-        seen = set()
-        for line in process.stdout:
-            event = json.loads(line)
-            if event["event"] == "progress":
-                seen.add(event["variant"])
-            if len(seen) == 2:
-                break
-        workers = workers_of(process.pid)
-        assert len(workers) == 3
-        if kill:
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=LIMIT)
-        if not kill:
-            assert process.returncode == 75, told
-            assert told.splitlines()[-1].startswith("attnkit: stopped by SIGINT; all that was done")
-            assert "Traceback" not in told
-        deadline = time.monotonic() + LIMIT
-        while any(Path(f"/proc/{pid}").exists() for pid in workers):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        for name in ("one", "two"):
-            run = Run.open(tmp_path / f"runs/tiny/{name}/seed-1")
-            logged = [record["step"] for record in run.log.records()]
-            steps = [int(path.name.removeprefix("step-")) for path in run.checkpoints.iterdir()]
-            assert max(steps) == logged[-1], "the last update is saved"
+    return recipe
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes there are")
+def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_path: Path) -> None:
+    words = ["train", str(endless(write_recipe(tmp_path))), "--jobs", "2", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnkit", *words, "--out", str(tmp_path / "runs")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen = set()
+    for line in process.stdout:
+        event = json.loads(line)
+        seen |= {event["variant"]} if event["event"] == "progress" else set()
+        if len(seen) == 2:
+            break
+    assert len(workers_of(process.pid)) == 3
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=LIMIT)
+    assert process.returncode == 75, told
+    assert told.splitlines()[-1].startswith("attnkit: stopped by SIGINT; all that was done")
+    assert "Traceback" not in told
+    deadline = time.monotonic() + LIMIT
+    while workers_of(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert all(is_saved(Run.open(tmp_path / f"runs/tiny/{name}/seed-1")) for name in ("one", "two"))
+
+
+def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
+    """The parent's end of the pipe is closed, as when it is killed."""
+    file = load(endless(write_recipe(tmp_path)))
+    settings = WorkerSettings(file, tmp_path, "cpu", None, True, False, False, None, 1, ())
+    worker = jobs.WorkerProcess.start(settings, tmp_path / "out.txt", ("one", 1))
+    while not isinstance(worker.receive(), events.ProgressEvent):
+        pass
+    worker.connection.close()
+    worker.process.join(LIMIT)
+    assert worker.process.exitcode == 0, (tmp_path / "out.txt").read_text()
+    assert is_saved(Run.open(tmp_path / "tiny/one/seed-1"))
 
 
 def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:

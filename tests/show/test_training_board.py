@@ -239,6 +239,9 @@ def both() -> Board:
     return at(side_by_side(), (67, progress))
 
 
+BAR = "\u2501" * 11  # of 18 cells
+
+
 def test_two_at_a_time_have_a_line_each() -> None:
     assert text(side_by_side(), 80).splitlines() == [
         "translation/toy \u00b7 0 of 4 done \u00b7 about 4m40s left",
@@ -247,7 +250,9 @@ def test_two_at_a_time_have_a_line_each() -> None:
         " \u00b7  linear              waiting",
         " \u00b7  dot                 waiting",
         "",
-        " scaled-dot          " + "\u2501" * 9 + "        60%  1m15s left  600/1,000  loss 1.250",
+        " scaled-dot          "
+        + "\u2501" * 11
+        + "          60%  1m15s left  600/1,000  loss 1.250",
         " synthesizer-random  first steps  1m05s",
         " scaled-dot: saved step 600",
     ]
