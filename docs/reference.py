@@ -1,4 +1,4 @@
-"""Write the generated parts of the documentation: the table of mechanisms and the keys of recipes.
+"""Write the generated parts of the documentation: tables of mechanisms, recipe keys and metrics.
 
 python docs/reference.py
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.recipe.json_schema import json_schema
+from attnkit.recipe.metrics import METRICS, MetricFacts
 
 HERE = Path(__file__).parent
 
@@ -21,6 +22,22 @@ def mechanisms(page: str) -> str:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     table = printed.partition("\n\n")[0]
     return re.sub(r"\| mechanism \|.*?\n(?=\n)", lambda _: table + "\n", page, flags=re.DOTALL)
+
+
+def metrics(page: str) -> str:
+    """docs/metrics.md with a table of the metrics as they are declared."""
+    lines = ["| metric | in tables | definition | range | source |", "|---|---|---|---|---|"]
+    for name, facts in METRICS.items():
+        needs = f"; needs {facts.needs}" if facts.needs else ""
+        cells = (f"`{name}`", facts.title, facts.meaning + needs, _range(facts), facts.source)
+        lines.append(f"| {' | '.join(cells)} |")
+    table = "\n".join(lines) + "\n"
+    return re.sub(r"\| metric \|.*?\n(?=\n)", lambda _: table, page, flags=re.DOTALL)
+
+
+def _range(facts: MetricFacts) -> str:
+    notes = {"lower": ", lower is better", "neither": ", neither is better"}
+    return facts.range + notes.get(facts.better, "")
 
 
 def recipe_keys() -> str:
@@ -73,9 +90,9 @@ def _description(value: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write both files."""
-    page = HERE / "mechanisms.md"
-    page.write_text(mechanisms(page.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the files."""
+    for page, write in ((HERE / "mechanisms.md", mechanisms), (HERE / "metrics.md", metrics)):
+        page.write_text(write(page.read_text(encoding="utf-8")), encoding="utf-8")
     (HERE / "recipe-keys.md").write_text(recipe_keys(), encoding="utf-8")
 
 

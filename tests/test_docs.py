@@ -21,7 +21,13 @@ README, DOCS = ROOT / "README.md", ROOT / "docs"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 BLOCKS = [
     block
-    for page in (README, DOCS / "recipes.md", DOCS / "mechanisms.md", DOCS / "seeing-attention.md")
+    for page in (
+        README,
+        DOCS / "recipes.md",
+        DOCS / "mechanisms.md",
+        DOCS / "metrics.md",
+        DOCS / "seeing-attention.md",
+    )  # fmt: skip
     for block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 ]
 COMMANDS = [
@@ -52,6 +58,8 @@ def prepare(folder: Path) -> None:
         for side in ("en", "de"):
             lines = "".join(f"{side} number {n} of {split}\n" for n in range(40))
             (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
+    for name in ("output.txt", "reference.txt"):
+        (folder / name).write_text("the old dog sees the cat .\n", encoding="utf-8")
     (folder / "input.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
     done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
@@ -119,6 +127,8 @@ def test_generated_parts_are_current() -> None:
     spec.loader.exec_module(reference)
     page = (DOCS / "mechanisms.md").read_text(encoding="utf-8")
     assert reference.mechanisms(page) == page, "run: python docs/reference.py"
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert reference.metrics(page) == page, "run: python docs/reference.py"
     keys = (DOCS / "recipe-keys.md").read_text(encoding="utf-8")
     assert reference.recipe_keys() == keys, "run: python docs/reference.py"
 

@@ -1,11 +1,14 @@
 """Every shipped recipe trains, scores and prints its table, scaled down by overrides."""
 
+import re
 from pathlib import Path
 
 import pytest
+from helpers.made_corpora import make_corpus
 from helpers.shell import attnkit_in
 
-from attnkit.recipe import load, shipped
+from attnkit.experiment.cost import parameters
+from attnkit.recipe import load, parent_of, shipped
 
 SMALL = [
     "data.valid_rows=20",
@@ -20,6 +23,17 @@ SMALL = [
     "eval.splits=[valid]",
 ]
 FEW = ["contexts.counts=[1, 3]", "contexts.rows=4"]
+MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail", "personachat-official")
+"""Corpora that no folder has: the recipes train on made-up files of the same form."""
+NARROW = ["model.width=32", "model.heads=4", "model.ff=32", "tokenizer.size=500"]
+
+
+def inherits_variants(name: str) -> bool:
+    """Whether a recipe has the variants of the one that it extends."""
+    parent = parent_of(shipped()[name])
+    return parent is not None and [*load(shipped()[name].parent / parent).variants] == [
+        *load(name).variants
+    ]
 
 
 @pytest.mark.parametrize("name", shipped())
@@ -27,16 +41,20 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     name: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     file = load(name)
-    embedded = str(next(iter(file.variants.values())).data.corpus).startswith("toy-")
-    if not embedded:
+    first = next(iter(file.variants.values()))
+    corpus, asked = str(first.data.corpus), first.task == "question-answering"
+    more = ["data.size=300" if corpus.startswith("toy-") else "data.rows=300"]
+    if corpus in MADE:
+        make_corpus(corpus, tmp_path / "data")
+        more += ["--data-dir", str(tmp_path / "data"), "--offline", *NARROW]
+    elif not corpus.startswith("toy-"):
         request.getfixturevalue("corpora")
-    asked = next(iter(file.variants.values())).task == "question-answering"
-    rows = "data.size=300" if embedded else "data.rows=300"
-    # a short form has the variants of the recipe that it shortens, which is tested too
-    chosen = list(file.variants)[-1:] if name.endswith("-quick") else list(file.variants)
+        more.append("model.layers=2")
+    # inherited variants are all tested with the recipe that they come from
+    chosen = list(file.variants)[-1:] if inherits_variants(name) else list(file.variants)
     words = [word for variant in chosen for word in ("--variant", variant)]
-    few = FEW if asked else []
-    done = attnkit_in(tmp_path)("train", name, rows, *SMALL, *few, *words, COLUMNS="200")
+    more += FEW if asked else []
+    done = attnkit_in(tmp_path)("train", name, *SMALL, *more, *words, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     for variant in chosen:
         assert ("entropy" if asked else variant) in done.stdout
@@ -53,3 +71,16 @@ def test_a_shipped_recipe_opens_with_its_command_score_time_and_machine(name: st
     assert comments[0].startswith("# attnkit train ")
     assert any("minutes" in line or "min" in line for line in comments)
     assert any("cores" in line for line in comments)
+
+
+def test_parameters_in_millions_are_those_in_the_header_and_differ_as_published() -> None:
+    file, totals = load("translation/wmt14-en-de"), {}
+    header = file.path.read_text(encoding="utf-8").partition("\ntask:")[0]
+    for name, recipe in file.variants.items():
+        size = recipe.tokenizer.size
+        totals[name] = parameters(recipe, (size, size)).total / 1e6
+        if name in header:
+            assert re.search(rf"{re.escape(name)} \d+ / {totals[name]:.1f}\b", header), name
+    published = {"fixed-random": 61, "random": 67, "dense": 62, "random+vanilla": 73}
+    for name, total in published.items():
+        assert abs(totals[name] - totals["vanilla"] - (total - 67)) < 1, name

@@ -19,9 +19,10 @@ from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
-from attnkit.recipe.schema import LOWER_IS_BETTER, EvalConfig
+from attnkit.recipe.metrics import METRICS, metric_facts
+from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import TEXT, Score, compare, corrected, expand
+from attnkit.scoring import TEXT, Score, check_available, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
 Progress = Callable[[int, int], object]
@@ -108,15 +109,11 @@ def probe_heads(
 
     Raises:
         UsageError: unknown metric, kind, layer or head; text metrics of a language model.
+        UnavailableError: what a metric needs is not there.
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    stream = run.recipe.task == "language-modeling"
-    if stream and (wrong := [name for name in names if name in TEXT]):
-        raise UsageError(
-            f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
-            "perplexity or accuracy"
-        )
+    _check_metrics(names, run, eval or run.recipe.eval)
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
@@ -130,10 +127,10 @@ def probe_heads(
         if progress is not None:
             progress(len(without), len(wanted))
     effects: dict[HeadPlace, dict[str, Effect]] = {place: {} for place in wanted}
-    for name in names:
-        sign = 1 if name in LOWER_IS_BETTER else -1
+    for name in whole:
+        sign = 1 if metric_facts(name).better == "lower" else -1
         tests: list[tuple[float | None, float | None]] = [(None, None)] * len(wanted)
-        if resamples:
+        if resamples and whole[name].resampled:
             pairs = [([without[place][name]], [whole[name]]) for place in wanted]
             p_values = [compare(*pair, resamples=resamples).p for pair in pairs]
             tests = list(zip(p_values, corrected(p_values), strict=True))
@@ -141,6 +138,21 @@ def probe_heads(
             value = without[place][name].value
             effects[place][name] = Effect(value, sign * (value - whole[name].value), *test)
     return Importance(whole, effects, len(rows), resamples)
+
+
+def _check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
+    """Refuse metrics that the run cannot have or that cannot say what is worse."""
+    stream = run.recipe.task == "language-modeling"
+    if stream and (wrong := [name for name in names if name in TEXT]):
+        raise UsageError(
+            f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
+            "perplexity or accuracy"
+        )
+    if wrong := [name for name in names if METRICS[name].better == "neither"]:
+        raise UsageError(
+            f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"
+        )
+    check_available(names, eval)
 
 
 def chosen_heads(

@@ -18,7 +18,7 @@ from attnkit.experiment import cost
 from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
-from attnkit.scoring import Entry, side_by_side
+from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import baselines, comparison, evaluate
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
@@ -62,6 +62,7 @@ def train(
     Raises:
         RecipeError: a run was trained by another recipe.
         StoppedError: a signal came; the state is saved.
+        UnavailableError: the device, or what a metric needs, is not there.
         AttnkitError: whatever the data, the run directory or the training raise.
     """
     with StopSignals(notice) as stop:
@@ -120,14 +121,16 @@ class Experiment:
         return recipe.model_copy(update={"train": settings})
 
     def check(self, variant: str, seed: int) -> None:
-        """Before anything is trained: refuse a run that is damaged, or that another recipe trained.
+        """Before anything is trained: whether it can be scored, and an existing run goes on.
 
         Raises:
-            RecipeError, DataError: what is wrong with it.
+            UnavailableError: what a metric needs is not there.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe.
         """
-        run = self.run(variant, seed)
+        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
+        check_scorable(recipe)
         if run.exists and not self.fresh:
-            self._changes(Run.open(run.path), self.recipe(variant, seed))
+            self._changes(Run.open(run.path), recipe)
 
     def prepare(
         self, planned: Sequence[tuple[str, int]]

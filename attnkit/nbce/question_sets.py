@@ -24,7 +24,15 @@ from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Results
-from attnkit.scoring import CONTEXT, TEACHER_FORCED, Entry, context_found, expand, score
+from attnkit.scoring import (
+    CONTEXT,
+    TEACHER_FORCED,
+    Entry,
+    check_available,
+    context_found,
+    expand,
+    score,
+)
 from attnkit.scoring.evaluation import Progress, corpus_of
 from attnkit.scoring.saved_scores import describe_run, digest, reusable_scores
 
@@ -235,6 +243,7 @@ class _Evaluation:
                 "contexts": {"method": condition.method, **settings, **model.settings},
             },
         )  # fmt: skip
+        check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
             replies, saved.facts["decode"] = self._answer(condition)
             # the first line: models of text that were trained elsewhere go on after the answer

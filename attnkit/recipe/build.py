@@ -1,12 +1,13 @@
 """From the flat table of settings to a typed recipe, and where each of its values came from."""
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, NamedTuple, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
-from attnkit.recipe import mechanism_registry
+from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.mechanism_options import option_value
 from attnkit.recipe.problems import Key, Position, Problems, dotted
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Recipe, Task
@@ -22,6 +23,8 @@ MISSING: dict[Key, str] = {
     ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
+TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
+"""sacrebleu's own choice of a tokeniser for a target language; 13a for all others."""
 USED = {"encoder-decoder": ROLES, "decoder": ("decoder",)}
 """The attention places, and so the stacks, that each shape of model has."""
 
@@ -165,6 +168,11 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived["model", "tie"] = "decoder"
     if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
         derived["eval", "splits"] = ("valid",)
+    corpus, target = (str(values.get(("data", key))) for key in ("corpus", "target"))
+    if corpus in corpus_cards.names() and corpus_cards.load(corpus).tokenized:
+        derived["eval", "tokenize"] = "none"
+    elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
+        derived["eval", "tokenize"] = TOKENIZER_OF[language]
     derived = {key: value for key, value in derived.items() if key not in settings}
     unused = [key for key in settings if settings[key].spread and key[2] not in USED[shape]]
     derived |= dict.fromkeys(unused)

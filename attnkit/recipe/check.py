@@ -11,6 +11,7 @@ from typing import Any
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import USED, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
+from attnkit.recipe.metrics import METRICS, names_that_read
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, ContextsConfig
 from attnkit.recipe.settings import field_at
@@ -50,7 +51,7 @@ def _task(built: Built) -> Iterator[Fault]:
         text = "language-modeling decodes nothing to score; use `loss` or `accuracy`"
         yield Fault(("train.monitor", "task"), text)
     for metric in recipe.eval.metrics:
-        if metric not in ("perplexity", "accuracy"):
+        if metric == "rouge" or METRICS[metric].reads != "probabilities":
             text = f"{metric} needs decoded text; language-modeling has perplexity and accuracy"
             yield Fault(("eval.metrics", "task"), text)
             return
@@ -77,7 +78,7 @@ def _questions(built: Built) -> Iterator[Fault]:
         )
         yield Fault(("data.other", "data.gold"), text)
     for metric in recipe.eval.metrics:
-        if metric in ("perplexity", "accuracy"):
+        if metric in names_that_read("probabilities"):
             text = f"{metric} is not measured of questions; use answer-match, answer-f1 or rouge"
             yield Fault(("eval.metrics", "task"), text)
             return
@@ -153,8 +154,10 @@ def _train(built: Built) -> Iterator[Fault]:
 
 def _lists(built: Built) -> Iterator[Fault]:
     for key in ("train.seeds", "eval.metrics", "eval.splits", "contexts.counts",
-                "contexts.methods", "tokenizer.special"):  # fmt: skip
-        values: tuple[Any, ...] = attrgetter(key)(built.recipe)
+                "contexts.methods", "tokenizer.special", "eval.tokenize"):  # fmt: skip
+        values: tuple[Any, ...] | str = attrgetter(key)(built.recipe)
+        if isinstance(values, str):
+            continue
         twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
         if twice is not None:
             yield Fault((key,), f"names {twice} twice; name each once")
@@ -176,6 +179,21 @@ def _search(built: Built) -> Iterator[Fault]:
             yield Fault((f"search.{name}", "search.method"), text)
 
 
+def _vectors(built: Built) -> Iterator[Fault]:
+    recipe = built.recipe
+    if recipe.eval.vectors is not None:
+        return
+    for key, names in (
+        ("eval.metrics", recipe.eval.metrics),
+        ("train.monitor", (recipe.train.monitor,)),
+    ):
+        for name in names:
+            if name in METRICS and METRICS[name].family == "embedding":
+                text = f"{name} needs word vectors; name their file by eval.vectors"
+                yield Fault((key,), text)
+                return
+
+
 def _splits(built: Built) -> Iterator[Fault]:
     data, asked = built.recipe.data, built.recipe.eval.splits
     if data.corpus in corpus_cards.names():
@@ -193,5 +211,5 @@ def _splits(built: Built) -> Iterator[Fault]:
                 yield Fault(("eval.splits",), f"names {split}, but there is no data.{split}")
 
 
-RULES = (_task, _questions, _data, _model, _train, _lists, _search, _splits)
+RULES = (_task, _questions, _data, _model, _train, _lists, _search, _vectors, _splits)
 """Rules for one recipe, in the order of its sections."""

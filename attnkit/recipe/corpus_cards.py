@@ -93,6 +93,8 @@ class Card(_CardPart):
     obtain: str | None = None
     """How to come by the files where they are not downloaded."""
     note: str | None = None
+    tokenized: bool = False
+    """Whether the texts are split into words at spaces already, as no reader would write them."""
     archives: dict[str, Archive] = {}
     splits: dict[str, dict[str, Files]]
     """Split -> language -> files; the only key is `rows` where a file holds both sides."""

@@ -5,9 +5,11 @@ that editors show; `attnkit.recipe.values` turns the errors of pydantic into one
 position.
 """
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from attnkit.recipe.metrics import METRICS, MONITORS
 
 LARGEST = 2**31 - 1
 """No whole number of a recipe is larger."""
@@ -16,6 +18,16 @@ Positive = Annotated[int, Field(ge=1, le=LARGEST)]
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+if TYPE_CHECKING:
+    Metric: TypeAlias = str
+    Monitor: TypeAlias = str
+else:
+    Metric = Literal["rouge", *METRICS]
+    Monitor = Literal[MONITORS]
+BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
+                        "flores200", "spBLEU-1K"]  # fmt: skip
+"""sacrebleu's tokenisers; the last three need a sentencepiece model on disk."""
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
                "question-answering"]  # fmt: skip
@@ -205,8 +217,7 @@ class TrainConfig(Section):
     """Updates between checkpoints; 0 is the same as valid_every."""
     log_every: Positive = 50
     """Updates between entries of the training log."""
-    monitor: Literal["loss", "bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum",
-                     "exact-match", "accuracy"] = "loss"  # fmt: skip
+    monitor: Monitor = "loss"
     """Validation metric for early stopping and for the best checkpoint."""
     choose: Literal["last", "best"] = "last"
     """Which weights are saved as the model: the last (averaged, if set) or the best by monitor."""
@@ -284,30 +295,35 @@ class ContextsConfig(Section):
     """Random seed of the choice of passages and of their order."""
 
 
-Metric = Literal["bleu", "chrf", "ter", "rouge", "rouge1", "rouge2", "rougeL", "rougeLsum",
-                 "bleu1", "bleu4", "exact-match", "answer-match", "answer-f1", "context-found",
-                 "accuracy", "perplexity"]  # fmt: skip
-LOWER_IS_BETTER = frozenset({"ter", "perplexity", "word-perplexity"})
-"""Metrics for which a lower score is better."""
-
-
 class EvalConfig(Section):
     """Evaluation."""
 
     metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("bleu",)
-    """Metrics to report; rouge stands for rouge1, rouge2, rougeL and rougeLsum."""
+    """Metrics to report (definitions: docs/metrics.md); rouge stands for rouge1, rouge2, rougeL and
+    rougeLsum."""
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
-    tokenize: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
-                      "flores200", "spBLEU-1K"] = "13a"  # fmt: skip
-    """Tokeniser that sacrebleu uses for BLEU; the last three need a sentencepiece model on disk."""
+    tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
+    """sacrebleu tokeniser: one, or a list for BLEU with each of them.  The first also cuts the
+    words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
+    data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
+    already means none."""
     lowercase: bool = False
-    """Whether BLEU and chrF ignore case.  TER always ignores it, exact-match never does."""
+    """Whether BLEU, chrF, distinct-n and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
+    exact-match never does."""
+    vectors: str | None = None
+    """File of word vectors for the embedding metrics, in the text format of word2vec, GloVe and
+    fastText, optionally compressed (.gz)."""
     sentences: Literal["newline", "punctuation"] = "newline"
     """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
     and a space."""
     bootstrap: Count = 1000
     """Number of resamples of the paired bootstrap test; 0 is off."""
+
+    @property
+    def tokenizers(self) -> tuple[str, ...]:
+        """The tokenisers of BLEU; the first is that of the other metrics of words."""
+        return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
 
 
 class Recipe(Section):

@@ -3,19 +3,21 @@
 from attnkit.scoring.comparison import Entry, side_by_side
 from attnkit.scoring.metrics import (
     CONTEXT,
-    ROUGE,
     TEACHER_FORCED,
     TEXT,
-    TOKENIZERS,
     Score,
+    check_available,
+    check_scorable,
     context_found,
     expand,
     score,
 )
+from attnkit.scoring.metrics.tokenizers import TOKENIZERS
 from attnkit.scoring.output_warnings import warnings
 from attnkit.scoring.significance import Comparison, compare, corrected
 
 __all__ = [
-    "CONTEXT", "ROUGE", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
-    "compare", "context_found", "corrected", "expand", "score", "side_by_side", "warnings",
+    "CONTEXT", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
+    "check_available", "check_scorable", "compare", "context_found", "corrected", "expand", "score",
+    "side_by_side", "warnings",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from attnkit.recipe.metrics import base_metric
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import SEED, Comparison, compare, corrected
 
@@ -22,8 +23,10 @@ class Entry:
     """Digest of the references; only systems scored on the same ones are compared."""
 
     def only(self, metrics: Sequence[str]) -> "Entry":
-        """The same with these metrics alone, in this order; those without a score are left out."""
-        names = [name for name in metrics if name in self.scores]
+        """The same with these metrics alone, in this order; those without a score are left out.
+
+        BLEU by several tokenisers is one metric."""
+        names = [name for metric in metrics for name in self.scores if base_metric(name) == metric]
         row = {**self.row, "metrics": {name: self.row["metrics"][name] for name in names}}
         return Entry(row, {name: self.scores[name] for name in names}, self.references)
 
@@ -105,7 +108,7 @@ def _record(
     difference: float | None = None
     if len({score.signature for score in (*system, *against)}) == 1:
         difference = float(np.mean([s.value for s in system]) - np.mean([s.value for s in against]))
-        if resamples:
+        if resamples and system[0].resampled:
             result = compare(system, against, resamples=resamples, seed=seed)
     row = group[key][0].row
     questions = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}

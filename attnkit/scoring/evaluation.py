@@ -23,7 +23,15 @@ from attnkit.models.base import Model
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring.comparison import Entry, side_by_side
-from attnkit.scoring.metrics import CONTEXT, TEACHER_FORCED, TEXT, Score, expand, score
+from attnkit.scoring.metrics import (
+    CONTEXT,
+    TEACHER_FORCED,
+    TEXT,
+    Score,
+    check_available,
+    expand,
+    score,
+)
 from attnkit.scoring.output_warnings import SHARE, warnings
 from attnkit.scoring.saved_scores import SavedScores, describe_run, digest, reusable_scores
 from attnkit.scoring.teacher_forced import teacher_forced_scores
@@ -62,7 +70,7 @@ def evaluate(
         MissingInputError: the run is not finished, or the corpus has no such split.
         DataError: a split has no rows.
         RecipeError: a metric of output text for a language model.
-        UnavailableError: the device or a tokeniser's package is missing.
+        UnavailableError: the device, or what a metric or tokeniser needs, is missing.
     """
     recipe = run.recipe
     names = _metrics(eval, recipe.task)
@@ -204,6 +212,7 @@ class _EvaluationJob:
         )
         text = [name for name in self.names if name in TEXT]
         missing = [name for name in self.names if name not in saved.scores]
+        check_available(missing, self.eval)
         if text and not saved.texts:
             saved.texts, saved.facts["decode"] = self._decode(split, rows)
         if text and missing:
@@ -215,7 +224,7 @@ class _EvaluationJob:
             )
         saved.facts |= {"sentences": len(rows), "warnings": []}
         if text:
-            found = warnings(saved.texts, references, metrics=text, tokenize=self.eval.tokenize)
+            found = warnings(saved.texts, references, metrics=text, tokenizers=self.eval.tokenizers)
             decode = saved.facts["decode"]
             lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
             if cut:

@@ -3,10 +3,18 @@
 import re
 from collections.abc import Callable, Sequence
 
+from attnkit.recipe.metrics import METRICS, base_metric
+
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenised."""
 UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 """Kana and Han: scripts written without spaces between words."""
+OF_WORDS = [
+    name for name, facts in METRICS.items()
+    if facts.family in ("sacrebleu_scores", "meteor", "cider", "embedding", "diversity")
+    and name not in ("chrf", "ter")
+]  # fmt: skip
+"""Metrics of the words that a tokeniser of BLEU cuts."""
 SHARE = 0.1
 """Share of lines above which a property is that of the system, not of a few sentences."""
 
@@ -16,12 +24,12 @@ def warnings(
     references: Sequence[Sequence[str]],
     *,
     metrics: Sequence[str] = (),
-    tokenize: str = "13a",
+    tokenizers: Sequence[str] = ("13a",),
 ) -> list[str]:
     """What looks wrong about the outputs, one line each; empty where all is well.
 
     A mark that the first reference of the line carries as well is not reported.  Some `metrics`,
-    and tokenisers of BLEU (`tokenize`), cannot read some languages.
+    and `tokenizers` of BLEU, cannot read some languages.
     """
     lines = len(hypotheses)
     first = [line[0] for line in references]
@@ -42,11 +50,12 @@ def warnings(
             "scores are for detokenised text"
         )
     unspaced = sum(bool(UNSPACED.search(text)) for text in first)
-    at_spaces = tokenize in ("13a", "intl") and any(name.startswith("bleu") for name in metrics)
+    of_words = any(base_metric(name) in OF_WORDS for name in metrics)
+    at_spaces = [name for name in tokenizers if of_words and name in ("13a", "intl")]
     if at_spaces and unspaced > SHARE * lines:
         out.append(
             f"{unspaced} of {lines} references are Chinese or Japanese, which tokenizer "
-            f"{tokenize} does not cut into words: use zh, ja-mecab or char"
+            f"{at_spaces[0]} does not cut into words: use zh, ja-mecab or char"
         )
     texts = ["".join(line).lower() for line in references]
     blind = sum(bool(text.strip()) and not re.search("[a-z0-9]", text) for text in texts)

@@ -52,7 +52,7 @@ def score_files(
             "run": None,
             "hypotheses": name,
             "references": list(references),
-            "warnings": warnings(lines, rows, metrics=list(scores), tokenize=eval.tokenize),
+            "warnings": warnings(lines, rows, metrics=list(scores), tokenizers=eval.tokenizers),
         }
         out.append(Entry(row, scores, "\n".join(references)))
     return out

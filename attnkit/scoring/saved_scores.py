@@ -16,7 +16,7 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Results, Run
 from attnkit.scoring.comparison import Entry
-from attnkit.scoring.metrics import Score
+from attnkit.scoring.metrics import Score, embedding
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
@@ -138,12 +138,13 @@ def reusable_scores(
         DataError: the scores are damaged, without `force`.
     """
     scoring = {
-        "tokenize": eval.tokenize,
+        "tokenize": eval.model_dump(mode="json")["tokenize"],
         "lowercase": eval.lowercase,
         "sentences": eval.sentences,
         "attnkit": __version__,
         "sacrebleu": version("sacrebleu"),
         "rouge-score": version("rouge-score"),
+        "nltk": version("nltk"),
     }
     saved = SavedScores(weights, source, references, search, scoring)
     try:
@@ -161,7 +162,9 @@ def reusable_scores(
         return saved
     saved.texts, saved.facts = old.texts, old.facts
     if (old.scoring, old.references) == (scoring, references):
-        saved.scores = old.scores
+        saved.scores = {
+            name: score for name, score in old.scores.items() if embedding.current(score, eval)
+        }
     return saved
 
 

@@ -6,16 +6,9 @@ from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
-from attnkit.recipe.schema import LOWER_IS_BETTER
+from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
-TITLES = {
-    "bleu": "BLEU", "bleu1": "BLEU-1", "bleu4": "BLEU-4", "chrf": "chrF", "ter": "TER",
-    "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "rougeLsum": "ROUGE-Lsum",
-    "exact-match": "exact match", "accuracy": "token accuracy",
-    "word-perplexity": "word perplexity", "answer-match": "exact match", "answer-f1": "F1",
-    "context-found": "context found",
-}  # fmt: skip
 FACTS = (
     ("parameters", "parameters", 2),
     ("train tokens/s", "train_tokens_per_second", 3),
@@ -55,7 +48,10 @@ class _Scores:
         group = [other for other in self.groups if (other[0], other[-1]) == (key[0], key[-1])]
         means = {other: self.means(other, metric) for other in group}
         shown = {k: round(value, digits) for k, value in means.items() if value is not None}
-        choose = min if metric in LOWER_IS_BETTER else max
+        better = metric_facts(metric).better
+        if better == "neither":
+            return False
+        choose = min if better == "lower" else max
         return len({*shown.values()}) > 1 and shown.get(key) == choose(shown.values())
 
 
@@ -108,7 +104,7 @@ def comparison_table(comparison: Object) -> Table:
     columns = [Column(name, "left") for name in shown]
     cells = [[_name_cell(name, key, scores) for key in keys] for name in shown]
     for metric in metrics:
-        columns.append(Column(TITLES.get(metric, metric)))
+        columns.append(Column(metric_facts(metric).title))
         cells.append([_score_cell(key, metric, scores) for key in keys])
         if any(test["metric"] == metric for test in comparison["comparisons"]):
             columns.append(Column("difference", under=True, priority=1))
@@ -237,7 +233,7 @@ def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
             cells = [_contexts_cell((*system, count), metric, scores) for count in counts]
             if any(cell.text != NONE for cell in cells):
                 names = [str(system[at]) for at in shown]
-                names.insert(place, TITLES.get(metric, metric))
+                names.insert(place, metric_facts(metric).title)
                 body.append((*map(Cell, names), *cells))
     recipes, splits = (_join(row[name] for row in rows) for name in ("recipe", "split"))
     title = f"{recipes}: {splits}, by number of contexts"
@@ -276,8 +272,7 @@ def _signatures(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
     notes = []
     for metric in metrics:
         signatures = _join(row["metrics"].get(metric, {}).get("signature") for row in rows)
-        lower = " (lower is better)" if metric in LOWER_IS_BETTER else ""
-        notes.append(f"{TITLES.get(metric, metric)}{lower}: {signatures}")
+        notes.append(f"{metric_facts(metric).title}{direction_note(metric)}: {signatures}")
     return notes
 
 

@@ -17,25 +17,22 @@ if TYPE_CHECKING:
 
 
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
-    """The shipped recipes, each with the time that it takes."""
+    """The shipped recipes, each with the number of its variants and the time that it takes."""
     rows = []
     for file, time in files:
-        first = next(iter(file.variants.values()))
-        corpus = first.data.corpus or "files"
-        rows.append((file.name, first.task, corpus, ", ".join(file.variants), time))
-    return Table.of_texts("", ("recipe", "task", "corpus", "variants", "time"), rows)
+        corpus = next(iter(file.variants.values())).data.corpus or "files"
+        rows.append((file.name, corpus, str(len(file.variants)), time))
+    return Table.of_texts("", ("recipe", "corpus", "variants", "time"), rows)
 
 
 def corpora(cards: Iterable["Card"]) -> Table:
     """The corpus cards."""
     rows = []
     for card in cards:
-        size = sum(file.size or 0 for file in card.files())
         by_hand = "downloads" if card.downloads else "manual"
         origin = "generated" if card.format == "generated" else by_hand
-        known = amount(size) if size else NONE
-        rows.append((card.name, card.task, " ".join(card.languages), known, origin, card.title))
-    heads = ("corpus", "task", "languages", "size", "origin", "title")
+        rows.append((card.name, card.task, " ".join(card.languages), origin, card.title))
+    heads = ("corpus", "task", "languages", "origin", "title")
     return Table.of_texts(
         "",
         heads,

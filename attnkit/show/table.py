@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
@@ -17,6 +18,8 @@ PLUS_MINUS = "\u00b1"
 NONE = "-"  # the text of a cell without a value
 NARROWEST = 6
 """Of a folded table the first column is whole where each other one still has so many characters."""
+GAP = 2
+"""Characters between two columns."""
 Value = str | int | float | None
 
 
@@ -124,16 +127,38 @@ class Table:
             yield Padding(lines, (0, 0, 0, 2))
 
     def _folded(self, options: ConsoleOptions) -> Grid:
+        """Long cells on several lines: between words where the longest ones of all fit."""
         longest = max((len(row[0].text) for row in self.rows), default=0)
         rest = (NARROWEST + 1) * (len(self.columns) - 1)
         whole = longest + rest <= options.max_width
+        widths = self._word_widths(options.max_width)
         grid = _grid()
         for at, column in enumerate(self.columns):
             title = _text(column.title, options, "bold")
-            grid.add_column(title, overflow="fold", no_wrap=whole and not at)
+            width = widths[at] if widths else None
+            grid.add_column(title, overflow="fold", no_wrap=whole and not at, width=width)
         for row in self.rows:
             grid.add_row(*(_cell_text(cell, options) for cell in row))
         return grid
+
+    def _word_widths(self, room: int) -> list[int] | None:
+        """Widths of columns in which no word is broken; None where the room is too little."""
+        texts = [
+            [column.title, *(safe_text(row[at].text) for row in self.rows)]
+            for at, column in enumerate(self.columns)
+        ]
+        needs = [max(map(cell_len, column)) for column in texts]
+        widths = [max(map(cell_len, " ".join(column).split()), default=0) for column in texts]
+        widths[0] = needs[0]  # it names the row
+        spare = room - sum(widths) - GAP * (len(widths) - 1)
+        if spare < 0:
+            return None
+        by_want = sorted(range(len(widths)), key=lambda at: needs[at] - widths[at])
+        for left, at in zip(range(len(widths), 0, -1), by_want, strict=True):
+            more = min(needs[at] - widths[at], spare // left)
+            widths[at] += more
+            spare -= more
+        return widths
 
 
 def _grid() -> Grid:

@@ -10,6 +10,7 @@ from torch import Tensor
 from attnkit.data.preparation import PreparedData
 from attnkit.models import Model
 from attnkit.recipe import schema
+from attnkit.recipe.metrics import METRICS
 from attnkit.scoring.evaluation import model_scores
 from attnkit.scoring.teacher_forced import teacher_forced
 
@@ -52,7 +53,7 @@ class Validator:
 
     def better(self, value: float, best: float | None) -> bool:
         """Whether a monitored value is better than the best so far."""
-        lower = self.monitor in ("loss", "ter")
+        lower = self.monitor == "loss" or METRICS[self.monitor].better == "lower"
         return best is None or (value < best if lower else value > best)
 
     def measure(self, weights: Mapping[str, Tensor]) -> tuple[TeacherForcedSums, float]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from helpers.called import Done, called
 from helpers.shell import Command, environment
 from helpers.trained import ROWS, make_run
 
+from attnkit.recipe import metrics
 from attnkit.runs import Run
 from attnkit.scoring.evaluation import saved_entry
 
@@ -82,6 +84,32 @@ def test_one_file_gives_one_row_called_hyp(attnkit: Any) -> None:
     assert (result["baseline"], result["comparisons"]) == (None, [])
 
 
+def test_metrics_of_words_and_several_tokenisers(attnkit: Any) -> None:
+    Path("v.vec").write_text("the 1 0\ndog 0 1\ncat 1 1\n", encoding="utf-8")
+    names = [
+        "bleu", "cider", "distinct-1", "distinct-2", "seq-rep-4", "length-ratio",
+        "embedding-average", "embedding-greedy", "embedding-extrema",
+    ]  # fmt: skip
+    words = ("--hyp", "hyp.txt", "--hyp", "ref.txt", "--ref", "ref.txt", "--metrics",
+             ",".join(names), "--tokenize", "13a,char", "--vectors", "v.vec")  # fmt: skip
+    result = json.loads(attnkit(*words, "--format", "json").out)
+    assert list(result["rows"][0]["metrics"]) == ["bleu", "bleu-char", *names[1:]]
+    best = {name: value["score"] for name, value in result["rows"][1]["metrics"].items()}
+    assert [best[n] for n in ("bleu", "bleu-char", "length-ratio")] == pytest.approx([100] * 3)
+    table = attnkit(*words, "--format", "markdown").out
+    assert "| BLEU (char) |" in table
+    assert "length ratio (neither higher nor lower is better): nrefs:1" in table
+    assert "distinct-1 (no significance test): unit:corpus" in table
+
+
+def test_the_help_names_every_metric(attnkit: Any) -> None:
+    text = re.sub(r"\s+", " ", attnkit("--help").out)
+    listed = re.search(r"--metrics M,... (.*?) \[default", text)
+    assert listed
+    found = re.findall(r"[\w-]+", listed[1])
+    assert {*metrics.METRICS, "rouge"} <= set(found)
+
+
 def test_several_files_are_named_by_stem_and_compared_with_the_first(attnkit: Any) -> None:
     words = ("--hyp", "ref.txt", "--hyp", "hyp.txt", "--ref", "other.txt", "--metrics", "chrf")
     result = json.loads(attnkit(*words, "--format", "json").out)
@@ -133,6 +161,19 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ("--hyp hyp.txt --ref ref.txt --metrics blue", 2, "did you mean bleu?"),
         ("--hyp hyp.txt --ref ref.txt --metrics perplexity", 2, "needs a trained run"),
         ("--hyp hyp.txt --ref ref.txt --tokenize zhh", 2, "did you mean zh?"),
+        ("--hyp hyp.txt --ref ref.txt --tokenize 13a,zhh", 2, "did you mean zh?"),
+        ("--hyp hyp.txt --ref ref.txt --metrics meteors", 2, "did you mean meteor?"),
+        ("--hyp hyp.txt --ref ref.txt --metrics embedding-average", 2, "or by --vectors FILE"),
+        (
+            "--hyp hyp.txt --ref ref.txt --metrics embedding-average --vectors short.txt",
+            65,
+            "short.txt:1: 'line' is not a finite number",
+        ),
+        (
+            "--hyp hyp.txt --ref ref.txt --metrics embedding-average --vectors none",
+            66,
+            "word vectors: none: cannot be read",
+        ),
         ("--hyp hyp.txt --ref ref.txt --format jsn", 2, "did you mean json?"),
         ("--hyp none.txt --ref ref.txt", 66, "none.txt"),
         ("--hyp short.txt --ref ref.txt", 65, "short.txt has 1 lines and ref.txt has 4"),

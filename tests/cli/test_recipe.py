@@ -43,19 +43,25 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
     code, out, err = run(capsys, "list")
     assert (code, err) == (0, "")
     for name in shipped():
-        first = next(iter(load(name).variants.values()))
-        assert any(words[:2] == [name, first.task] for words in lines(out)), name
+        variants = load(name).variants
+        first = next(iter(variants.values()))
+        row = [name, first.data.corpus, str(len(variants))]
+        assert any(words[:3] == row for words in lines(out)), name
 
 
 @pytest.mark.parametrize("options", [(), ("--corpora",)])
-def test_names_in_a_list_are_whole_at_eighty_columns(
+def test_no_word_of_a_list_is_broken_at_eighty_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     """A pipe has 80 columns: one long name had every name broken, so that grep found none."""
-    monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run(capsys, "list", *options)
+    found = []
+    for width in ("80", "1000"):
+        monkeypatch.setenv("COLUMNS", width)
+        _, out, _ = run(capsys, "list", *options)
+        found.append(out.replace("\u2500", ""))
     names = corpus_cards.names() if options else shipped()
-    assert {words[0] for words in lines(out) if words} >= {*names}
+    assert {words[0] for words in lines(found[0]) if words} >= {*names}
+    assert Counter(found[0].split()) == Counter(found[1].split())
 
 
 def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:

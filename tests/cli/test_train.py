@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from helpers.called import called
 from helpers.shell import environment
+from helpers.wordnet import only_wordnet
 
 from attnkit.cli import main
 
@@ -104,6 +105,35 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: 
     assert "\x1b[?25h" in text.split("\x1b[?25l")[-1], "and comes back"
     assert "■" in text
     assert "stopped by SIGINT after step" in text
+
+
+@pytest.mark.parametrize("flag", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("settings", "code", "reason"),
+    [
+        (["eval.metrics=bleu,meteor"], 69, "meteor needs WordNet, which is not there"),
+        (["train.monitor=meteor"], 69, "meteor needs WordNet, which is not there"),
+        (["eval.tokenize=13a,ja-mecab"], 69, "pip install 'attnkit[ja]'"),
+        (["eval.metrics=embedding-average", "eval.vectors=no.vec"], 66, "word vectors: no.vec"),
+    ],
+)
+def test_what_a_metric_needs_is_missed_before_anything_is_trained(
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: list[str],
+    settings: list[str],
+    code: int,
+    reason: str,
+) -> None:
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.chdir(recipe.parent)
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with only_wordnet(recipe.parent):
+        assert main(["train", "tiny.yaml", *settings, *flag]) == code
+    assert reason in capsys.readouterr().err
+    assert not list(recipe.parent.glob("runs/**/manifest.json"))
 
 
 @pytest.mark.parametrize("flag", [[], ["--dry-run"]])

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.made_corpora import ROWS as MADE_ROWS
+from helpers.made_corpora import make_corpus
 
 from attnkit.data import corpus_files
 from attnkit.data.corpus import Corpus
@@ -555,3 +557,32 @@ def test_no_home_folder_is_an_error_that_names_the_variable(
     monkeypatch.setattr(Path, "home", none)
     with pytest.raises(OutputPathError, match="set ATTNKIT_CACHE"):
         cache_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "target"),
+    [
+        ("wmt14-en-de", "Aeno0 beno1 ceno2 . &amp; more", "Adeo0 bdeo1 cdeo2 . &amp; more"),
+        ("wmt14-en-fr", "Aeno0 beno1 ceno2 . &amp; more", "Afro0 bfro1 cfro2 . &amp; more"),
+        ("cnn-dailymail", "ao0 bo1 co2 . ao0 co1 eo2 go3 . ", "ao0 bo1 co2 . ao0 co1 eo2 go3 ."),
+        (
+            "personachat-official",
+            "i like to ski . i have a cat . __eop__ ao0 bo1 co2",
+            "ao0 co1 eo2 go3",
+        ),
+    ],
+)
+def test_published_formats_of_large_corpora_are_read(
+    name: str, source: str, target: str, folder: Path
+) -> None:
+    make_corpus(name, folder)
+    card = corpus_cards.load(name)
+    pair = card.languages if card.task == "translation" else (None, None)
+    data = DataConfig(corpus=name, source=pair[0], target=pair[1])
+    corpus = Corpus.open(data, card.task, data_dir=folder, offline=True)
+    for split, count in MADE_ROWS.items():
+        rows = list(corpus.rows(split))
+        assert len(rows) == count
+        assert not any("\n" in row.source + row.target for row in rows)
+    assert rows[0].source.startswith(source)
+    assert rows[0].target == target

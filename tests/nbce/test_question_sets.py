@@ -18,7 +18,7 @@ from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, Search
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
-from attnkit.scoring.metrics import answer_match
+from attnkit.scoring.metrics.answers import answer_match
 from attnkit.show.comparison_tables import comparison_table, contexts_table
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)

@@ -9,7 +9,7 @@ from helpers.recipe_texts import GOOD, complaint, read, write
 
 import attnkit
 from attnkit.errors import MissingInputError, RecipeError
-from attnkit.recipe import Recipe, library, load, resolve
+from attnkit.recipe import Recipe, dump, library, load, load_resolved, resolve
 from attnkit.recipe.find import name_of
 from attnkit.recipe.schema import AttentionConfig, Layers
 
@@ -188,6 +188,38 @@ def test_what_follows_from_other_keys_is_derived_unless_it_is_set() -> None:
     paths = "task: translation\ndata: {train: [a, b], valid: [c, d]}\n"
     assert only(paths).eval.splits == ("valid",)
     assert only(paths.replace("}", ", test: e.jsonl}")).eval.splits == ("test",)
+
+
+@pytest.mark.parametrize(
+    ("data", "tokenize"),
+    [
+        ("corpus: tatoeba-enzh, source: en, target: zh", "zh"),
+        ("corpus: tatoeba-enzh, source: zh, target: en", "13a"),
+        ("corpus: tatoeba-enja, source: en, target: ja", "none"),
+        ("corpus: multi30k, source: en, target: de", "13a"),
+        ("train: [a, b], valid: [c, d], source: en, target: ja", "ja-mecab"),
+        ("train: [a, b], valid: [c, d], target: zh-Hant", "zh"),
+        ("train: [a, b], valid: [c, d], target: ko_KR", "ko-mecab"),
+    ],
+)
+def test_the_tokeniser_of_bleu_follows_from_the_target_language(data: str, tokenize: str) -> None:
+    text = f"task: translation\ndata: {{{data}}}\n"
+    file = read(text)
+    assert file.variants["base"].eval.tokenize == tokenize
+    expected = "default" if tokenize == "13a" else "derived"
+    assert file.origins["base"]["eval.tokenize"] == expected
+    assert only(text + "eval: {tokenize: intl}\n").eval.tokenizers == ("intl",)
+    assert only(text + "eval: {tokenize: [char, zh]}\n").eval.tokenizers == ("char", "zh")
+
+
+def test_a_run_keeps_the_tokeniser_that_its_recipe_had(tmp_path: Path) -> None:
+    """Earlier versions scored Chinese with 13a where the recipe was silent."""
+    text = "task: translation\ndata: {corpus: tatoeba-enzh, source: en, target: zh}\n"
+    for tokenize in ("13a", "[13a, zh]"):
+        recipe = only(text + f"eval: {{tokenize: {tokenize}}}\n")
+        path = tmp_path / "recipe.yaml"
+        path.write_text(dump(recipe), encoding="utf-8")
+        assert load_resolved(path) == recipe
 
 
 def test_every_value_has_an_origin() -> None:

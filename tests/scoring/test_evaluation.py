@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.trained import LENGTH, ROWS, make_run
+from helpers.wordnet import only_wordnet
 
 from attnkit import models
 from attnkit.data.rows import Row
@@ -108,6 +109,49 @@ def test_other_settings_score_the_same_outputs_afresh(
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("bleu",), lowercase=True), device="cpu")
     assert "case:lc" in entry.row["metrics"]["bleu"]["signature"]
     assert list(run.scores()["test"]["metrics"]) == ["bleu"]
+
+
+def test_several_tokenisers_are_stored_and_compared_as_scores_of_their_own(
+    make: Callable[..., Run],
+) -> None:
+    eval = EvalConfig(metrics=("bleu", "chrf"), tokenize=("13a", "char"))
+    runs = [make("vanilla"), make("linear")]
+    for run in runs:
+        (entry,) = evaluate(run, ["test"], eval, device="cpu")
+        assert list(entry.row["metrics"]) == ["bleu", "bleu-char", "chrf"]
+        assert saved_entry(run, "test").scores == entry.scores
+    result = comparison(runs, metrics=["chrf", "bleu"], resamples=10)
+    assert [record["metric"] for record in result["comparisons"]] == ["chrf", "bleu", "bleu-char"]
+
+
+def test_scores_of_other_word_vectors_are_not_reused(
+    make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path = make(), tmp_path / "v.vec"
+    path.write_text("ein 1 0\nhund 0 1\n")
+    eval = EvalConfig(metrics=("embedding-average",), vectors=str(path))
+    (first,) = evaluate(run, ["test"], eval, device="cpu")
+    monkeypatch.setattr(Run, "model", None)
+    (again,) = evaluate(run, ["test"], eval, device="cpu")
+    path.write_text("ein 1 0 1\nhund 0 1 1\n")
+    (changed,) = evaluate(run, ["test"], eval, device="cpu")
+    assert first.scores == again.scores
+    assert "|dim:2|" in first.scores["embedding-average"].signature
+    assert "|dim:3|" in changed.scores["embedding-average"].signature
+    path.unlink()
+    (kept,) = evaluate(run, ["test"], eval, device="cpu")
+    assert kept.scores == changed.scores
+    evaluate(run, ["test"], eval.model_copy(update={"metrics": ("bleu",)}), device="cpu")
+    assert list(run.scores()["test"]["metrics"]) == ["embedding-average", "bleu"]
+
+
+def test_what_a_metric_needs_is_missed_before_anything_is_decoded(
+    make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    monkeypatch.setattr(Run, "model", None)
+    with only_wordnet(tmp_path), pytest.raises(UnavailableError, match="meteor needs WordNet"):
+        evaluate(run, ["test"], EvalConfig(metrics=("bleu", "meteor")), device="cpu")
 
 
 @pytest.mark.parametrize("change", ["search", "force", "outputs", "statistics"])

@@ -46,7 +46,7 @@ def test_unspaced_scripts_ask_for_a_tokenizer() -> None:
     texts = ["\u732b", "\u72ac"]
     (warning,) = warnings(texts, references, metrics=["bleu4"])
     assert warning.startswith("2 of 2 references are Chinese or Japanese, which tokenizer 13a")
-    assert warnings(texts, references, metrics=["bleu"], tokenize="zh") == []
+    assert warnings(texts, references, metrics=["bleu"], tokenizers=["zh"]) == []
     assert warnings(texts, references, metrics=["chrf"]) == []
 
 

@@ -109,6 +109,14 @@ def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
     assert best == [[], [], [1, 3]]
 
 
+def test_there_is_no_best_where_neither_higher_nor_lower_is_better() -> None:
+    rows = comparison()["rows"]
+    for row in rows:
+        row["metrics"] = {"length-ratio": row["metrics"]["bleu"]}
+    table = comparison_table({"rows": rows, "comparisons": []})
+    assert not any(cell.best for row in table.rows for cell in row)
+
+
 def test_one_variant_alone_is_not_the_best() -> None:
     alone = comparison_table({"rows": comparison()["rows"][:2], "comparisons": []})
     assert not any(cell.best for row in alone.rows for cell in row)

@@ -77,15 +77,27 @@ def eval(
         str | None,
         value(
             "M,...",
-            "bleu, chrf, ter, rouge, bleu1, bleu4, exact-match, accuracy, perplexity; for "
-            "question answering also answer-match, answer-f1, context-found. [default: the "
-            "recipe's, or bleu]",
+            "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
+            "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
+            "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
+            "word-perplexity; for question answering answer-match, answer-f1, context-found. "
+            "[default: the recipe's, or bleu]",
         ),
     ] = None,
     tokenize: Annotated[
-        str | None, value("T", "sacrebleu tokeniser for BLEU. [default: 13a]")
+        str | None,
+        value(
+            "T,...",
+            "sacrebleu tokeniser; several give a BLEU each. [default: the recipe's, or 13a]",
+        ),
     ] = None,
-    lowercase: Annotated[bool, flag("--lowercase", "Ignore case in BLEU and chrF.")] = False,
+    vectors: Annotated[
+        Path | None,
+        value("FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."),
+    ] = None,
+    lowercase: Annotated[
+        bool, flag("--lowercase", "Ignore case in BLEU, chrF, distinct-n and seq-rep-4.")
+    ] = False,
     baseline: Annotated[
         str | None,
         value("NAME", "Variant to compare the others with; for question answering also a method."),
@@ -121,7 +133,7 @@ def eval(
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
-    changes = _changes(metrics, tokenize, lowercase)
+    changes = _changes(metrics, tokenize, vectors, lowercase)
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
@@ -150,7 +162,9 @@ def eval(
     _print(scored, format)
 
 
-def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict[str, Any]:
+def _changes(
+    metrics: str | None, tokenize: str | None, vectors: Path | None, lowercase: bool
+) -> dict[str, Any]:
     """What the command line sets in the eval section of a recipe."""
     from attnkit.scoring import TOKENIZERS, expand
 
@@ -158,10 +172,12 @@ def _changes(metrics: str | None, tokenize: str | None, lowercase: bool) -> dict
     if metrics is not None:
         changes["metrics"] = expand([name.strip() for name in metrics.split(",")])
     if tokenize is not None:
-        if tokenize not in TOKENIZERS:
-            known = suggestion(tokenize, TOKENIZERS)
-            raise UsageError(f"--tokenize {quoted(tokenize)}: {known}")
-        changes["tokenize"] = tokenize
+        words = list(dict.fromkeys(word.strip() for word in tokenize.split(",")))
+        if wrong := [word for word in words if word not in TOKENIZERS]:
+            raise UsageError(f"--tokenize {quoted(wrong[0])}: {suggestion(wrong[0], TOKENIZERS)}")
+        changes["tokenize"] = words[0] if len(words) == 1 else tuple(words)
+    if vectors is not None:
+        changes["vectors"] = str(vectors)
     if lowercase:
         changes["lowercase"] = True
     return changes

@@ -103,15 +103,15 @@ def heads(
 
 def table(title: str, importance: "Importance") -> "Table":
     """The whole model, then a row per head."""
-    from attnkit.recipe.schema import LOWER_IS_BETTER
-    from attnkit.show.comparison_tables import TITLES, significance_note
+    from attnkit.recipe.metrics import direction_note, metric_facts
+    from attnkit.show.comparison_tables import significance_note
     from attnkit.show.table import Cell, Column, Table
 
     names = list(importance.whole)
     columns = [Column("without", "left"), Column("layer"), Column("head")]
     first = [Cell("nothing", {"kind": None}), Cell("", {"layer": None}), Cell("", {"head": None})]
     for name in names:
-        columns += [Column(TITLES.get(name, name)), Column("loss", under=True)]
+        columns += [Column(metric_facts(name).title), Column("loss", under=True)]
         fields = {name: importance.whole[name].value, f"{name}_loss": 0.0}
         first += [Cell(f"{importance.whole[name].value:.2f}", fields), Cell("")]
     rows = [tuple(first)]
@@ -124,8 +124,9 @@ def table(title: str, importance: "Importance") -> "Table":
         rows.append((*cells, *(cell for name in names for cell in _cells(importance, place, name))))
     notes = []
     for name in names:
-        lower = " (lower is better)" if name in LOWER_IS_BETTER else ""
-        notes.append(f"{TITLES.get(name, name)}{lower}: {importance.whole[name].signature}")
+        notes.append(
+            f"{metric_facts(name).title}{direction_note(name)}: {importance.whole[name].signature}"
+        )
     notes += [
         f"rows: {importance.rows:,}",
         "loss: how much worse than the full model; "
@@ -171,6 +172,6 @@ def grids(importance: "Importance", metric: str) -> "list[HeadGrid]":
 
 
 def _loss(metric: str) -> str:
-    from attnkit.show.comparison_tables import TITLES
+    from attnkit.recipe.metrics import metric_facts
 
-    return f"loss of {TITLES.get(metric, metric)}"
+    return f"loss of {metric_facts(metric).title}"

@@ -263,12 +263,14 @@ def _check_jobs(jobs: int, planned: Sequence[PlannedRun]) -> None:
 
 
 def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Path | None) -> None:
-    """--dry-run: what training would say of the splits that are scored; nothing is downloaded."""
+    """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
+    from attnkit.scoring import check_scorable
 
     done = []
     for name in dict.fromkeys(run.variant for run in planned):
         recipe = file.variants[name]
+        check_scorable(recipe)
         if (recipe.data, recipe.eval.splits) in done:
             continue
         done.append((recipe.data, recipe.eval.splits))

@@ -5,12 +5,15 @@ import math
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.wordnet import only_wordnet
 
 from attnkit.errors import DataError, UnavailableError, UsageError
+from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import TEACHER_FORCED, TEXT, Score, expand, score
 
@@ -140,19 +143,93 @@ def test_exact_match_counts_equal_lines_with_any_reference() -> None:
     assert ours["exact-match"].value == pytest.approx(100 / 3)
 
 
-def test_a_score_is_a_function_of_its_summed_statistics() -> None:
+@pytest.fixture
+def everything(tmp_path: Path) -> Iterator[EvalConfig]:
+    """Settings with which every metric can be computed."""
+    vectors = "".join(f"{word} {n} 1\n" for n, word in enumerate(TEXT_OF_WORDS.split()))
+    (tmp_path / "vectors.txt").write_text(vectors, encoding="utf-8")
+    with only_wordnet(tmp_path, "dog", "hound"):
+        yield EvalConfig(vectors=str(tmp_path / "vectors.txt"))
+
+
+def test_a_score_is_a_function_of_its_summed_statistics(everything: EvalConfig) -> None:
     hypotheses, references = sentences(30, 11), [[line] for line in sentences(30, 12)]
-    for name, whole in score(TEXT, hypotheses, references, EvalConfig()).items():
+    for name, whole in score(TEXT, hypotheses, references, everything).items():
         assert whole.statistics.shape[0] == 30
         again = Score.of(name, np.concatenate([whole.statistics[:7], whole.statistics[7:]]), "")
         assert again.value == whole.value
 
 
-def test_empty_hypotheses_and_references_score_without_error() -> None:
-    ours = score(TEXT, ["", ""], [["a b"], [""]], EvalConfig())
+def test_texts_that_equal_their_references_have_the_best_score(everything: EvalConfig) -> None:
+    lines = [line for line in sentences(40, 13) if line.count(" ") > 6]
+    shuffled = random.Random(1).sample(lines, len(lines))
+    whole, mixed = (
+        score(TEXT, hypotheses, [[line] for line in lines], everything)
+        for hypotheses in (lines, shuffled)
+    )
+    for name, value in whole.items():
+        facts = METRICS[name]
+        if name.startswith(("distinct", "seq-rep")):
+            assert value.value == mixed[name].value
+        elif name == "meteor":
+            assert 99 < value.value < 100  # the penalty of one chunk
+        elif name == "ter":
+            assert value.value == 0
+        else:
+            assert value.value == pytest.approx(1000 if name == "cider" else 100), name
+        if facts.better == "higher":
+            assert mixed[name].value <= value.value + 1e-9
+
+
+def test_the_order_of_the_lines_changes_no_score(everything: EvalConfig) -> None:
+    hypotheses, references = sentences(30, 14), [[line] for line in sentences(30, 15)]
+    forwards = score(TEXT, hypotheses, references, everything)
+    backwards = score(TEXT, hypotheses[::-1], references[::-1], everything)
+    for name, value in forwards.items():
+        assert value.value == pytest.approx(backwards[name].value), name
+        assert value.signature == backwards[name].signature
+
+
+def test_the_length_ratio_is_that_of_sacrebleus_bleu() -> None:
+    from sacrebleu.metrics import BLEU
+
+    hypotheses, streams = sentences(40, 16), [sentences(40, 17), sentences(40, 18)]
+    expected = BLEU(force=True).corpus_score(hypotheses, streams)
+    references = list(zip(*streams, strict=True))
+    ours = score(["length-ratio"], hypotheses, references, EvalConfig())["length-ratio"]
+    assert ours.value == pytest.approx(100 * expected.sys_len / expected.ref_len)
+    assert ours.signature.startswith("nrefs:2|tok:13a|refs:closest|version:sacrebleu-")
+
+
+def test_every_tokenizer_of_a_list_gives_a_bleu_and_the_first_cuts_the_words() -> None:
+    hypotheses, references = ["don't stop !", "a b"], [["don't stop!"], ["a c"]]
+    names = ["chrf", "bleu", "length-ratio"]
+    both = score(names, hypotheses, references, EvalConfig(tokenize=("none", "13a")))
+    assert list(both) == ["chrf", "bleu", "bleu-13a", "length-ratio"]
+    for tokenize, column in (("none", "bleu"), ("13a", "bleu-13a")):
+        alone = score(names, hypotheses, references, EvalConfig(tokenize=tokenize))
+        assert both[column].value == alone["bleu"].value
+        assert both[column].signature == alone["bleu"].signature
+        assert (both["length-ratio"] == alone["length-ratio"]) is (tokenize == "none")
+    assert metric_facts("bleu-13a").title == "BLEU (13a)"
+    assert metric_facts("bleu4-ja-mecab").title == "BLEU-4 (ja-mecab)"
+
+
+def test_japanese_and_korean_are_cut_by_mecab() -> None:
+    pytest.importorskip("MeCab")
+    found = score(["bleu1"], ["\u732b\u304c\u597d\u304d"], [["\u732b\u304c\u3044\u308b"]],
+                  EvalConfig(tokenize="ja-mecab"))["bleu1"]  # fmt: skip
+    assert found.value == pytest.approx(200 / 3)
+    assert "|tok:ja-mecab-" in found.signature
+
+
+def test_empty_hypotheses_and_references_score_without_error(everything: EvalConfig) -> None:
+    ours = score(TEXT, ["", ""], [["a b"], [""]], everything)
     assert {name: value.value for name, value in ours.items()} == {
         "bleu": 0, "chrf": 0, "ter": 100, "rouge1": 0, "rouge2": 0, "rougeL": 0, "rougeLsum": 0,
         "bleu1": 0, "bleu4": 0, "exact-match": 50, "answer-match": 50, "answer-f1": 0,
+        "meteor": 0, "cider": 0, "embedding-average": 0, "embedding-greedy": 0,
+        "embedding-extrema": 0, "distinct-1": 0, "distinct-2": 0, "seq-rep-4": 0, "length-ratio": 0,
     }  # fmt: skip
 
 
@@ -180,7 +257,9 @@ def test_a_tokenizer_without_its_package_names_the_extra(monkeypatch: pytest.Mon
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
-    with pytest.raises(UnavailableError, match=r"ja-mecab needs .*: pip install 'sacrebleu\[ja\]'"):
+    with pytest.raises(
+        UnavailableError, match=r"ja-mecab needs .*: pip install 'attnkit\[ja\]', or choose char"
+    ):
         score(["bleu"], ["a"], [["a"]], EvalConfig(tokenize="ja-mecab"))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import context_found, score
-from attnkit.scoring.metrics import answer_f1, answer_match
+from attnkit.scoring.metrics.answers import answer_f1, answer_match
 from attnkit.text import answer_words, contains_answer
 
 

@@ -1,0 +1,193 @@
+"""The metrics: each is declared here, once.
+
+`eval.metrics`, `train.monitor`, tables and docs/metrics.md are made from these entries.  What
+computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class MetricFacts:
+    """What is known of a metric before it is computed."""
+
+    title: str
+    """Name in tables."""
+    family: str
+    """Module of `attnkit.scoring.metrics` that computes it; `model` for those of a model's
+    probabilities, which `attnkit.scoring.teacher_forced` computes."""
+    meaning: str
+    """Definition, for the reference page."""
+    source: str
+    """Paper, or the library that computes it."""
+    range: str = "0 to 100"
+    better: Literal["higher", "lower", "neither"] = "higher"
+    reads: Literal["outputs", "contexts", "probabilities"] = "outputs"
+    """Texts that a model wrote, the contexts that it chose, or its probabilities of a reference."""
+    needs: str = ""
+    """What it needs besides attnkit and the references."""
+    resampled: bool = True
+    """Whether the score is a function of sums over sentences, which the paired bootstrap needs."""
+
+
+_SACREBLEU = "sacrebleu (Post 2018)"
+_PAPINENI = f"Papineni et al. 2002; {_SACREBLEU}"
+_LIN = "Lin 2004; rouge-score with the Porter stemmer"
+_LIU = "Liu et al. 2016"
+_LI = "Li et al. 2016"
+_SQUAD = "Rajpurkar et al. 2016 (SQuAD 1.1)"
+_F = "of several references the best, F measure averaged over the lines"
+_VECTORS = "word vectors (`eval.vectors`, `--vectors`)"
+_COSINE = "-100 to 100"
+
+METRICS: dict[str, MetricFacts] = {
+    "bleu": MetricFacts(
+        "BLEU", "sacrebleu_scores",
+        "geometric mean of the precisions of 1- to 4-grams, times the brevity penalty, over the "
+        "whole corpus", _PAPINENI,
+    ),
+    "chrf": MetricFacts(
+        "chrF", "sacrebleu_scores",
+        "F measure of character 1- to 6-grams, recall weighted twice (chrF2)",
+        f"Popovic 2015; {_SACREBLEU}",
+    ),
+    "ter": MetricFacts(
+        "TER", "sacrebleu_scores",
+        "edits (insertions, deletions, substitutions, shifts) per reference word",
+        f"Snover et al. 2006; {_SACREBLEU}", "0 and up", "lower",
+    ),
+    "rouge1": MetricFacts("ROUGE-1", "rouge", f"unigrams in common: {_F}", _LIN),
+    "rouge2": MetricFacts("ROUGE-2", "rouge", f"bigrams in common: {_F}", _LIN),
+    "rougeL": MetricFacts("ROUGE-L", "rouge", f"longest common subsequence: {_F}", _LIN),
+    "rougeLsum": MetricFacts(
+        "ROUGE-Lsum", "rouge",
+        f"union of the longest common subsequences of sentences (`eval.sentences`): {_F}", _LIN,
+    ),
+    "bleu1": MetricFacts(
+        "BLEU-1", "sacrebleu_scores", "BLEU with unigrams only", _PAPINENI,
+    ),
+    "bleu4": MetricFacts(
+        "BLEU-4", "sacrebleu_scores",
+        "the same number as bleu; stands beside bleu1 in comparisons of dialogue", _PAPINENI,
+    ),
+    "meteor": MetricFacts(
+        "METEOR", "meteor",
+        "unigrams matched by form, Porter stem or WordNet synonym: F measure with recall weighted "
+        "nine times, less a penalty for scattered matches; the best reference of each line, "
+        "averaged over the lines; for English", "Lavie and Agarwal 2007; nltk",
+        needs="WordNet (`python -m nltk.downloader wordnet`)",
+    ),
+    "cider": MetricFacts(
+        "CIDEr-D", "cider",
+        "similarity of the 1- to 4-grams, weighted by how few lines have them in their "
+        "references; averaged over references and lines; words in lower case without punctuation. "
+        "The value is 100 times that of coco-caption, as papers print it",
+        "Vedantam et al. 2015", "0 to 1000",
+    ),
+    "embedding-average": MetricFacts(
+        "Embedding Average", "embedding", "cosine between the mean word vectors of both texts",
+        _LIU, _COSINE, needs=_VECTORS,
+    ),
+    "embedding-greedy": MetricFacts(
+        "Greedy Matching", "embedding",
+        "each word's highest cosine with a word of the other text, averaged over the words, and "
+        "over both directions", f"Rus and Lintean 2012; {_LIU}", _COSINE, needs=_VECTORS,
+    ),
+    "embedding-extrema": MetricFacts(
+        "Vector Extrema", "embedding",
+        "cosine between the vectors that have, in each dimension, the value farthest from zero",
+        f"Forgues et al. 2014; {_LIU}", _COSINE, needs=_VECTORS,
+    ),
+    "distinct-1": MetricFacts(
+        "distinct-1", "diversity", "number of different words in all outputs, per 100 words", _LI,
+        resampled=False,
+    ),
+    "distinct-2": MetricFacts(
+        "distinct-2", "diversity", "number of different bigrams in all outputs, per 100 words", _LI,
+        resampled=False,
+    ),
+    "seq-rep-4": MetricFacts(
+        "seq-rep-4", "diversity",
+        "repetition: share of the 4-grams of an output that occurred before in it, averaged over "
+        "the outputs; 0 for outputs shorter than four words", "Welleck et al. 2020",
+        better="lower",
+    ),
+    "length-ratio": MetricFacts(
+        "length ratio", "sacrebleu_scores",
+        "words of all outputs per 100 words of the references (of several the one nearest in "
+        "length), the ratio that sacrebleu prints with BLEU", _SACREBLEU, "0 and up", "neither",
+    ),
+    "exact-match": MetricFacts(
+        "exact match", "answers", "share of outputs that equal a reference", "",
+    ),
+    "answer-match": MetricFacts(
+        "exact match", "answers",
+        "share of answers that equal a reference; case, punctuation and articles do not count",
+        _SQUAD,
+    ),
+    "answer-f1": MetricFacts(
+        "F1", "answers", "F measure of the words of an answer, normalised as in answer-match",
+        _SQUAD,
+    ),
+    "context-found": MetricFacts(
+        "context found", "answers",
+        "share of questions for which the chosen context contains an answer", "",
+        reads="contexts", needs="a question-answering recipe",
+    ),
+    "accuracy": MetricFacts(
+        "token accuracy", "model", "share of reference tokens that are the likeliest next token",
+        "", reads="probabilities", needs="a trained model",
+    ),
+    "perplexity": MetricFacts(
+        "perplexity", "model", "exp of the mean negative log-likelihood of a reference token", "",
+        "1 and up", "lower", "probabilities", "a trained model",
+    ),
+    "word-perplexity": MetricFacts(
+        "word perplexity", "model",
+        "exp of the same likelihood per word and end of line, which compares any vocabularies; "
+        "shown beside perplexity for language models", "", "1 and up", "lower", "probabilities",
+        "a trained model",
+    ),
+}  # fmt: skip
+"""Every metric by its name in recipes and on the command line, in the order of reference pages."""
+
+ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+"""What `rouge` stands for."""
+PER_TOKENIZER = ("bleu", "bleu1", "bleu4")
+"""Metrics of which each tokeniser of `eval.tokenize` gives one."""
+
+
+def metric_facts(name: str) -> MetricFacts:
+    """The facts of a metric; those of bleu-intl are BLEU's, with the tokeniser in the title."""
+    base = base_metric(name)
+    facts, tokenizer = METRICS[base], name[len(base) + 1 :]
+    return replace(facts, title=f"{facts.title} ({tokenizer})") if tokenizer else facts
+
+
+def base_metric(name: str) -> str:
+    """The declared metric that a score's name stands for: bleu for bleu-intl."""
+    base, _, tokenizer = name.partition("-")
+    return base if tokenizer and base in PER_TOKENIZER else name
+
+
+def names_that_read(what: str) -> tuple[str, ...]:
+    """Metrics of outputs, contexts or probabilities."""
+    return tuple(name for name, facts in METRICS.items() if facts.reads == what)
+
+
+def direction_note(name: str) -> str:
+    """What a reader must know to read a score, after its title; empty where higher is better."""
+    facts = metric_facts(name)
+    notes = {"lower": "lower is better", "neither": "neither higher nor lower is better"}
+    words = [notes.get(facts.better, ""), "" if facts.resampled else "no significance test"]
+    text = ", ".join(filter(None, words))
+    return f" ({text})" if text else ""
+
+
+MONITORS = (
+    "loss",
+    *(name for name in names_that_read("outputs") if METRICS[name].better != "neither"),
+    "accuracy",
+)
+"""What validation can choose weights by: `train.monitor`."""

@@ -1,0 +1,71 @@
+"""What a score is: a function of per-sentence statistics, with the signature that explains it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from attnkit import __version__
+from attnkit.recipe.metrics import METRICS, base_metric, metric_facts
+from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
+
+Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+References = Sequence[Sequence[str]]
+"""One or more references of each line."""
+VERSION = f"version:attnkit-{__version__}"
+"""End of the signatures of metrics that are computed here."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric of one system on one test set."""
+
+    value: float
+    """0-100, or the perplexity."""
+    signature: str
+    """How it was computed."""
+    metric: str = field(repr=False)
+    """Name of the metric: which function of the summed statistics is the score."""
+    statistics: Statistics = field(repr=False, compare=False)
+    """[sentences, k]: what the score is computed from, for the paired bootstrap."""
+
+    @classmethod
+    def of(cls, metric: str, statistics: Statistics, signature: str) -> "Score":
+        """The score that statistics [sentences, k] give."""
+        return cls(reducer(metric)(statistics.sum(0).tolist()), signature, metric, statistics)
+
+    @classmethod
+    def mean(cls, metric: str, values: Sequence[float], signature: str) -> "Score":
+        """The mean of one value a line, of which 1 becomes 100."""
+        return cls.of(metric, np.array([[value, 1.0] for value in values]), signature)
+
+    @property
+    def resampled(self) -> bool:
+        """Whether the paired bootstrap applies."""
+        return metric_facts(self.metric).resampled
+
+    def json(self) -> dict[str, Any]:
+        """Score and signature; a value that is not finite becomes null."""
+        value = self.value if math.isfinite(self.value) else None
+        return {"score": value, "signature": self.signature}
+
+
+@cache
+def reducer(metric: str) -> Callable[[list[float]], float]:
+    """The function from summed statistics to the score of a metric."""
+    name = base_metric(metric)
+    if METRICS[name].family == "sacrebleu_scores" and name != "length-ratio":
+        compute = sacrebleu_metric(name)._compute_score_from_stats
+        return lambda sums: float(compute(sums).score)
+    if name in ("perplexity", "word-perplexity"):
+        return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))
+    return lambda sums: 100 * sums[0] / max(sums[1], 1)
+
+
+def reference_count(references: References) -> str:
+    """The nrefs of a signature: how many references each line has, or var."""
+    counts = {len(line) for line in references}
+    return str(counts.pop()) if len(counts) == 1 else "var"

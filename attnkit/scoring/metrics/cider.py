@@ -1,0 +1,86 @@
+"""CIDEr-D (Vedantam et al. 2015, "CIDEr: Consensus-based Image Description Evaluation", section 6).
+
+The packages that have it bring Java archives or speech models along, so it is written here; a test
+compares it with pycocoevalcap.  As in that program a sentence is an "image", all n-gram orders
+count alike, and the penalty for another length has a standard deviation of six words.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.metrics.base import VERSION, References, Score, reference_count
+from attnkit.scoring.metrics.tokenizers import Words, check_tokenizer, ngrams
+
+ORDER = 4
+SIGMA = 6.0
+"""Standard deviation of the length penalty, in words."""
+SCALE = 10.0
+"""Factor of the paper; the 0-100 scale makes it 1000 for a text that equals its references."""
+
+Weights = list[dict[tuple[str, ...], float]]
+"""TF-IDF weight of each n-gram, one dictionary an order."""
+
+
+def check(names: Sequence[str], eval: EvalConfig) -> None:
+    """Raises as `check_tokenizer`."""
+    check_tokenizer(eval.tokenizers[0])
+
+
+def scores(
+    names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
+) -> dict[str, Score]:
+    """The mean over the lines, each the mean over its references.
+
+    In how many lines an n-gram occurs is counted in the references of all lines, so a line's score
+    depends on the test set, and a single line scores 0; bootstrap resamples keep these counts.
+    """
+    words = Words(eval, lowercase=True)
+
+    def cut(text: str) -> list[str]:
+        return [word for word in words.of(text) if any(map(str.isalnum, word))]
+
+    lines = [[cut(reference) for reference in line] for line in references]
+    frequency = Counter(
+        ngram for line in lines for ngram in {ngram for text in line for ngram in _counts(text)}
+    )
+    rows = []
+    for text, line in zip(hypotheses, lines, strict=True):
+        similarities = [similarity(cut(text), other, frequency, len(lines)) for other in line]
+        rows.append(SCALE * math.fsum(similarities) / len(line))
+    signature = (
+        f"nrefs:{reference_count(references)}|refs:mean|{words.signature}|punctuation:no|n:{ORDER}"
+        f"|sigma:{SIGMA:g}|idf:references|{VERSION}"
+    )
+    return {"cider": Score.mean("cider", rows, signature)}
+
+
+def similarity(
+    text: Sequence[str], reference: Sequence[str], frequency: Counter[tuple[str, ...]], lines: int
+) -> float:
+    """Cosine of the TF-IDF vectors, averaged over n-gram orders, 0 to 1.
+
+    Counts are clipped to those of the reference, and another length is penalised.
+    """
+    both = (_weights(words, frequency, lines) for words in (text, reference))
+    total = 0.0
+    for own, other in zip(*both, strict=True):
+        shared = (min(own[ngram], other[ngram]) * other[ngram] for ngram in own.keys() & other)
+        norms = math.hypot(*own.values()) * math.hypot(*other.values())
+        total += math.fsum(shared) / norms if norms else 0.0
+    difference = len(text) - len(reference)
+    return total / ORDER * math.exp(-(difference**2) / (2 * SIGMA**2))
+
+
+def _weights(words: Sequence[str], frequency: Counter[tuple[str, ...]], lines: int) -> Weights:
+    """An n-gram that no reference has counts as one that a single line has."""
+    out: Weights = [{} for _ in range(ORDER)]
+    for ngram, count in _counts(words).items():
+        out[len(ngram) - 1][ngram] = count * math.log(lines / max(1, frequency[ngram]))
+    return out
+
+
+def _counts(words: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """How often each n-gram occurs."""
+    return Counter(ngram for order in range(1, ORDER + 1) for ngram in ngrams(words, order))

@@ -1,0 +1,58 @@
+"""How varied outputs are: distinct n-grams over all of them, repetition within each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.metrics.base import VERSION, References, Score, Statistics
+from attnkit.scoring.metrics.tokenizers import Words, check_tokenizer, ngrams
+
+
+def check(names: Sequence[str], eval: EvalConfig) -> None:
+    """Raises as `check_tokenizer`."""
+    check_tokenizer(eval.tokenizers[0])
+
+
+def scores(
+    names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
+) -> dict[str, Score]:
+    """The metrics that are asked for; references do not matter."""
+    words = Words(eval, eval.lowercase)
+    texts = [words.of(text) for text in hypotheses]
+    out = {}
+    for name in names:
+        if name == "seq-rep-4":
+            signature = f"unit:output|n:4|{words.signature}|{VERSION}"
+            out[name] = Score.mean(name, [repetition(text) for text in texts], signature)
+        else:
+            order = int(name.removeprefix("distinct-"))
+            signature = f"unit:corpus|n:{order}|per:word|{words.signature}|{VERSION}"
+            out[name] = Score.of(name, distinct(texts, order), signature)
+    return out
+
+
+def distinct(texts: Sequence[Sequence[str]], order: int) -> Statistics:
+    """[texts, 2]: n-grams that no text before had, and words.
+
+    Their sums are the number of different n-grams and that of all words, by which Li et al. 2016
+    ("A Diversity-Promoting Objective Function for Neural Conversation Models") divide for bigrams
+    too.  The rows depend on their order, so they are no sample that can be drawn from.
+    """
+    seen: set[tuple[str, ...]] = set()
+    rows = []
+    for text in texts:
+        before = len(seen)
+        seen.update(ngrams(text, order))
+        rows.append([len(seen) - before, len(text)])
+    return np.array(rows, np.float64)
+
+
+def repetition(text: Sequence[str], order: int = 4) -> float:
+    """1 - different n-grams / n-grams of one text; 0 where it has none.
+
+    Source: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training",
+    section 6.
+    """
+    found = ngrams(text, order)
+    return 1 - len(set(found)) / len(found) if found else 0.0

@@ -1,0 +1,65 @@
+"""METEOR, by nltk (Lavie and Agarwal 2007, with alpha 0.9, beta 3 and gamma 0.5).
+
+Words match by form, Porter stem or WordNet synonym, so it is for English.  The Java program METEOR
+1.5 has other weights and knows paraphrases: its scores cannot be compared with these.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from attnkit.errors import UnavailableError
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.metrics.base import References, Score, reference_count
+from attnkit.scoring.metrics.tokenizers import CachedStems, Words, check_tokenizer
+
+
+class CachedSynonyms:
+    """WordNet's synsets, each word looked up once."""
+
+    def __init__(self) -> None:
+        self._wordnet = _wordnet()
+        self.version: str = self._wordnet.get_version()
+        self.synsets = cache(self._wordnet.synsets)
+
+
+def check(names: Sequence[str], eval: EvalConfig) -> None:
+    """Refuse to go on without WordNet.  Raises UnavailableError; also as `check_tokenizer`."""
+    check_tokenizer(eval.tokenizers[0])
+    _wordnet()
+
+
+def scores(
+    names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
+) -> dict[str, Score]:
+    """Each line by the best of its references; the score is their mean."""
+    from nltk.translate.meteor_score import meteor_score
+
+    words, synonyms, stems = Words(eval, lowercase=True), CachedSynonyms(), CachedStems()
+    rows = [
+        meteor_score([words.of(r) for r in line], words.of(text), stemmer=stems, wordnet=synonyms)
+        for text, line in zip(hypotheses, references, strict=True)
+    ]
+    signature = (
+        f"nrefs:{reference_count(references)}|refs:max|{words.signature}|stemmer:porter"
+        f"|synonyms:wordnet-{synonyms.version}|version:nltk-{version('nltk')}"
+    )
+    return {"meteor": Score.mean("meteor", rows, signature)}
+
+
+def _wordnet() -> Any:
+    from nltk.corpus import wordnet
+
+    try:
+        wordnet.ensure_loaded()
+    except LookupError as error:
+        raise UnavailableError(
+            "meteor needs WordNet, which is not there: python -m nltk.downloader wordnet, or put "
+            "its folder into corpora/ below a folder of $NLTK_DATA (scoring never downloads)"
+        ) from error
+    except OSError as error:
+        raise UnavailableError(
+            f"meteor needs WordNet, and nltk's copy is damaged: {error}"
+        ) from error
+    return wordnet

@@ -1,0 +1,61 @@
+"""BLEU, chrF, TER and the length ratio, by sacrebleu."""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from attnkit.recipe.metrics import PER_TOKENIZER
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.metrics.base import References, Score
+from attnkit.scoring.metrics.tokenizers import ORDERS, check_tokenizer, sacrebleu_metric
+
+
+def check(names: Sequence[str], eval: EvalConfig) -> None:
+    """Refuse tokenisers that cannot be used.  Raises as `check_tokenizer`."""
+    if set(names) - {"chrf", "ter"}:
+        for tokenize in eval.tokenizers:
+            check_tokenizer(tokenize)
+
+
+def scores(
+    names: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
+) -> dict[str, Score]:
+    """The metrics that are asked for.
+
+    BLEU by each tokeniser: that of the first is called bleu, by intl bleu-intl.  The statistics are
+    those that sacrebleu's own tests resample.
+    """
+    check(names, eval)
+    streams = list(map(list, zip_longest(*references)))  # the r-th reference of each line
+    out = {}
+    for name in names:
+        first, *others = eval.tokenizers
+        tokenizers = {name: first}
+        if name in PER_TOKENIZER:
+            tokenizers |= {f"{name}-{other}": other for other in others}
+        for column, tokenize in tokenizers.items():
+            out[column] = _score(name, column, tokenize, hypotheses, streams, eval)
+    return out
+
+
+def _score(
+    name: str,
+    column: str,
+    tokenize: str,
+    hypotheses: Sequence[str],
+    streams: Sequence[Sequence[str | None]],
+    eval: EvalConfig,
+) -> Score:
+    metric = sacrebleu_metric(name, tokenize, eval.lowercase)
+    statistics = np.asarray(metric._extract_corpus_statistics(hypotheses, streams), np.float64)
+    signature = metric.get_signature()
+    if name in ORDERS:
+        signature.update("order", ORDERS[name])
+    if name == "length-ratio":  # BLEU's statistics begin with both lengths
+        fields = signature.info
+        kept = {key: fields[key] for key in ("nrefs", "tok")} | {"refs": "closest"}
+        version = f"version:sacrebleu-{fields['version']}"
+        text = "|".join([*(f"{key}:{value}" for key, value in kept.items()), version])
+        return Score.of(column, statistics[:, :2], text)
+    return Score.of(column, statistics, str(signature))

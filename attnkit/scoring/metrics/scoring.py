@@ -1,0 +1,101 @@
+"""Scoring texts by the metrics that are asked for."""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+from attnkit.errors import DataError
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, names_that_read
+from attnkit.recipe.schema import EvalConfig, Recipe
+from attnkit.scoring.metrics import (
+    answers,
+    cider,
+    diversity,
+    embedding,
+    meteor,
+    rouge,
+    sacrebleu_scores,
+)
+from attnkit.scoring.metrics.base import References, Score
+from attnkit.scoring.metrics.tokenizers import unknown
+
+TEXT = names_that_read("outputs")
+"""Metrics of output text."""
+CONTEXT = names_that_read("contexts")
+"""Metrics of the context that was chosen, in question answering."""
+TEACHER_FORCED = names_that_read("probabilities")
+"""Metrics of the model's probabilities while it reads the reference."""
+FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers)
+"""Each has `scores`, and `check` where a metric needs what may not be there."""
+
+
+def expand(names: Sequence[str]) -> tuple[str, ...]:
+    """Metric names in order, without repeats; `rouge` stands for the four ROUGE metrics.
+
+    Raises:
+        UsageError: a name is unknown.
+    """
+    out: list[str] = []
+    for name in names:
+        if name != "rouge" and name not in METRICS:
+            raise unknown(f"metric {name!r}", name, (*METRICS, "rouge"))
+        out.extend(ROUGE if name == "rouge" else (name,))
+    return tuple(dict.fromkeys(out))
+
+
+def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
+    """Refuse what cannot be scored later, before the work whose results would be scored.
+
+    Raises:
+        UnavailableError: a metric or tokeniser needs a package or a file that is not there.
+        MissingInputError: there is no file `eval.vectors`.
+        DataError: it is malformed.
+        UsageError: unknown metric or tokeniser; a metric that needs word vectors has none.
+    """
+    for family, names in _by_family(metrics).items():
+        if hasattr(family, "check"):
+            family.check(names, eval)
+
+
+def check_scorable(recipe: Recipe) -> None:
+    """Refuse a recipe whose outputs could not be scored.  Raises as `check_available`."""
+    monitor = {recipe.train.monitor} - {"loss"}
+    check_available((*recipe.eval.metrics, *monitor), recipe.eval)
+
+
+def score(
+    metrics: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
+) -> dict[str, Score]:
+    """Score hypotheses against the references of each line (one or more, their number may vary).
+
+    Metrics that need the model (`TEACHER_FORCED`) are left out.  BLEU by further tokenisers stands
+    behind it, as bleu-intl.  Cost: about 0.3 s for 1,000 sentences, TER several times that.
+
+    Raises:
+        DataError: the numbers of lines differ, or a line has no reference.
+        UnavailableError, MissingInputError, UsageError: as `check_available`.
+    """
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{len(hypotheses)} hypotheses but {len(references)} lines of references: "
+            "they must be line by line the same sentences"
+        )
+    if not hypotheses:
+        raise DataError("nothing to score: there are no lines")
+    if without := [number for number, line in enumerate(references, 1) if not line]:
+        raise DataError(f"line {without[0]} has no reference: give at least one for each line")
+    wanted = expand(metrics)
+    found: dict[str, Score] = {}
+    for family, names in _by_family(metrics).items():
+        found |= family.scores(names, hypotheses, references, eval)
+    order = [name for metric in wanted for name in found if base_metric(name) == metric]
+    return {name: found[name] for name in order}
+
+
+def _by_family(metrics: Sequence[str]) -> dict[ModuleType, list[str]]:
+    """The metrics of output text by the module that computes them."""
+    modules = {family.__name__.rpartition(".")[2]: family for family in FAMILIES}
+    out: dict[ModuleType, list[str]] = {}
+    for name in expand(metrics):
+        if name in TEXT:
+            out.setdefault(modules[METRICS[name].family], []).append(name)
+    return out

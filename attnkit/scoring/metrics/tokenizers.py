@@ -1,0 +1,97 @@
+"""sacrebleu's metrics and the tokenisers of its BLEU, which cut the words of other metrics too."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+from attnkit.errors import UnavailableError, UsageError
+from attnkit.recipe.schema import BleuTokenizer, EvalConfig
+from attnkit.text import nearest, quoted
+
+TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
+"""sacrebleu's tokenisers of BLEU; the last three need a sentencepiece model on disk."""
+ORDERS = {"bleu1": 1, "bleu4": 4}
+"""Longest n-grams, where the metric's name says them."""
+
+
+def unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
+    """The error of a word that is none of the known ones."""
+    near = nearest(name, known)
+    hint = f"did you mean {near}? " if near else ""
+    return UsageError(f"unknown {what}: {hint}choose from {', '.join(known)}")
+
+
+def check_tokenizer(name: str) -> None:
+    """Refuse a tokeniser that is unknown, not installed, or that sacrebleu would download.
+
+    Raises:
+        UsageError: it is unknown.
+        UnavailableError: its package or its model is not there.
+    """
+    if name not in TOKENIZERS:
+        raise unknown(f"tokenizer {quoted(name)}", name, TOKENIZERS)
+    if name in ("ja-mecab", "ko-mecab"):
+        try:
+            sacrebleu_metric("bleu", name, False)
+        except (ImportError, RuntimeError) as error:
+            raise UnavailableError(
+                f"tokenizer {name} needs packages that are not installed: pip install "
+                f"'attnkit[{name[:2]}]', or choose char (eval.tokenize, --tokenize)"
+            ) from error
+    elif name in TOKENIZERS[-3:]:
+        from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
+        from sacrebleu.utils import SACREBLEU_DIR
+
+        model = Path(SACREBLEU_DIR) / "models" / Path(SPM_MODELS[name]["url"]).name
+        if not model.is_file():
+            raise UnavailableError(
+                f"tokenizer {name} needs the sentencepiece model {model}, which is not there: "
+                f"download {SPM_MODELS[name]['url']} to it (scoring never downloads)"
+            )
+
+
+def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False) -> Any:
+    """sacrebleu's metric; TER has tercom's settings, which never see case."""
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    if name == "chrf":
+        return CHRF(lowercase=lowercase)
+    if name == "ter":
+        return TER()
+    # force: the advice on tokenised text is ours (output_warnings), not sacrebleu's
+    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4))
+
+
+def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
+    """The n-grams of a text in their order."""
+    return [tuple(words[at : at + order]) for at in range(len(words) - order + 1)]
+
+
+class CachedStems:
+    """The Porter stemmer, each word stemmed once."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer
+
+        self.stem: Callable[[str], str] = cache(PorterStemmer().stem)
+
+
+class Words:
+    """Texts as words, cut by the first tokeniser of `eval.tokenize`.
+
+    Raises UsageError, UnavailableError: as `check_tokenizer`.
+    """
+
+    def __init__(self, eval: EvalConfig, lowercase: bool) -> None:
+        check_tokenizer(eval.tokenizers[0])
+        tokenizer = sacrebleu_metric("bleu", eval.tokenizers[0]).tokenizer
+        self.signature = f"case:{'lc' if lowercase else 'mixed'}|tok:{tokenizer.signature()}"
+
+        def cut(text: str) -> list[str]:
+            words: list[str] = tokenizer((text.lower() if lowercase else text).rstrip()).split()
+            return words
+
+        self.of: Callable[[str], list[str]] = cache(cut)

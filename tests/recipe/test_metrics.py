@@ -1,0 +1,32 @@
+"""The declarations of metrics."""
+
+from typing import get_args
+
+from attnkit.recipe import schema
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, direction_note, metric_facts
+from attnkit.scoring.metrics.scoring import FAMILIES
+
+
+def test_every_metric_is_one_of_recipes_and_has_a_family_that_computes_it() -> None:
+    assert set(get_args(schema.Metric)) == {*METRICS, "rouge"}
+    families = {family.__name__.rpartition(".")[2] for family in FAMILIES}
+    assert {facts.family for facts in METRICS.values()} == {*families, "model"}
+    assert set(ROUGE) <= METRICS.keys()
+
+
+def test_names_and_titles_are_told_apart() -> None:
+    """Answers and whole lines are never in one table."""
+    titles = [facts.title for name, facts in METRICS.items() if name != "answer-match"]
+    assert len(set(titles)) == len(titles)
+    for name in METRICS:
+        assert base_metric(name) == name
+        for tokenizer in get_args(schema.BleuTokenizer):
+            assert f"{name}-{tokenizer}" not in METRICS
+
+
+def test_a_reader_is_told_what_is_not_better_when_higher() -> None:
+    assert direction_note("bleu") == ""
+    assert direction_note("ter") == " (lower is better)"
+    assert direction_note("length-ratio") == " (neither higher nor lower is better)"
+    assert direction_note("distinct-2") == " (no significance test)"
+    assert metric_facts("bleu1-ja-mecab").title == "BLEU-1 (ja-mecab)"

@@ -1,0 +1,83 @@
+"""CIDEr-D agrees with coco-caption's program where it is installed, and with numbers by hand."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring import score
+
+WORDS = ["the", "dog", "cat", "runs", "over", "a", "red", "bridge", "and", "stops"]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join)
+
+
+def cider(hypotheses: list[str], references: list[list[str]]) -> float:
+    return score(["cider"], hypotheses, references, EvalConfig())["cider"].value
+
+
+def test_it_is_that_of_pycocoevalcap() -> None:
+    package = pytest.importorskip("pycocoevalcap.cider.cider")
+    draw = random.Random(1)
+
+    def text() -> str:
+        return " ".join(draw.choices(WORDS, k=draw.randrange(15)))
+
+    references = [[text() for _ in range(draw.randrange(1, 4))] for _ in range(200)]
+    hypotheses = [line[0] if n % 3 == 0 else text() for n, line in enumerate(references)]
+    theirs, _ = package.Cider().compute_score(
+        dict(enumerate(references)), {n: [line] for n, line in enumerate(hypotheses)}
+    )
+    assert cider(hypotheses, references) == pytest.approx(100 * theirs, abs=1e-9)
+
+
+def test_a_worked_example() -> None:
+    """Two lines, so a word of one line weighs log 2 and a word of both nothing.
+
+    Line 1, "a b" for "a c", where both lines have a: a weighs 0, b and c log 2 each, and nothing is
+    shared.  Line 2, "a d" for "a d e": unigrams d against d, e: the cosine is 1 / sqrt 2; bigrams
+    ad against ad, de: the same; the length differs by one, and there are four orders.
+    """
+    second = 2 / math.sqrt(2) / 4 * math.exp(-1 / 72)
+    found = cider(["a b", "a d"], [["a c"], ["a d e"]])
+    assert found == pytest.approx(1000 * (0 + second) / 2)
+
+
+def test_repeated_words_are_clipped_and_lengthen_the_vector() -> None:
+    """d d d for d: min(3, 1) * 1 / (3 * 1) for unigrams, nothing longer, three words to one."""
+    first = 1 / 3 / 4 * math.exp(-4 / 72)
+    assert cider(["d d d", "x"], [["d"], ["y"]]) == pytest.approx(1000 * first / 2)
+
+
+def test_references_are_averaged_and_case_and_punctuation_do_not_count() -> None:
+    one = cider(["The dog runs over .", "x"], [["the dog runs over"], ["y"]])
+    assert one == pytest.approx(500)
+    assert cider(["the dog runs over", "x"], [["the dog runs over!", "cats"], ["y"]]) == (
+        pytest.approx(250)
+    )
+
+
+def test_a_single_line_has_no_rare_words() -> None:
+    assert cider(["the dog runs over"], [["the dog runs over"]]) == 0
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
+def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(
+    lines: list[tuple[str, str, str]],
+) -> None:
+    def scored(rows: list[tuple[str, str, str]]) -> float:
+        return cider([row[0] for row in rows], [list(row[1:]) for row in rows])
+
+    value = scored(lines)
+    assert 0 <= value <= 1000 + 1e-9
+    assert scored(lines[::-1]) == pytest.approx(value)
+
+
+def test_the_signature_says_what_was_compared() -> None:
+    found = score(["cider"], ["a", "b"], [["a", "b"], ["b"]], EvalConfig())["cider"]
+    assert found.signature.startswith(
+        "nrefs:var|refs:mean|case:lc|tok:13a|punctuation:no|n:4|sigma:6|idf:references|version:"
+    )

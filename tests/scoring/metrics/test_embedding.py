@@ -1,0 +1,120 @@
+"""Metrics of word vectors: worked by hand, by their properties, and with files that are no good."""
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring import check_available, score
+from attnkit.scoring.metrics.embedding import MEASURES
+
+NAMES = ["embedding-average", "embedding-greedy", "embedding-extrema"]
+VECTORS = "x 1 0\ny 0 1\nz -2 1\nw 3 3\n"
+NUMBERS = st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3)
+TEXTS = st.lists(NUMBERS, min_size=1, max_size=5).map(np.array)
+
+
+def values(folder: Path, text: str, *references: str, vectors: str = VECTORS) -> list[float]:
+    """The three scores of one line, 1 is the highest."""
+    (folder / "v.txt").write_text(vectors)
+    eval = EvalConfig(vectors=str(folder / "v.txt"))
+    found = score(NAMES, [text], [references], eval)
+    return [found[name].value / 100 for name in NAMES]
+
+
+def test_the_three_by_hand(tmp_path: Path) -> None:
+    """x y for x z: sums (1, 1) and (-1, 1); best matches x 1 and y 1/sqrt 5, x 1 and z 1/sqrt 5;
+    farthest from zero (1, 1) and (-2, 1)."""
+    average, greedy, extrema = values(tmp_path, "x y", "x z")
+    assert average == pytest.approx(0)
+    assert greedy == pytest.approx((1 + 1 / math.sqrt(5)) / 2)
+    assert extrema == pytest.approx(-1 / math.sqrt(10))
+
+
+def test_the_best_reference_counts_and_unknown_words_are_left_out(tmp_path: Path) -> None:
+    assert values(tmp_path, "x", "y", "w w") == pytest.approx([math.sqrt(0.5)] * 3)
+    assert values(tmp_path, "x unknown", "X") == pytest.approx([1, 1, 1])
+    assert values(tmp_path, "unknown", "x") == values(tmp_path, "", "x") == [0, 0, 0]
+
+
+@settings(max_examples=60)
+@given(TEXTS, TEXTS, st.randoms())
+def test_they_are_cosines_that_neither_order_nor_direction_changes(
+    one: np.ndarray, other: np.ndarray, shuffle: object
+) -> None:
+    for name, measure in MEASURES.items():
+        value = measure(one, other)
+        assert -1 - 1e-6 <= value <= 1 + 1e-6
+        assert measure(other, one) == pytest.approx(value), name
+        assert measure(one[::-1], other) == pytest.approx(value), name
+        same = measure(one, one)
+        assert (
+            same == pytest.approx(1)
+            or (name != "embedding-greedy" and same == 0)
+            or not (np.linalg.norm(one, axis=1).all())
+        )
+
+
+@pytest.mark.parametrize("header", ["", "4 2\n"])
+@pytest.mark.parametrize("end", ["\n", " \n", "\r\n"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_glove_word2vec_and_fasttext_are_read_packed_or_not(
+    tmp_path: Path, header: str, end: str, packed: bool
+) -> None:
+    data = (header + VECTORS + ". . 5 5\n").replace("\n", end).encode()
+    path = tmp_path / ("v.vec.gz" if packed else "v.vec")
+    path.write_bytes(gzip.compress(data, mtime=0) if packed else data)
+    found = score(NAMES, ["x y"], [["x z . ?"]], EvalConfig(vectors=str(path)))
+    assert found["embedding-extrema"].value == pytest.approx(-100 / math.sqrt(10))
+    assert "|dim:2|known:50.0%|" in found["embedding-extrema"].signature
+
+
+def test_the_signature_has_the_hash_of_the_file_and_the_share_of_known_words(
+    tmp_path: Path,
+) -> None:
+    from attnkit.storage.files import sha256_file
+
+    path = tmp_path / "v.txt"
+    path.write_text(VECTORS)
+    found = score(NAMES, ["other words"], [["x y z what"]], EvalConfig(vectors=str(path)))
+    assert f"|vectors:{sha256_file(path)[:8]}|dim:2|known:75.0%|" in found[NAMES[0]].signature
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "has no word vectors"),
+        ("4 2\n", "has no word vectors"),
+        ("x 1 0\ny 1\n", ":2: must be a word and 2 numbers, separated by spaces, got 'y 1'"),
+        ("2 3\nx 1 0\n", ":2: must be a word and 3 numbers"),
+        ("x\ty\n", ":1: must be a word and its numbers"),
+        ("a sentence of text\n", ":1: 'sentence' is not a finite number"),
+        ("y 1 0\nx 1 nan\n", ":2: 'nan' is not a finite number"),
+        ("q 1 0\n", "knows no word of the references, such as 'x'"),
+    ],
+)
+def test_a_file_that_is_no_good_is_one_line(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(DataError) as error:
+        values(tmp_path, "x", "x", vectors=content)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "kind", "message"),
+    [
+        (None, UsageError, "embedding-greedy needs word vectors: give their file by eval.vectors"),
+        ("nowhere", MissingInputError, "word vectors: .*nowhere"),
+    ],
+)
+def test_vectors_that_are_not_there_are_noticed_before_the_work(
+    vectors: str | None, kind: type[AttnkitError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        check_available(["bleu", "embedding-greedy"], EvalConfig(vectors=vectors))
