@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Candidate, Workload
 from attnkit.layers import MultiHead
-from attnkit.train.memory import keep_freed_memory
+from attnkit.train.memory import free_memory, keep_freed_memory
 from attnkit.train.peak_memory import peak_memory, process_memory, reset_peak_memory
 
 SHORTEST_SAMPLE = 0.02
@@ -24,13 +23,6 @@ WARM_UP_LENGTH = 64
 """Length of the run that loads kernels and starts threads before anything is measured."""
 MEMORY_SHARE = 0.95
 """Share of the free memory that a process may take."""
-
-CGROUP = Path("/sys/fs/cgroup")
-CGROUP_FILES = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
-"""Files with the limit and the use of a control group, of both its versions."""
 
 Answer = tuple[str, Any]
 
@@ -226,20 +218,3 @@ def _limit_memory() -> None:
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def free_memory() -> int | None:
-    """Bytes that a new process could take: of the machine, and of its control group."""
-    limits = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
-    except (OSError, StopIteration):
-        pass
-    for most, now in CGROUP_FILES:
-        try:
-            limit, used = ((CGROUP / name).read_text().strip() for name in (most, now))
-            limits.append(int(limit) - int(used))
-        except (OSError, ValueError):
-            continue
-    return max(0, min(limits)) if limits else None
