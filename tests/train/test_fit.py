@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.model_types import BASELINES
 from helpers.small import StopAt, digests, job, run_through, small_recipe, write_corpus
 
 from attnkit import models
@@ -67,6 +68,17 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one
     for stops in ([1], [3], [EPOCH - 1], [EPOCH], [6, 7, 8]):
         folder = tmp_path / "-".join(map(str, stops))
         assert resumed(folder, recipe, stops) == expected, stops
+
+
+@pytest.mark.parametrize("kind", ["lstm-additive", "gru-scaled-dot", "sru-additive", "convs2s"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_type_of_model_resumes_bit_for_bit(tmp_path: Path, kind: str, precision: str) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), precision=precision)
+    changed = recipe.model.model_copy(update=BASELINES[kind])
+    recipe = recipe.model_copy(update={"model": changed})
+    whole = tmp_path / "whole"
+    run_through(job(whole, recipe))
+    assert resumed(tmp_path / "parts", recipe, [3, EPOCH]) == list(digests(whole))
 
 
 def test_the_small_corpus_has_as_many_batches_as_the_stops_assume(tmp_path: Path) -> None:

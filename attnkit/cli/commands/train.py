@@ -160,10 +160,8 @@ def _matched(
     for one in found:
         ratio = "as its run began" if one.ratio != one.ratio else f"{one.ratio:.3f} x the baseline"
         (width, ff), (new_width, new_ff) = one.before, one.after
-        console.say(
-            f"{one.variant}: model.width {width} -> {new_width}, model.ff {ff} -> {new_ff} "
-            f"({match}: {ratio})"
-        )
+        inner = f", model.ff {ff} -> {new_ff}" if ff != new_ff else ""
+        console.say(f"{one.variant}: model.width {width} -> {new_width}{inner} ({match}: {ratio})")
     return [override for one in found for override in one.overrides]
 
 
