@@ -12,9 +12,11 @@ import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from helpers.shell import environment
 from helpers.small import write_corpus
 
@@ -287,6 +289,17 @@ def test_more_jobs_than_memory_allows_are_refused_before_training(
     assert "--jobs 3: 3 runs at a time need about 0.3 GiB of memory, " in line
     assert advice in line
     assert not list(tmp_path.glob("runs/**/manifest.json"))
+
+
+def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "_live", lambda *_: _raise(ValueError("no storage")))
+    experiment: Any = SimpleNamespace(device=torch.device("cpu"), recipe=lambda *_: None)
+    data: Any = {("one", 1): None, ("one", 2): None}
+    text = "its memory cannot be estimated (ValueError: no storage)"
+    told = list(jobs.check_memory(experiment, data, 2))
+    assert told == [events.NoteEvent(text, variant="one", seed=1)]
 
 
 def test_free_memory_is_known_on_linux() -> None:
