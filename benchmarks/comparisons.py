@@ -87,10 +87,10 @@ def main() -> None:
     options = parser.parse_args()
     lines = [
         "# Comparisons at length", "",
-        "Written by `python benchmarks/comparisons.py RUNS`. The same numbers, with the hashes of the",
-        "weights that they come from, are in `comparisons.json`; what they say of published",
-        "statements is in [claims](claims.md). Trainings ran beside other work, so their speeds are",
-        "not comparable.", "",
+        "Written by `python benchmarks/comparisons.py RUNS`. The same numbers, with the hashes of",
+        "the weights that they come from, are in `comparisons.json`; what they say of published",
+        "statements is in [claims](claims.md). Trainings ran beside other work: their speeds are not",
+        "comparable.", "",
         f"- machine: {machine()}", "",
     ]  # fmt: skip
     objects: dict[str, Any] = {}
