@@ -6,6 +6,7 @@ Nothing is decoded here, and no model is loaded.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ QUESTIONS = "question-answering"
 
 Stored = tuple[Run, str | None, SavedScores]
 """A run, the method that answered, and what is saved of it."""
+
+TRAINING_LINES = 100_000
+"""Lines of the training text that words are counted in, at most."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,8 @@ class EvaluatedLines:
     """Contexts given with each question."""
     lines: tuple[CorpusLine, ...]
     systems: tuple[EvaluatedSystem, ...]
-    corpus: Corpus
+    training: tuple[str, ...] | None
+    """Target side of the training text, at most `TRAINING_LINES`; None where it is not at hand."""
     notes: tuple[str, ...] = ()
     """What else than the systems themselves makes their outputs differ."""
 
@@ -114,7 +119,8 @@ def read_lines(
     notes = _search_notes(
         [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
     )
-    return EvaluatedLines(task, split, contexts, lines, systems, corpus, notes)
+    training = None if contexts else _training_texts(corpus)
+    return EvaluatedLines(task, split, contexts, lines, systems, training, notes)
 
 
 def _task(runs: Sequence[Run], methods: Sequence[str], contexts: int | None) -> str:
@@ -307,16 +313,11 @@ def _label(run: str, method: str | None, runs: int, methods: int) -> str:
     return method if runs == 1 else f"{run} {method}"
 
 
-def training_texts(corpus: Corpus) -> Sequence[str] | None:
-    """Target side of the training split, at most `TRAINING_LINES`; None where it is not at hand."""
+def _training_texts(corpus: Corpus) -> tuple[str, ...] | None:
+    """The training text, as far as it can be read without a download."""
     if "train" not in corpus.splits or not corpus.at_hand("train"):
         return None
     try:
-        rows = corpus.rows("train")
-        return [row.target for _, row in zip(range(TRAINING_LINES), rows, strict=False)]
+        return tuple(row.target for row in islice(corpus.rows("train"), TRAINING_LINES))
     except AttnkitError:
         return None
-
-
-TRAINING_LINES = 100_000
-"""Lines of the training text that words are counted in, at most."""

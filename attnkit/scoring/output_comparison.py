@@ -15,7 +15,7 @@ import numpy as np
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines, training_texts
+from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
 from attnkit.scoring.metrics import TEXT, Score, check_available, expand, reducer, score
 from attnkit.scoring.metrics.tokenizers import ORDERS, Words
 from attnkit.scoring.word_marks import contains_words
@@ -26,7 +26,7 @@ PREFERRED = ("chrf", "bleu", "answer-f1")
 """Which stored metric judges sentences unless one is named: the first of these, else any."""
 LENGTHS = (1, 10, 20, 30, 40, 60, 100)
 """Where buckets of reference lengths in words begin."""
-FREQUENCIES = (0, 1, 2, 10, 100, 1000)
+FREQUENCIES = (0, 1, 10, 100, 1000)
 """Where buckets of word frequencies begin."""
 
 
@@ -317,10 +317,9 @@ def _frequencies(
     """How often words occur in the training text, else in the references, and in which."""
     if evaluated.contexts:
         return Counter(), ""
-    texts = training_texts(evaluated.corpus)
-    where = "training text"
+    texts, where = evaluated.training, "training text"
     if texts is None:
-        texts, where = [line.references[0] for line in evaluated.lines], "references"
+        texts, where = tuple(line.references[0] for line in evaluated.lines), "references"
     return Counter(word for text in texts for word in cut(text)), where
 
 

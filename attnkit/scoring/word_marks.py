@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import NamedTuple
 
 _UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF),
@@ -36,7 +37,8 @@ def words(text: str) -> list[Word]:
     return out
 
 
-def _parts(chunk: str) -> list[str]:
+@lru_cache(1 << 16)
+def _parts(chunk: str) -> tuple[str, ...]:
     """A chunk without spaces, cut at its outer punctuation and at unspaced characters."""
     start, end = 0, len(chunk)
     while start < end and _outer(chunk[start]):
@@ -52,7 +54,7 @@ def _parts(chunk: str) -> list[str]:
             parts[-1] += character
         else:
             word += character
-    return [*parts, *([word] if word else []), *chunk[end:]]
+    return (*parts, *([word] if word else []), *chunk[end:])
 
 
 def _outer(character: str) -> bool:
@@ -78,6 +80,8 @@ def marked(text: str, against: str) -> list[Span]:
 
 def nearest_text(text: str, others: Sequence[str]) -> str:
     """Which of some texts has the most words in common with this one; the first of equals."""
+    if len(others) == 1:
+        return others[0]
     own = words(text)
     return max(others, key=lambda other: _matcher(own, words(other)).ratio())
 

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 from attnkit.recipe.metrics import direction_note, metric_facts
-from attnkit.scoring.output_comparison import Bucket, OutputComparison, SystemFacts
+from attnkit.scoring.output_comparison import Bucket, OutputComparison
 from attnkit.show.differences import signed
 from attnkit.show.table import NONE, Cell, Column, Table
+
+FEW = 3
+"""Systems whose differences fit beside their values."""
 
 
 def tables(comparison: OutputComparison) -> list[Table]:
@@ -18,16 +21,17 @@ def tables(comparison: OutputComparison) -> list[Table]:
     if len(comparison.by_length) > 1:
         out.append(
             _buckets(
-                f"{title} by words in the reference", "sentences", comparison.by_length, comparison
+                f"{title} by words in the reference", "words", "sentences", comparison.by_length,
+                comparison,
             )
-        )
+        )  # fmt: skip
     if comparison.by_frequency:
         notes = []
         if any(len(one.line.references) > 1 for one in comparison.lines):
             notes.append("words are compared with those of the first reference")
         out.append(
             _buckets(
-                f"F1 of words by frequency in the {comparison.frequencies}", "words",
+                f"F1 of words by frequency in the {comparison.frequencies}", "frequency", "words",
                 comparison.by_frequency, comparison, notes,
             )
         )  # fmt: skip
@@ -85,16 +89,26 @@ def _difference(value: float, base: float, first: bool) -> Cell:
 
 
 def _buckets(
-    title: str, what: str, buckets: Sequence[Bucket], comparison: OutputComparison,
+    title: str, kind: str, what: str, buckets: Sequence[Bucket], comparison: OutputComparison,
     notes: Sequence[str] = (),
 ) -> Table:  # fmt: skip
-    """A column a bucket: how much is in it, each system's value and its difference."""
-    systems: Sequence[SystemFacts] = comparison.systems
-    rows = [[Cell(what, dim=True)], *([Cell(one.name)] for one in systems)]
-    columns = [Column("", "left")]
-    for bucket in buckets:
-        columns += [Column(bucket.label), Column("diff", under=True)]
-        rows[0] += [Cell(f"{bucket.count:,}", dim=True), Cell(NONE)]
-        for at, value in enumerate(bucket.values):
-            rows[at + 1] += [Cell(f"{value:.1f}"), _difference(value, bucket.values[0], not at)]
+    """A row a bucket, with each system's value and difference; of many systems a row a system."""
+    names = [one.name for one in comparison.systems]
+    if len(names) > FEW:
+        columns = [Column("", "left"), *(Column(bucket.label) for bucket in buckets)]
+        counts = [Cell(what, dim=True), *(Cell(f"{one.count:,}", dim=True) for one in buckets)]
+        rows = [
+            [Cell(name), *(Cell(f"{one.values[at]:.1f}") for one in buckets)]
+            for at, name in enumerate(names)
+        ]
+        return Table(title, tuple(columns), tuple(map(tuple, (counts, *rows))), tuple(notes))
+    columns = [Column(kind, "left"), Column(what), Column(names[0])]
+    for name in names[1:]:
+        columns += [Column(name), Column("difference", under=True)]
+    rows = []
+    for one in buckets:
+        row = [Cell(one.label), Cell(f"{one.count:,}", dim=True), Cell(f"{one.values[0]:.1f}")]
+        for value in one.values[1:]:
+            row += [Cell(f"{value:.1f}"), _difference(value, one.values[0], False)]
+        rows.append(row)
     return Table(title, tuple(columns), tuple(map(tuple, rows)), tuple(notes))

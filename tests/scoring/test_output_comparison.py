@@ -1,5 +1,9 @@
 """Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 from helpers.scored import scored_run
 from helpers.trained import ROWS
@@ -89,20 +93,35 @@ def test_words_by_frequency_against_plain_counts(evaluated: EvaluatedLines) -> N
     """The corpus has no training text: counts of the references, all between 1 and 9."""
     comparison = compare_outputs(evaluated)
     assert comparison.frequencies == "references"
-    once, often = comparison.by_frequency
+    (bucket,) = comparison.by_frequency
     firsts = [references(n + 1)[0].split() for n in range(5)]
-    every = [word for line in firsts for word in line]
-    assert (once.label, often.label) == ("1", "2-9")
-    for bucket, single in ((once, True), (often, False)):
-        wanted = [word for word in every if (every.count(word) == 1) is single]
-        assert bucket.count == len(wanted)
-        for outputs, value in zip((GOOD, BAD), bucket.values, strict=True):
-            matched = written = 0
-            for line, text in zip(firsts, outputs, strict=True):
-                for word in {w for w in every if (every.count(w) == 1) is single}:
-                    written += text.split().count(word)
-                    matched += min(text.split().count(word), line.count(word))
-            assert value == pytest.approx(200 * matched / (len(wanted) + written))
+    known = [word for line in firsts for word in line]
+    assert (bucket.label, bucket.count) == ("1-9", len(known))
+    for outputs, value in zip((GOOD, BAD), bucket.values, strict=True):
+        matched = written = 0
+        for line, text in zip(firsts, outputs, strict=True):
+            for word in {*known}:
+                written += text.split().count(word)
+                matched += min(text.split().count(word), line.count(word))
+        assert value == pytest.approx(200 * matched / (len(known) + written))
+
+
+def test_words_are_counted_in_the_training_text(runs: list[Run], tmp_path: Path) -> None:
+    made = []
+    for number, run in enumerate(runs):
+        path = tmp_path / f"v{number}"
+        shutil.copytree(run.path, path)
+        train = tmp_path / "train.jsonl"
+        rows = [{"source": "x", "target": "katzen " * times} for times in (10, 1)]
+        train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        copy = Run.open(path)
+        data = copy.recipe.data.model_copy(update={"train": str(train)})
+        copy.replace_recipe(copy.recipe.model_copy(update={"data": data}))
+        made.append(Run.open(path))
+    comparison = compare_outputs(read_lines(made))
+    assert comparison.frequencies == "training text"
+    counts = {bucket.label: bucket.count for bucket in comparison.by_frequency}
+    assert counts == {"0": 16, "10-99": 2}
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,9 @@ function showTables() {
       make("th", { scope: "col", className: side, textContent: title })));
     const rows = table.rows.map((row) => make("tr", {}, ...row.map(([text, dim], place) =>
       make("td", { className: table.columns[place][1] + (dim ? " dim" : ""), textContent: text }))));
-    const drawn = make("table", {}, make("caption", { textContent: table.title }),
-      make("thead", {}, head), make("tbody", {}, ...rows));
+    const drawn = make("table", { ariaLabel: table.title }, make("thead", {}, head), make("tbody", {}, ...rows));
     const box = make("div", { className: "scroll", tabIndex: 0 }, drawn);
-    return make("section", {}, box, ...table.notes.map((note) => make("p", { className: "note", textContent: note })));
+    return make("section", {}, make("h3", { textContent: table.title }), box, ...table.notes.map((note) => make("p", { className: "note", textContent: note })));
   }));
 }
 
