@@ -45,7 +45,8 @@ def test_threads_are_set_before_and_after_torch_is_imported(
         assert [os.environ[name] for name in THREADS] == ["1", "1"]
     finally:
         torch.set_num_threads(before)
-    show = "import sys, attnkit.cli as c; c.main(sys.argv[1:]); import torch; print(torch.get_num_threads())"
+    show = "import sys, attnkit.cli as c; c.main(sys.argv[1:]); import torch as t; "
+    show += "print(t.get_num_threads())"
     words = ["recipe", "explain", "quickstart", "--quick", "--variant", "linear", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, "-c", show, *words], env=os.environ | {"OMP_NUM_THREADS": "2"},
