@@ -132,11 +132,18 @@ class Experiment:
             precision = str(run.manifest["precision"])
             self.precision = self.precision or precision
         job = TrainingJob(recipe, prepared, run, seed, self.device, precision, self.stop)
-        for event in fit(job):
-            if isinstance(event, events.StartedEvent):
-                yield from _accept(run, recipe, changes)
-                run.update(parameters=event.parameters, precision=precision)
-            yield event
+        try:
+            for event in fit(job):
+                if isinstance(event, events.StartedEvent):
+                    yield from _accept(run, recipe, changes)
+                    run.update(parameters=event.parameters, precision=precision, failed=None)
+                yield event
+        except StoppedError:
+            raise
+        except AttnkitError as error:
+            with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
+                run.update(failed=str(error))
+            raise
 
     def _create(
         self, run: Run, recipe: Recipe, prepared: PreparedData, variant: str, seed: int
@@ -152,6 +159,7 @@ class Experiment:
             "threads": torch.get_num_threads(),
             "precision": precision,
             "baseline": self.file.baseline,
+            "variants": list(self.file.variants),
         }
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
