@@ -78,6 +78,6 @@ def order(run: Run) -> tuple[Any, ...]:
     others follow by name.
     """
     listed = run.manifest.get(VARIANTS)
-    known = isinstance(listed, list) and run.variant in listed
-    place = listed.index(run.variant) if known else run.variant != run.manifest.get(BASELINE)
-    return run.name, place, run.variant, run.seed
+    if isinstance(listed, list) and run.variant in listed:
+        return run.name, listed.index(run.variant), run.variant, run.seed
+    return run.name, run.variant != run.manifest.get(BASELINE), run.variant, run.seed

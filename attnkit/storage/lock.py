@@ -11,7 +11,6 @@ from pathlib import Path
 from attnkit.errors import OutputPathError
 from attnkit.storage import files
 
-
 TRIES, WAIT = 5, 0.02
 """How often, and after how many seconds, a taken lock is tried again: it may only be looked at."""
 
