@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
-from attnkit.recipe.metrics import metric_facts
+from attnkit.recipe.metrics import METRICS
 from attnkit.runs.run import Run
-from attnkit.runs.status import SEEDS, scores_of
+from attnkit.runs.status import SEEDS, scores_of, title_of
 from attnkit.text import nearest, quoted
 
 Point = tuple[float, float]
@@ -102,28 +102,27 @@ def plots(
         raise UsageError(f"runs of different tasks have no common axis: {listed}; plot one task")
     for name in names:
         _check(name, x, runs)
-    logs = _logs(runs, note)
-    runs = [run for run in runs if run.path in logs]
+    if x == "parameters" and not names:
+        names = (SCORE,)
+    logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
     groups = _groups(runs)
-    wanted = names or ("training-loss", _validation(logs))
     drawn = []
-    for name in wanted:
+    for name in names or ("training-loss", _validation(logs)):
         if name in CURVES:
             plot = _curve(name, x or "updates", groups, logs)
+            hopeless = [g.name for g in groups if not any(run.path in logs for run in g.runs)]
         else:
-            plot = _scores(name, x or "time", groups, note)
-        present = {series.name for series in plot.series}
-        missing = [group.name for group in groups if group.name not in present]
-        if not present and names:
+            plot, hopeless = _scores(name, x or "time", groups, note), []
+        present = [series.name for series in plot.series]
+        missing = [g.name for g in groups if g.name not in (*present, *hopeless)]
+        if present:
+            drawn.append(plot)
+        elif names:
             raise UsageError(_nothing(name, runs))
         if present and missing:
             note(f"{', '.join(missing)}: without {plot.title} so far")
-        if present:
-            drawn.append(plot)
-    if not drawn:
-        raise UsageError(f"{runs[0].path}: nothing is logged yet; wait for the first interval")
-    if any(name.endswith("-loss") for name in wanted):
-        _compare_data(runs, note)
+    if any(plot.title.endswith(" loss") for plot in drawn):
+        _compare_data([run for run in runs if run.path in logs], note)
     return drawn
 
 
@@ -134,6 +133,11 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
             raise UsageError(f"{name} has no axis of parameters; that one is for --y {SCORE}")
         return
     known = [*CURVES, SCORE, *_metrics(runs)]
+    if name in METRICS and name not in known:
+        raise UsageError(
+            f"--y {name}: no run here is scored by it; `attnkit eval RUNS --metrics {name}` does "
+            f"that; there are {', '.join(known)}"
+        )
     if name not in known:
         near = nearest(name, known)
         hint = f"did you mean {near}? " if near else ""
@@ -150,7 +154,7 @@ def _metrics(runs: Sequence[Run]) -> list[str]:
 
 def _nothing(name: str, runs: Sequence[Run]) -> str:
     if name in CURVES:
-        return f"--y {name}: no run has logged it; train further, or choose another"
+        return f"--y {name}: no run has logged it yet"
     return f"--y {name}: no run is evaluated; `attnkit eval {runs[0].path}` does it"
 
 
@@ -167,7 +171,7 @@ def _logs(runs: Sequence[Run], note: Callable[[str], object]) -> dict[Path, Sequ
         if records:
             logs[run.path] = records
         else:
-            reasons.append(f"{run.log.path}: no record is in this log yet")
+            reasons.append(f"{run.log.path}: has no record yet")
     if not logs:
         raise DataError("; ".join(reasons))
     for reason in reasons:
@@ -239,10 +243,10 @@ def _curve(
                 f"--y {name}: the runs validate different metrics ({', '.join(monitors)}); plot "
                 "validation-loss, or runs of one metric"
             )
-        title = f"validation {_title(*monitors or ['loss'])}"
+        title = f"validation {title_of(*monitors or ['loss'])}"
     series = []
     for group in groups:
-        lines = (_line(curve, x, logs[run.path]) for run in group.runs)
+        lines = (_line(curve, x, logs.get(run.path, ())) for run in group.runs)
         if drawn := tuple(line for line in lines if line):
             series.append(Series(group.name, drawn))
     return _in_units(title, x, series, from_zero=True)
@@ -267,7 +271,7 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
     """One metric of the evaluations: a point a run."""
     metric = None if name == SCORE else name
     found = (scores_of(run, metric) for group in groups for run in group.runs)
-    split, metric, _ = next((scores[0] for scores in found if scores), ("", name, 0.0))
+    split, metric, _ = next((scores[0] for scores in found if scores), ("", "", 0.0))
     series, conditions = [], set()
     for group in groups:
         lines = []
@@ -281,10 +285,10 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
             series.append(Series(group.name, tuple(lines)))
     if len(conditions) > 1:
         note(
-            f"{_title(metric)} on {split} was measured with different search, references or "
+            f"{title_of(metric)} on {split} was measured with different search, references or "
             "settings: not comparable"
         )
-    return _in_units(f"{_title(metric)} on {split}", x, series, from_zero=False)
+    return _in_units(f"{title_of(metric)} on {split}", x, series, from_zero=False)
 
 
 def _spent(run: Run, x: str) -> float | None:
@@ -334,7 +338,3 @@ def _number(value: Any) -> float | None:
     """A number of a file, or None."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and math.isfinite(value) else None
-
-
-def _title(metric: str) -> str:
-    return "loss" if metric == "loss" else metric_facts(metric).title

@@ -158,11 +158,11 @@ def _status(run: Run) -> RunStatus:
     )
     faults = [str(failed)] if state == "failed" else []
     facts: dict[str, Any] = {}
-    for read in (_recipe, _progress, _score):
+    for read in (_recipe, _updates, _logged, _score):
         try:
             facts |= read(run)
         except AttnkitError as error:
-            faults.append(str(error))
+            faults.append(str(error).replace(f"{run.path}/", ""))
     checkpoints = layout.checkpoint_folders(run.path) if state == "done" else []
     return RunStatus(
         run.path,
@@ -190,17 +190,23 @@ def _recipe(run: Run) -> dict[str, Any]:
     }
 
 
-def _progress(run: Run) -> dict[str, Any]:
-    """The last step, and the validation of the chosen weights or else the last one."""
+def _updates(run: Run) -> dict[str, Any]:
+    """The updates of a finished run."""
     finished = run.manifest["finished"] if run.finished else {}
+    step = finished.get("updates", finished.get("step"))
+    return {"step": step} if isinstance(step, int) else {}
+
+
+def _logged(run: Run) -> dict[str, Any]:
+    """The last step of an unfinished run; the validation of the chosen weights, or the last."""
     records = run.log.records()
-    step = finished.get("updates") or finished.get("step")
-    if step is None:
-        step = records[-1]["step"] if records else 0
-    validated = [record for record in records if record.get("value") is not None]
-    chosen = [record for record in validated if record["step"] == finished.get("step")]
-    value = (chosen or validated or [{}])[-1].get("value")
-    return {"step": step, "validation": value if isinstance(value, int | float) else None}
+    validated = [record for record in records if isinstance(record.get("value"), int | float)]
+    if not run.finished:
+        value = validated[-1]["value"] if validated else None
+        return {"step": records[-1]["step"] if records else 0, "validation": value}
+    step = run.manifest["finished"].get("step")
+    chosen = [record["value"] for record in validated if record["step"] == step]
+    return {"validation": chosen[-1] if chosen else None}
 
 
 def _score(run: Run) -> dict[str, Any]:
@@ -233,6 +239,16 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
         )
 
     return sorted(found, key=place)
+
+
+def title_of(metric: str) -> str:
+    """The name of a metric in tables; of one that another version of attnkit had, its word."""
+    from attnkit.recipe.metrics import metric_facts
+
+    try:
+        return metric_facts(metric).title
+    except KeyError:
+        return metric
 
 
 def _changed(path: Path) -> float:

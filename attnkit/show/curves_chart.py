@@ -41,7 +41,7 @@ class Scale(NamedTuple):
 
     def place(self, value: float, cells: int) -> int:
         """The cell of a value, the first being that of the low end."""
-        return round((value - self.low) / (self.high - self.low) * (cells - 1))
+        return min(cells - 1, int((value - self.low) / (self.high - self.low) * cells))
 
 
 class CurvesChart:
@@ -56,7 +56,8 @@ class CurvesChart:
         down = -(-len(self.plots) // across)
         height = console.size.height if console.is_terminal else HIGHEST * 10
         rows = max(LOWEST, min(HIGHEST, height // down - AROUND))
-        charts = [_Chart(plot, width, rows, console, options.ascii_only) for plot in self.plots]
+        names = list(dict.fromkeys(one.name for plot in self.plots for one in plot.series))
+        charts = [_Chart(p, names, width, rows, console, options.ascii_only) for p in self.plots]
         for start in range(0, len(charts), across):
             if start:
                 yield ""
@@ -74,12 +75,19 @@ class _Chart:
     """One plot in so many columns and rows."""
 
     def __init__(
-        self, plot: Plot, width: int, rows: int, console: Console, ascii_only: bool
+        self,
+        plot: Plot,
+        names: Sequence[str],
+        width: int,
+        rows: int,
+        console: Console,
+        ascii_only: bool,
     ) -> None:
+        self.series = [(names.index(one.name), one) for one in plot.series]
         self.plot, self.width, self.rows = plot, width, rows
         self.box = ASCII if ascii_only else BOX
         self.coloured = console.color_system is not None and not console.no_color
-        few = len(plot.series) <= (len(COLOURS) if self.coloured else 1)
+        few = len(names) <= (len(COLOURS) if self.coloured else 1)
         self.braille = few and not ascii_only
         points = [point for one in plot.series for line in one.lines for point in line]
         single = all(len(line) == 1 for one in plot.series for line in one.lines)
@@ -115,13 +123,13 @@ class _Chart:
         wide, high = (2, 4) if self.braille else (1, 1)
         dots: dict[tuple[int, int], dict[int, int]] = {}
         ends: list[tuple[tuple[int, int], int]] = []
-        for place, one in enumerate(self.plot.series):
+        for place, one in self.series:
             for line in one.lines:
-                for column, row in self._traced(line, wide, high):
+                for column, row in self._traced(line, wide, high):  # its end comes last
                     cell = dots.setdefault((column // wide, row // high), {})
                     bit = DOTS[3 - row % 4][column % 2] if self.braille else 1
                     cell[place] = cell.get(place, 0) | bit
-                ends.append(((self._column(line[-1], 1), self._row(line[-1], 1)), place))
+                ends.append(((column // wide, row // high), place))
         cells = {at: self._glyph(at, whose) for at, whose in dots.items()}
         taken: set[tuple[int, int]] = set()
         for (column, row), place in ends:
@@ -141,20 +149,17 @@ class _Chart:
         place = places[sum(at) % len(places)]
         return LETTERS[place % len(LETTERS)], place
 
-    def _column(self, point: Point, wide: int) -> int:
-        return self.x.place(point[0], self.columns * wide)
-
-    def _row(self, point: Point, high: int) -> int:
-        return self.y.place(point[1], self.rows * high)
-
     def _traced(self, line: Sequence[Point], wide: int, high: int) -> Iterator[tuple[int, int]]:
-        """The dots of a line."""
-        dots = [(self._column(point, wide), self._row(point, high)) for point in line]
-        yield from dots
+        """The dots of a line, from its first point to its last."""
+        dots = [
+            (self.x.place(x, self.columns * wide), self.y.place(y, self.rows * high))
+            for x, y in line
+        ]
         for (x, y), (to_x, to_y) in pairwise(dots):
             count = max(abs(to_x - x), abs(to_y - y))
-            for at in range(1, count):
+            for at in range(count):
                 yield x + round((to_x - x) * at / count), y + round((to_y - y) * at / count)
+        yield dots[-1]
 
     def _axis(self) -> Iterator[Text]:
         """The horizontal axis, its labels, and its title."""
@@ -178,7 +183,7 @@ class _Chart:
     def _legend(self) -> Iterator[Text]:
         """Letter, name and last values of each series, as many on a line as fit."""
         out = Text()
-        for place, one in enumerate(self.plot.series):
+        for place, one in self.series:
             letter = LETTERS[place % len(LETTERS)]
             entry = Text(letter, style=self.style(place)).append(f" {safe_text(one.name)} ", "")
             entry.append(last_values(one), "dim")

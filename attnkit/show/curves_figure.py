@@ -16,6 +16,8 @@ DASHES = ("-", "--", ":", "-.")
 COLOURS = 10
 """Colours of matplotlib's own cycle; after them the dashes and the markers change."""
 ACROSS = 3
+LONG = 1e4
+"""Numbers from here on are written as 20k and 1.5M."""
 PANEL = (4.2, 3.2)  # inches
 
 
@@ -34,14 +36,14 @@ def picture(plots: Sequence[Plot], format: str) -> Picture:
     down = math.ceil(len(plots) / across)
     with matplotlib_defaults([*names, *(plot.title for plot in plots)]) as missing:
         figure = Figure(figsize=(PANEL[0] * across + 2, PANEL[1] * down), layout="constrained")
-        panels = figure.subplots(down, across, squeeze=False).flat
+        panels = list(figure.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
         for axes, plot in zip(panels, plots, strict=False):
             handles |= _draw(axes, plot, names)
-        for axes in list(panels)[len(plots) :]:
-            axes.set_visible(False)
+        for axes in panels[len(plots) :]:
+            axes.remove()
         shown = [name for name in names if name in handles]
-        labels = [safe_text(name) for name in shown]
+        labels = [safe_text(name) + _seeds(name, plots) for name in shown]
         figure.legend(
             [handles[name] for name in shown], labels, loc="outside right upper", fontsize="small"
         )
@@ -51,6 +53,8 @@ def picture(plots: Sequence[Plot], format: str) -> Picture:
 
 def _draw(axes: "Axes", plot: Plot, names: Sequence[str]) -> dict[str, Any]:
     """One plot; gives a line of each series for the legend."""
+    from matplotlib.ticker import EngFormatter
+
     handles = {}
     for one in plot.series:
         place = names.index(one.name)
@@ -63,9 +67,20 @@ def _draw(axes: "Axes", plot: Plot, names: Sequence[str]) -> dict[str, Any]:
             marker = MARKERS[turn % len(MARKERS)] if len(line) == 1 else ""
             xs, ys = zip(*line, strict=True)
             (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
+    if plot.from_zero:
+        axes.set_xlim(left=0)
+    for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
+        if most >= LONG:
+            axis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(safe_text(plot.x))
     axes.set_ylabel(safe_text(plot.title))
     axes.grid(alpha=0.3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return handles
+
+
+def _seeds(name: str, plots: Sequence[Plot]) -> str:
+    """How many lines of one colour there are, where there are several."""
+    most = max(len(one.lines) for plot in plots for one in plot.series if one.name == name)
+    return f" ({most} seeds)" if most > 1 else ""

@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from attnkit.recipe.metrics import metric_facts
-from attnkit.runs.status import RunStatus
+from attnkit.runs.status import RunStatus, title_of
 from attnkit.show.table import NONE, Cell, Column, Table, Value
 
 UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -39,13 +38,13 @@ def _table(
     monitors = {run.monitor for run in runs if run.validation is not None}
     (metric, split) = next(iter(measured)) if len(measured) == 1 else (None, None)
     monitor = next(iter(monitors)) if len(monitors) == 1 else None
-    score = f"{_title(metric)} {split}" if metric else "score"
+    score = f"{title_of(metric)} {split}" if metric else "score"
     columns = (
         Column("run", "left"),
         Column("state", "left"),
         Column("step", priority=1),
         Column(score),
-        Column(f"validation {_title(monitor)}" if monitor else "validation", priority=5),
+        Column(f"validation {title_of(monitor)}" if monitor else "validation", priority=5),
         Column("age", priority=2),
         Column("size", priority=3),
         Column("differs in", "left", priority=4, wrap=True),
@@ -57,8 +56,8 @@ def _table(
             Cell(path.as_posix(), _fields(run)),
             Cell(run.state),
             Cell(_step(run)),
-            Cell(_number(run.score, "" if metric else f" {_title(run.metric)} {run.split}")),
-            Cell(_number(run.validation, "" if monitor else f" {_title(run.monitor)}")),
+            Cell(_number(run.score, () if metric else (run.metric, run.split))),
+            Cell(_number(run.validation, () if monitor else (run.monitor,))),
             Cell(age(now - run.changed)),
             Cell(size(run.bytes)),
             Cell(", ".join(key.removeprefix("model.") for key in run.differs) or NONE),
@@ -83,10 +82,6 @@ def _fields(run: RunStatus) -> Mapping[str, Value]:
     }  # fmt: skip
 
 
-def _title(metric: str | None) -> str:
-    return "loss" if metric in (None, "loss") else metric_facts(str(metric)).title
-
-
 def _step(run: RunStatus) -> str:
     """Updates done, and asked for."""
     if run.step is None:
@@ -94,8 +89,10 @@ def _step(run: RunStatus) -> str:
     return f"{run.step:,}" if run.steps is None else f"{run.step:,}/{run.steps:,}"
 
 
-def _number(value: float | None, what: str) -> str:
-    return NONE if value is None else f"{value:.2f}{what}"
+def _number(value: float | None, names: Sequence[str | None]) -> str:
+    """A number, and what it is where the head of the column does not say so."""
+    named = [title_of(name) for name in names if name is not None]
+    return NONE if value is None else " ".join([f"{value:.2f}", *named])
 
 
 def age(seconds: float) -> str:
