@@ -26,6 +26,7 @@ BLOCKS = [
         DOCS / "recipes.md",
         DOCS / "mechanisms.md",
         DOCS / "metrics.md",
+        DOCS / "runs.md",
         DOCS / "seeing-attention.md",
     )  # fmt: skip
     for block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)

@@ -132,17 +132,20 @@ class Experiment:
             precision = str(run.manifest["precision"])
             self.precision = self.precision or precision
         job = TrainingJob(recipe, prepared, run, seed, self.device, precision, self.stop)
+        started = False
         try:
             for event in fit(job):
                 if isinstance(event, events.StartedEvent):
+                    started = True
                     yield from _accept(run, recipe, changes)
                     run.update(parameters=event.parameters, precision=precision, failed=None)
                 yield event
         except StoppedError:
             raise
         except AttnkitError as error:
-            with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
-                run.update(failed=str(error))
+            if started:
+                with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
+                    run.update(failed=str(error))
             raise
 
     def _create(

@@ -25,6 +25,7 @@ class RunsGroup(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        asked = asked or (ctx.resilient_parsing and len(args) < 2)  # TAB completes the subcommands
         return super().parse_args(ctx, args if asked else [LIST, *args])
 
 
