@@ -94,16 +94,28 @@ class _Chart:
         pad = MARGIN if single else 0.0
         self.y = scale([y for _, y in points], max(2, rows // 3), pad=pad)
         self.labels = {self.y.place(t, rows): number(t, self.y) for t in self.y.ticks}
-        self.margin = max(map(len, self.labels.values())) + 1
-        self.columns = max(8, width - self.margin)
+        if max(map(len, self.labels.values())) > width // 3:
+            self.labels = {}
+        self.margin = max(map(len, self.labels.values()), default=0) + 1
+        self.columns = width - self.margin
         xs = [x for x, _ in points]
         zero = [0.0] if plot.from_zero else []
         self.x = scale([*zero, *xs], self.columns // 12, pad=0.0 if zero else pad)
 
     def draw(self) -> Text:
         """Title, rows, axis and legend."""
-        lines = [Text(safe_text(self.plot.title), style="bold"), *self._rows(), *self._axis()]
-        return Text("\n").join([*lines, *self._legend()])
+        title = self._cut(Text(self._line(self.plot.title), style="bold"))
+        return Text("\n").join([title, *self._rows(), *self._axis(), *self._legend()])
+
+    def _line(self, text: str) -> str:
+        """Text from anywhere on one line."""
+        line = " ".join(safe_text(text).split())
+        return line.encode("ascii", "backslashreplace").decode() if self.box is ASCII else line
+
+    def _cut(self, text: Text) -> Text:
+        """Text that is no wider than the chart."""
+        text.truncate(self.width, overflow="crop" if self.box is ASCII else "ellipsis")
+        return text
 
     def style(self, place: int) -> str:
         return COLOURS[place % len(COLOURS)] if self.coloured else ""
@@ -171,23 +183,24 @@ class _Chart:
             text = number(tick, self.x)
             start = max(0, self.margin + column - len(text) // 2)
             start = min(start, len(labels) - len(text))
-            if end and start <= end:
+            if (end and start <= end) or len(text) > len(labels):
                 continue
             line[column] = self.box["below"]
             end = start + len(text)
             labels[start:end] = text
         yield Text(" " * (self.margin - 1) + self.box["corner"] + "".join(line))
         yield Text("".join(labels).rstrip())
-        yield Text(self.plot.x.rjust(self.width), style="dim")
+        title = self._cut(Text(self._line(self.plot.x), style="dim"))
+        title.pad_left(self.width - title.cell_len)
+        yield title
 
     def _legend(self) -> Iterator[Text]:
         """Letter, name and last values of each series, as many on a line as fit."""
         out = Text()
         for place, one in self.series:
             letter = LETTERS[place % len(LETTERS)]
-            entry = Text(letter, style=self.style(place)).append(f" {safe_text(one.name)} ", "")
-            entry.append(last_values(one), "dim")
-            entry.truncate(self.width, overflow="ellipsis")
+            entry = Text(f"{letter} {self._line(one.name)} ", style=self.style(place))
+            entry = self._cut(entry.append(last_values(one), "dim"))
             if out and cell_len(out.plain) + 3 + cell_len(entry.plain) > self.width:
                 yield out
                 out = Text()
@@ -225,12 +238,12 @@ def number(value: float, axis: Scale) -> str:
     """A label that is short and tells its neighbours apart."""
     step = axis.ticks[1] - axis.ticks[0] if len(axis.ticks) > 1 else abs(value) or 1.0
     most = max(map(abs, axis.ticks))
+    if not 1e-3 <= most < 1e12:
+        return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-").replace("e+", "e")
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if most >= limit:
             divisor = limit if unit != "k" else 1e3
             return "0" if value == 0 else f"{_decimals(value / divisor, step / divisor)}{unit}"
-    if most < 1e-3:
-        return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-")
     return _decimals(value, step)
 
 
