@@ -1,4 +1,4 @@
-"""Where models compute, and how their threads share the processor with other programs."""
+"""Where models compute, with how many threads, and how those share the processor."""
 
 import os
 
@@ -36,3 +36,22 @@ def pick_device(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UnavailableError(f"device {name!r} is not available here: use cpu or auto") from error
     return name
+
+
+def threads_each(jobs: int) -> int:
+    """Threads of each of so many processes: an equal share of torch's here, at least one.
+
+    torch takes those of the machine, or OMP_NUM_THREADS.
+    """
+    import torch
+
+    return max(1, torch.get_num_threads() // jobs)
+
+
+def sharing(jobs: int) -> str:
+    """How so many runs share the machine, in words."""
+    threads = threads_each(jobs)
+    return (
+        f"{jobs} run{'s' * (jobs != 1)} at a time, {threads} thread{'s' * (threads != 1)}"
+        f"{' each' if jobs > 1 else ''}"
+    )

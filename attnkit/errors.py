@@ -4,6 +4,8 @@ A message says where (file:line:column or key path), what was wrong, what would 
 what to do next, in one line.  Anything that is not an AttnkitError is a bug in attnkit.
 """
 
+import errno
+
 
 class AttnkitError(Exception):
     """Base class; `code` is the exit status of the command line."""
@@ -59,6 +61,16 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in messages)
 
 
+def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
+    """What to change after running out of memory; exact where the recipe's values are known."""
+    if batch_tokens is None or batch_tokens < 2:
+        return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
+    return (
+        f"half the batch at the same update is train.batch_tokens={batch_tokens // 2} "
+        f"train.accumulate={2 * accumulate}"
+    )
+
+
 class OutputPathError(AttnkitError):
     """An output file or folder cannot be created."""
 
@@ -69,6 +81,14 @@ class OutputError(AttnkitError):
     """Writing failed: input/output error, disk full, closed device."""
 
     code = 74
+
+
+_WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
+
+
+def write_failed(error: BaseException) -> bool:
+    """Whether the disk is full or broken."""
+    return isinstance(error, OSError) and error.errno in _WRITE_FAULTS
 
 
 class StoppedError(AttnkitError):

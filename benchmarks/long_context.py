@@ -91,7 +91,7 @@ def main() -> None:
         f"{manifest['finished']['seconds'] / 60:.1f} minutes",
         "questions": f"{first['sentences']} of each split",
         "marks": f"different from {first['method']}: \\* p < 0.05, \\*\\* p < 0.01 (paired "
-        "bootstrap over questions, doubled and with Holm's correction over the methods)",
+        "bootstrap over questions, two-sided, Holm's correction over the methods)",
     }
     publish("long-context", "More passages than a model was trained for", facts, tables(found))
 

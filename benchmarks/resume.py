@@ -1,8 +1,8 @@
 """Does an interrupted training end bit for bit as an uninterrupted one?  Through the command line.
 
-    python benchmarks/resume.py [--kills 10] [--jobs 2] [--seed 1]
+    python benchmarks/resume.py [--kills 10] [--jobs 2] [--seed 1] [--part training|comparison]
 
-A small recipe is trained once without a stop.  Then, each in a folder of its own:
+Part "training": a small recipe is trained once without a stop.  Then, each in a folder of its own:
 
 - `--kills` runs are killed with SIGKILL at random moments, one to three times, and started again
   until they finish;
@@ -11,7 +11,12 @@ A small recipe is trained once without a stop.  Then, each in a folder of its ow
   process sends to itself when it gets there.
 
 Of each, the SHA-256 of model.safetensors, of the last checkpoint's tensors (weights, optimiser,
-random state) and of the loss log must be those of the first.  Writes results/resume.md.
+random state) and of the loss log must be those of the first.
+
+Part "comparison": two variants with two seeds are trained by `attnkit train --jobs N`, which is
+interrupted `--kills` times at random moments: by SIGTERM, by Ctrl-C, by SIGKILL of one of its
+processes and a SIGTERM after it, by SIGKILL of the command.  Weights, loss logs, scores and tests
+of significance must be those of `--jobs 1` left alone.  Writes results/resume.md.
 """
 
 import argparse
@@ -29,8 +34,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from common import attnkit, command, environment, load_before, publish, say, table, versions
+from common import attnkit, command, environment, load_before, publish_part, say, table, versions
 
 RECIPE = """\
 task: translation
@@ -44,9 +50,13 @@ train: {{steps: {steps}, batch_tokens: 128, accumulate: {accumulate}, lr: 3e-3, 
 search: {{method: greedy, max_length: 16}}
 eval: {{metrics: [bleu], bootstrap: 0}}
 """
+VARIANTS = "variants: {plain: {}, linear: {model.attention: linear}}\n"
+PARTS = {"training": "One training", "comparison": "A comparison with `--jobs`"}
 ACCUMULATE = 2
 STOPPED = 75
 """Exit code of a training that a signal stopped."""
+MEMORY = 71
+"""Exit code of a comparison of which one process was killed."""
 FINGERPRINTS = ("model.safetensors", "tensors of the last checkpoint", "loss log")
 MOST_STARTS = 12
 
@@ -346,16 +356,160 @@ def measure(options: argparse.Namespace, work: Path) -> bool:
         "",
         *table(["stopped", "where", *FINGERPRINTS], rows_of(done, first.found), 5),
     ]
-    publish("resume", "Interrupted and resumed trainings", facts, body)
+    _publish("training", facts, body)
     return equal == len(done)
+
+
+def _publish(part: str, facts: Mapping[str, str], body: Sequence[str]) -> None:
+    title, order = "Interrupted and resumed trainings", list(PARTS.values())
+    publish_part("resume", title, PARTS[part], order, facts, body)
+
+
+class Session:
+    """One start of a comparison, in a session of its own, so that its processes can be found."""
+
+    def __init__(self, work: Path, out: Path, jobs: int) -> None:
+        words = ["train", work / "several.yaml", "train.seeds=[1,2]", "--jobs", jobs, "--json"]
+        self.process = subprocess.Popen(
+            attnkit(*words, "--out", out), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, cwd=work, start_new_session=True,
+            env=environment(1, ATTNKIT_CACHE=str(work / "cache")),
+        )  # fmt: skip
+        self.out = out
+
+    def until_training(self) -> bool:
+        """Wait for the first update of a run; False where all of them were done."""
+        assert self.process.stdout is not None
+        return any(json.loads(line)["event"] == "started" for line in self.process.stdout)
+
+    def send(self, kind: str, generator: random.Random) -> None:
+        """Interrupt it in one of the four ways."""
+        if kind == "SIGKILL of a process":
+            workers = self._workers()
+            if workers:
+                os.kill(generator.choice(workers), signal.SIGKILL)
+            time.sleep(generator.uniform(0, 0.3))
+        if kind == "Ctrl-C":
+            os.killpg(self.process.pid, signal.SIGINT)
+        elif kind == "SIGKILL of the command":
+            self.process.kill()
+        else:
+            self.process.send_signal(signal.SIGTERM)
+
+    def _workers(self) -> list[int]:
+        """The processes that train: children of the one that imported torch."""
+        parents: dict[int, int] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state = path.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(state[3]) == self.process.pid:
+                parents[int(path.parent.name)] = int(state[1])
+        return [pid for pid, parent in parents.items() if parents.get(parent) == self.process.pid]
+
+    def end(self) -> tuple[int, dict[str, Any] | None]:
+        """Its exit code, and its scores where it got so far; waits for all of its processes."""
+        out, errors = self.process.communicate()
+        while self._workers():
+            time.sleep(0.05)
+        if self.process.returncode not in (0, STOPPED, MEMORY, -signal.SIGKILL):
+            raise SystemExit(f"exit code {self.process.returncode}\n{errors[-2000:]}")
+        records = [json.loads(line) for line in out.splitlines() if line.endswith("}")]
+        scored = [record for record in records if record["event"] == "scored"]
+        return self.process.returncode, scored[-1] if scored else None
+
+    def updates(self) -> str:
+        """The last update that each run has logged."""
+        from attnkit.runs import Run
+
+        steps = []
+        for path in sorted(self.out.glob("several/*/seed-*")):
+            records = Run(path).log.records()
+            steps.append(str(records[-1]["step"] if records else 0))
+        return ", ".join(steps) or "none"
+
+
+def without_clock(value: Any) -> Any:
+    """Scores without what depends on the speed, the place and the moment."""
+    if isinstance(value, dict):
+        return {
+            key: without_clock(item) for key, item in value.items()
+            if not key.endswith(("per_second", "seconds")) and key not in ("run", "decode")
+        }  # fmt: skip
+    return [without_clock(item) for item in value] if isinstance(value, list) else value
+
+
+def result(out: Path, scored: dict[str, Any] | None) -> dict[str, str]:
+    """SHA-256 of the weights and logs of every run, and of the scores."""
+    from attnkit.runs import Run
+    from attnkit.storage.files import sha256_file, sha256_json
+
+    paths = sorted(out.glob("several/*/seed-*"))
+    return {
+        "weights": sha256_json([sha256_file(path / "model.safetensors") for path in paths]),
+        "loss logs": sha256_json([Run(path).log.digest() for path in paths]),
+        "scores and tests": sha256_json(without_clock(scored)),
+    }
+
+
+def compare(options: argparse.Namespace, work: Path) -> bool:
+    """Interrupt a comparison again and again, and write the report; whether all is equal."""
+    load = load_before()
+    write_data(work)
+    recipe = RECIPE.format(steps=options.steps, accumulate=ACCUMULATE)
+    (work / "several.yaml").write_text(recipe.replace("bootstrap: 0", "bootstrap: 200") + VARIANTS)
+    wanted, seconds = {}, 0.0
+    for name, jobs in (("one job", 1), (f"{options.jobs} jobs", options.jobs)):
+        alone = Session(work, work / name, jobs)
+        alone.until_training()
+        began = time.monotonic()
+        wanted[name] = result(alone.out, alone.end()[1])
+        seconds = time.monotonic() - began
+    generator, rows = random.Random(options.seed), list[list[str]]()
+    kinds = ["SIGTERM", "Ctrl-C", "SIGKILL of a process", "SIGKILL of the command"]
+    for number in range(options.kills):
+        session = Session(work, work / "interrupted", options.jobs)
+        if not session.until_training():
+            session.end()
+            break
+        time.sleep(generator.uniform(0, seconds / options.kills))
+        session.send(kinds[number % len(kinds)], generator)
+        code, _ = session.end()
+        if code == 0:  # the signal came after its end
+            break
+        rows.append([kinds[number % len(kinds)], str(code), session.updates()])
+        say(f"interruption {number + 1}: {', '.join(rows[-1])}")
+    last = Session(work, work / "interrupted", options.jobs)
+    code, scored = last.end()
+    found = result(last.out, scored)
+    equal = code == 0 and all(one == found for one in wanted.values())
+    what = [[key, *(f"`{one[key][:16]}`" for one in (*wanted.values(), found))] for key in found]
+    facts = {
+        "command": f"`{command(options)}`",
+        "versions": versions("attnkit", "torch", "sentencepiece"),
+        "load of the machine": load,
+        "comparison": f"two variants with two seeds, {options.steps} updates each, one thread a"
+        f" job; {seconds:.0f} s with {options.jobs} jobs on this machine",
+        "result": f"**interrupted {len(rows)} times, weights, loss logs, scores and tests"
+        f" {'equal' if equal else 'DIFFER FROM'} those of a comparison left alone**",
+    }
+    body = [
+        *table(["SHA-256, its beginning", *wanted, "interrupted"], what, 4),
+        "",
+        *table(["interrupted by", "exit code", "last update of each run begun"], rows, 3),
+    ]
+    _publish("comparison", facts, body)
+    return equal
 
 
 def main() -> int:
     """Read the arguments, then measure, or be the child that signals itself."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=10, help="trainings killed at random")
+    parser.add_argument("--kills", type=int, default=10, help="of trainings, of the comparison")
     parser.add_argument("--steps", type=int, default=300, help="updates of each training")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at the same time")
+    parser.add_argument("--part", choices=PARTS, help="only this part")
     parser.add_argument("--seed", type=int, default=1, help="of the random moments")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
@@ -363,8 +517,12 @@ def main() -> int:
     if options.child:
         step, batch, boundary, number = json.loads(options.child)
         return child(Place(step, batch, boundary), number, options.words)
-    with tempfile.TemporaryDirectory() as temporary:
-        return 0 if measure(options, Path(temporary)) else 1
+    equal = True
+    for part, run in (("training", measure), ("comparison", compare)):
+        if options.part in (None, part):
+            with tempfile.TemporaryDirectory() as temporary:
+                equal = run(options, Path(temporary)) and equal
+    return 0 if equal else 1
 
 
 if __name__ == "__main__":

@@ -74,7 +74,12 @@ def _values(schema: dict[str, Any], value: dict[str, Any]) -> str:
         items = value.get("items") or value["prefixItems"][0]
         return f"list of {_values(schema, items)}"
     low, high = value.get("minimum"), value.get("maximum")
-    words = {"integer": "whole number", "string": "text", "boolean": "`true`, `false`"}
+    words = {
+        "integer": "whole number",
+        "string": "text",
+        "boolean": "`true`, `false`",
+        "object": "mapping",
+    }
     word = words.get(value.get("type", ""), str(value.get("type", "mapping")))
     if low is not None and high is not None and high < 2**31 - 1:
         return f"{word} from {low:g} to {high:g}"

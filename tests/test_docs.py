@@ -23,11 +23,17 @@ BLOCKS = [
     block
     for page in (
         README,
-        DOCS / "recipes.md",
-        DOCS / "mechanisms.md",
-        DOCS / "metrics.md",
-        DOCS / "runs.md",
-        DOCS / "seeing-attention.md",
+        *(
+            DOCS / f"{name}.md"
+            for name in (
+                "recipes",
+                "comparing",
+                "mechanisms",
+                "metrics",
+                "runs",
+                "seeing-attention",
+            )
+        ),
     )  # fmt: skip
     for block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 ]
@@ -104,9 +110,13 @@ def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
 
 
 def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:
-    (block,) = [block for language, block in BLOCKS if language == "yaml"]
-    (tmp_path / "shown.yaml").write_text(block, encoding="utf-8")
-    assert set(load(tmp_path / "shown.yaml").variants) == {"vanilla", "linear", "random"}
+    """With the published figures that docs/comparing.md adds to one like it."""
+    block, published = [block for language, block in BLOCKS if language == "yaml"]
+    (tmp_path / "shown.yaml").write_text(block + published, encoding="utf-8")
+    file = load(tmp_path / "shown.yaml")
+    assert set(file.variants) == {"vanilla", "linear", "random"}
+    assert file.published is not None
+    assert set(file.published.scores) == {"vanilla", "random"}
 
 
 def test_the_example_has_15_lines_and_is_what_it_says() -> None:

@@ -47,7 +47,7 @@ class Effect(NamedTuple):
     p: float | None
     """Paired bootstrap over the sentences, as in `attnkit eval`; None without resamples."""
     p_corrected: float | None
-    """After doubling and Holm's correction over all ablated heads."""
+    """After Holm's correction over all ablated heads."""
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def heads(run: Run) -> list[Head]:
             f"{model.shape} has none of"
         )
     numbers = [*range(model.heads), None]
-    layers = range(model.layers.decoder)
+    layers = range(model.cross_layers)
     return [Head(layer, head, step) for layer in layers for head in numbers for step in STEPS]
 
 
@@ -92,7 +92,7 @@ def default_head(run: Run) -> Head:
     The layer as Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
     Models"; of one or two layers the last.
     """
-    layers = run.recipe.model.layers.decoder
+    layers = run.recipe.model.cross_layers
     return Head(layers - 2 if layers > 2 else layers - 1, None, "output")
 
 
@@ -118,7 +118,7 @@ def align(
     for head in wanted:
         if head not in known:
             raise UsageError(
-                f"{head}: cross attention has layers 0 to {model.layers.decoder - 1} with heads 0 "
+                f"{head}: cross attention has layers 0 to {model.cross_layers - 1} with heads 0 "
                 f"to {model.heads - 1}"
             )
     layers = sorted({head.layer for head in wanted})

@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,8 @@ from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Candidate, Workload
 from attnkit.layers import MultiHead
-from attnkit.train.memory import keep_freed_memory, release_freed_memory
+from attnkit.train.memory import free_memory, keep_freed_memory
+from attnkit.train.peak_memory import peak_memory, process_memory, reset_peak_memory
 
 SHORTEST_SAMPLE = 0.02
 """Seconds that one sample lasts at least: faster passes are repeated within it."""
@@ -23,13 +23,6 @@ WARM_UP_LENGTH = 64
 """Length of the run that loads kernels and starts threads before anything is measured."""
 MEMORY_SHARE = 0.95
 """Share of the free memory that a process may take."""
-
-CGROUP = Path("/sys/fs/cgroup")
-CGROUP_FILES = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
-"""Files with the limit and the use of a control group, of both its versions."""
 
 Answer = tuple[str, Any]
 
@@ -153,12 +146,11 @@ def probe(
     runner = LayersInTurn(candidate, Inputs(workload, length))
     yield "ready", None
     for kind in passes:
-        before = _reset_peak(workload.device)
+        before = reset_peak_memory(workload.device)
         start = _now(workload.device)
         runner.run(kind)
         seconds = (_now(workload.device) - start) / runner.count
-        cuda = workload.device.startswith("cuda")
-        peak = torch.cuda.max_memory_allocated(workload.device) if cuda else _status("VmHWM")
+        peak = peak_memory(workload.device)
         size = None if before is None or peak is None else max(0, peak - before)
         yield kind, (seconds, size)
 
@@ -215,56 +207,14 @@ def _now(device: str) -> float:
     return time.perf_counter()
 
 
-def _reset_peak(device: str) -> int | None:
-    """Begin to watch the peak; the bytes in use now, or None where they cannot be known."""
-    if device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device)
-    if device != "cpu":
-        return None
-    release_freed_memory()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak falls to what is in use
-    except OSError:
-        return None
-    return _status("VmRSS")
-
-
-def _status(name: str) -> int | None:
-    """A number of bytes from what Linux tells of this process."""
-    try:
-        text = Path("/proc/self/status").read_text()
-    except OSError:
-        return None
-    line = next((line for line in text.splitlines() if line.startswith(f"{name}:")), "")
-    return int(line.split()[1]) * 1024 if line else None
-
-
 def _limit_memory() -> None:
     """Let allocations fail where memory ends, instead of having the system kill processes."""
     import resource
 
-    free, used = free_memory(), _status("VmData")
+    free, used = free_memory(), process_memory("VmData")
     if free is not None and used is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = used + int(MEMORY_SHARE * free)
         if hard != resource.RLIM_INFINITY:
             limit = min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def free_memory() -> int | None:
-    """Bytes that a new process could take: of the machine, and of its control group."""
-    limits = []
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
-    except (OSError, StopIteration):
-        pass
-    for most, now in CGROUP_FILES:
-        try:
-            limit, used = ((CGROUP / name).read_text().strip() for name in (most, now))
-            limits.append(int(limit) - int(used))
-        except (OSError, ValueError):
-            continue
-    return max(0, min(limits)) if limits else None

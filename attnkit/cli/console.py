@@ -4,7 +4,6 @@ Results go to standard output and everything else to standard error; each stream
 own about colour, width and glyphs.  Nothing else in attnkit prints.
 """
 
-import errno
 import os
 import shlex
 import sys
@@ -17,7 +16,13 @@ import typer
 
 from attnkit import __version__
 from attnkit.cli import streams
-from attnkit.errors import AttnkitError, StoppedError, out_of_memory
+from attnkit.errors import (
+    AttnkitError,
+    StoppedError,
+    memory_advice,
+    out_of_memory,
+    write_failed,
+)
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -30,7 +35,6 @@ COMPLETE = "_ATTNKIT_COMPLETE"
 # BadParameter descends from has not.
 ParserError: Any = typer.BadParameter.__base__
 
-_WRITE_FAULTS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG}
 _arguments: list[str] = []
 
 
@@ -96,37 +100,20 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(130, ("interrupted",))
         case BrokenPipeError():
             return Outcome(141)
-        case OSError() if error.errno in _WRITE_FAULTS:
+        case OSError() if write_failed(error):
             where = error.filename or "standard output"
             return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
     if isinstance(error, ParserError):
         return _usage(error)
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
-    whose = _of_plugin(error) or f"this is a bug in attnkit {__version__}: please report it"
-    return Outcome(1, (f"error: {whose}",), True)
-
-
-def _of_plugin(error: BaseException) -> str | None:
-    """What a mechanism from outside did wrong, with file and line; None where it was not there."""
     from attnkit import mechanisms
 
-    known = [mechanisms.facts(word) for word in mechanisms.names()]
-    files = {str(facts.path) for facts in known if facts.origin != "attnkit"}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
-    return None
-
-
-def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:
-    """What to change after running out of memory; exact where the recipe's values are known."""
-    if batch_tokens is None or batch_tokens < 2:
-        return "use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode"
-    return (
-        f"half the batch at the same update is train.batch_tokens={batch_tokens // 2} "
-        f"train.accumulate={2 * accumulate}"
+    whose = (
+        mechanisms.plugin_error(error)
+        or f"this is a bug in attnkit {__version__}: please report it"
     )
+    return Outcome(1, (f"error: {whose}",), True)
 
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:

@@ -71,9 +71,10 @@ class LiveDisplay(Display):
 
         self._board.update(event)
         lasting = isinstance(event, events.NoteEvent) and not event.passing
-        if lasting or isinstance(event, events.PreparedEvent | events.SkippedEvent):
+        failed = isinstance(event, events.FailedEvent)
+        if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent):
             for line in log_lines(event):
-                self._screen.print(Text(line, "dim"))
+                self._screen.print(Text(line, "red" if failed else "dim"))
 
     def notice(self, signal: str) -> None:
         """The next refresh shows it."""

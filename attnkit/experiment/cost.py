@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attnkit import models
 from attnkit.data.batch import collate
@@ -102,13 +102,27 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     return Parameters(total, embeddings, mixing, total - embeddings - mixing)
 
 
-class _Ones(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Reading a value of a tensor without storage gives 1: nothing is hidden by padding."""
+class _WithoutStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What torch's tensors without storage lack.
+
+    Reading a value of one gives 1: nothing is hidden by padding.  oneDNN decides how much its LSTM
+    saves for the backward pass when it runs, so such a layer runs once with zeros.
+    """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
             return True if args[0].dtype == torch.bool else 1
-        return func(*args, **(kwargs or {}))
+        answer = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.mkldnn_rnn_layer.default:
+            *outputs, _ = answer
+            with _disable_current_modes(), torch.enable_grad():  # else nothing is saved
+                given = (
+                    torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x
+                    for x in args
+                )  # fmt: skip
+                saved = func(*given)[-1].numel()
+            return (*outputs, torch.empty(saved, dtype=torch.uint8))
+        return answer
 
 
 def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryEstimate:
@@ -121,7 +135,7 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
     """
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
-    with FakeTensorMode(), _Ones():  # type: ignore[no-untyped-call]
+    with FakeTensorMode(), _WithoutStorage():  # type: ignore[no-untyped-call]
         model = models.build(recipe.model, sizes, recipe.data.max_length)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         for tensor in (*model.parameters(), *model.buffers()):

@@ -135,6 +135,9 @@ def _match(file: RecipeFile, name: str, ratio: Callable[[Recipe], float], what: 
         best, width = width, max(step, round(width / ratio(scaled) ** 0.5 / step) * step)
         if best == width:
             break
+    if model.type != "transformer":  # no feed-forward width, but one head, so small steps
+        reached = ratio(with_widths(recipe, width, model.ff))
+        return Match(name, (model.width, model.ff), (width, model.ff), reached)
     narrow, wide = (max(STEP, model.ff * width // model.width * times) for times in (1, 2))
     once, twice = (ratio(with_widths(recipe, width, ff)) for ff in (narrow, wide))
     line = narrow + (wide - narrow) * (1 - once) / (twice - once) if twice > once else 0.0

@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from attnkit.recipe import Recipe, RecipeFile, difference, digest
 from attnkit.runs import Run, plugins
 from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import baselines, comparison, evaluate
+from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
@@ -44,7 +45,7 @@ def train(
     data_dir: Path | None = None,
     offline: bool = False,
     notice: Callable[[str], object] | None = None,
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Train unfinished runs, skip finished ones, score all of them; yields what happens.
 
     Args:
@@ -65,30 +66,31 @@ def train(
         UnavailableError: the device, or what a metric needs, is not there.
         AttnkitError: whatever the data, the run directory or the training raise.
     """
-    for name, recipe in file.variants.items():
-        if variants is None or name in variants:
-            check_scorable(recipe)
     with StopSignals(notice) as stop:
         place = torch.device(pick_device(device))
         if place.type == "cpu":
             keep_freed_memory()
         experiment = Experiment(file, out, place, data_dir, offline, fresh, allow_change, stop)
-        runs = []
-        for name, recipe in file.variants.items():
-            if variants is not None and name not in variants:
-                continue
-            for seed in dict.fromkeys(seeds or recipe.train.seeds):
-                settings = recipe.train.model_copy(update={"seeds": (seed,)})
-                run = Run(Run.find(out, file.name, name, seed))
-                with run.lock() as warning:
-                    if warning:
-                        yield NoteEvent(warning, variant=name, seed=seed)
-                    one = recipe.model_copy(update={"train": settings})
-                    for event in experiment.train(run, one, name, seed):
-                        yield replace(event, variant=name, seed=seed)
-                runs.append(run)
-                release_freed_memory()
-        yield from experiment.score(runs)
+        planned = plan(file, variants, seeds)
+        for variant, seed in planned:
+            experiment.check(variant, seed)
+        for variant, seed in planned:
+            yield from experiment.train(variant, seed)
+        for variant, seed in planned:
+            yield from experiment.evaluate(variant, seed)
+        yield experiment.compare(planned)
+
+
+def plan(
+    file: RecipeFile, variants: Sequence[str] | None, seeds: Sequence[int] | None
+) -> list[tuple[str, int]]:
+    """Variant and seed of every training, in the order of the recipe."""
+    return [
+        (name, seed)
+        for name, recipe in file.variants.items()
+        if variants is None or name in variants
+        for seed in dict.fromkeys(seeds or recipe.train.seeds)
+    ]
 
 
 @dataclass
@@ -106,9 +108,63 @@ class Experiment:
     data: dict[str, PreparedData] = field(default_factory=dict)
     precision: str | None = None
     """What `precision: auto` means for all of them, once it is chosen."""
+    entries: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
+    """Scores of the runs that this process has evaluated."""
 
-    def train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
-        """One variant with one seed: skipped, resumed or trained from the start.
+    def run(self, variant: str, seed: int) -> Run:
+        """Where the run is, or will be."""
+        return Run(Run.find(self.out, self.file.name, variant, seed))
+
+    def recipe(self, variant: str, seed: int) -> Recipe:
+        """The recipe of one run."""
+        recipe = self.file.variants[variant]
+        settings = recipe.train.model_copy(update={"seeds": (seed,)})
+        return recipe.model_copy(update={"train": settings})
+
+    def check(self, variant: str, seed: int) -> None:
+        """Before anything is trained: whether it can be scored, and an existing run goes on.
+
+        Raises:
+            UnavailableError: what a metric needs is not there.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe.
+        """
+        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
+        check_scorable(recipe)
+        if run.exists and not self.fresh:
+            self._changes(Run.open(run.path), recipe)
+
+    def prepare(
+        self, planned: Sequence[tuple[str, int]]
+    ) -> Generator[Event, None, dict[tuple[str, int], PreparedData]]:
+        """The data of all trainings that are not finished, so that no worker need prepare it."""
+        unfinished = {}
+        for variant, seed in planned:
+            run, recipe = self.run(variant, seed), self.recipe(variant, seed)
+            if self.fresh or not run.finished or _of_weights(self._changes(run, recipe)):
+                unfinished[variant, seed] = yield from self._prepared(recipe)
+        return unfinished
+
+    def choose_precision(
+        self, unfinished: Mapping[tuple[str, int], PreparedData]
+    ) -> Generator[Event, None, None]:
+        """What `precision: auto` means for all new runs, measured at most once."""
+        for (variant, seed), prepared in unfinished.items():
+            run = self.run(variant, seed)
+            if self.fresh or not run.exists:
+                yield from self._precision(prepared, self.recipe(variant, seed), run)
+
+    def train(self, variant: str, seed: int) -> Iterator[Event]:
+        """One variant with one seed: skipped, resumed or trained from the start."""
+        run = self.run(variant, seed)
+        with run.lock() as warning:
+            if warning:
+                yield NoteEvent(warning, variant=variant, seed=seed)
+            for event in self._train(run, self.recipe(variant, seed), variant, seed):
+                yield replace(event, variant=variant, seed=seed)
+        release_freed_memory()
+
+    def _train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
+        """The same with the run locked; its events do not say whose they are.
 
         An existing run stays as it is until the data is at hand and, with a changed recipe, until
         the checkpoint has turned out to fit it.
@@ -118,6 +174,8 @@ class Experiment:
         if resumes:
             run = Run.open(run.path)
             changes = self._changes(run, recipe)
+            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
+                run.update(**{PUBLISHED: figures})
             if run.finished and not _of_weights(changes):
                 yield from _accept(run, recipe, changes)
                 yield events.SkippedEvent("already trained")
@@ -163,6 +221,7 @@ class Experiment:
             "precision": precision,
             "baseline": self.file.baseline,
             "variants": list(self.file.variants),
+            PUBLISHED: published_entry(self.file),
         }
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
@@ -267,38 +326,52 @@ class Experiment:
         if self.stop.requested:
             raise StoppedError(f"stopped by {self.stop.requested} {when}")
 
-    def score(self, runs: Sequence[Run]) -> Iterator[Event]:
-        """Decode and score every run, and put them side by side."""
+    def evaluate(self, variant: str, seed: int) -> Iterator[Event]:
+        """Decode and score one run, as far as that is not done."""
+        run = Run.open(self.run(variant, seed).path)
+        splits = tuple(run.recipe.eval.splits)
+        yield NoteEvent(f"scoring {', '.join(splits)}", passing=True, variant=variant, seed=seed)
+        self.entries[variant, seed] = self._entries(run)
+        yield events.EvaluatedEvent(splits, variant=variant, seed=seed)
+
+    def _entries(self, run: Run) -> list[Entry]:
+        """The scores of one run on all splits of its recipe."""
 
         def progress(what: str, done: int, total: int) -> None:
-            self._obey("while scoring; the trainings are done; run the same command again to score")
+            self._obey("while scoring; run the same command again to score the rest")
 
-        runs, entries = [Run.open(run.path) for run in runs], list[Entry]()
-        for run in runs:
-            recipe = run.recipe
-            text = f"scoring {', '.join(recipe.eval.splits)}"
-            yield NoteEvent(text, passing=True, variant=run.variant, seed=run.seed)
-            score = question_sets.evaluate if recipe.task == "question-answering" else evaluate
-            entries += score(
-                run,
-                recipe.eval.splits,
-                recipe.eval,
-                device=str(self.device),
-                data_dir=self.data_dir,
-                offline=self.offline,
-                progress=progress,
-            )
+        recipe = run.recipe
+        score = question_sets.evaluate if recipe.task == "question-answering" else evaluate
+        return score(
+            run,
+            recipe.eval.splits,
+            recipe.eval,
+            device=str(self.device),
+            data_dir=self.data_dir,
+            offline=self.offline,
+            progress=progress,
+        )
+
+    def compare(self, planned: Sequence[tuple[str, int]]) -> events.ScoredEvent:
+        """Scored runs side by side."""
+        runs = [Run.open(self.run(variant, seed).path) for variant, seed in planned]
         trained = {run.variant for run in runs}
         baseline = self.file.baseline if self.file.baseline in trained else None
         recipe = runs[0].recipe
         splits, metrics, resamples = recipe.eval.splits, recipe.eval.metrics, recipe.eval.bootstrap
         if recipe.task == "question-answering":
-            result = side_by_side(entries, baselines(entries, baseline), resamples=resamples)
+            entries = list[Entry]()
+            for key, run in zip(planned, runs, strict=True):
+                entries += self.entries.get(key) or self._entries(run)
+            figures = published_figures(runs)
+            result = side_by_side(
+                entries, baselines(entries, baseline), published=figures, resamples=resamples
+            )
         else:
             result = comparison(
                 runs, splits, metrics=metrics, baseline=baseline, resamples=resamples
             )
-        yield events.ScoredEvent(**result)
+        return events.ScoredEvent(**result)
 
 
 def _of_weights(changes: Sequence[str]) -> list[str]:

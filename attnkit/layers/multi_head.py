@@ -100,14 +100,16 @@ class MultiHead(nn.Module):
         state: State = None,
         prior: Float[Tensor, "R H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
+        values: Float[Tensor, "B S W"] | None = None,
     ) -> Out:
         """Attend; Out.y is [R, T, W].
 
         In cross attention `memory` may be omitted once a state exists, and x may have K rows for
-        each row of memory or state (beams): queries are folded, keys are never copied.
+        each row of memory or state (beams): queries are folded, keys are never copied.  `values`,
+        beside the memory, is what values are projected from instead of it.
         """
         self._check(x, mask, memory, fresh=state is None)
-        q, k, v = self._project(x, mask, memory)
+        q, k, v = self._project(x, mask, memory, values)
         if not self.cross:
             gates = self._split(self.g, x, self.heads)
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
@@ -143,7 +145,7 @@ class MultiHead(nn.Module):
         return self.mechanism.weights(q, k, v, mask, prior, bias, gates)
 
     def _project(
-        self, x: Tensor, mask: Mask, memory: Tensor | None
+        self, x: Tensor, mask: Mask, memory: Tensor | None, values: Tensor | None = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Queries of x; keys and values of x or of the memory (None: only the state has them).
 
@@ -152,7 +154,7 @@ class MultiHead(nn.Module):
         source, mechanism = memory if self.cross else x, self.mechanism
         q = self._split(self.q, x, self.heads * mechanism.query_sets)
         k = self._split(self.k, source, self.key_heads * mechanism.key_sets)
-        v = self._split(self.v, source, self.key_heads)
+        v = self._split(self.v, source if values is None else values, self.key_heads)
         if self.rotary is not None and q is not None and k is not None:
             q = self.rotary(q, mask.q_pos)
             k = self.rotary(k, mask.k_pos[:, -x.shape[1] :])

@@ -87,3 +87,13 @@ def word_of(mechanism: "type[Attention]") -> str:
             return word
     found = (word for word, entry in installed().items() if entry.module == module)
     return next(found, mechanism.__name__)
+
+
+def plugin_error(error: BaseException) -> str | None:
+    """What a mechanism from outside did wrong, with file and line; None where it was not there."""
+    known = [facts(word) for word in names()]
+    files = {str(facts.path) for facts in known if facts.origin != "attnkit"}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+    return None

@@ -1,6 +1,6 @@
-"""Models: one family a file; `build` gives the one that a recipe describes."""
+"""Models: one type a file; `build` gives the one that a recipe describes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,10 +9,27 @@ from attnkit import mechanisms
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
+from attnkit.models.convolutional import ConvolutionalModel
+from attnkit.models.recurrent import RecurrentModel
 from attnkit.models.transformer import Transformer
 from attnkit.recipe import schema
 
-__all__ = ["Decode", "Model", "Transformer", "build", "check_options"]
+__all__ = [
+    "ConvolutionalModel",
+    "Decode",
+    "Model",
+    "RecurrentModel",
+    "Transformer",
+    "build",
+    "check_options",
+]
+
+TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = {
+    "transformer": Transformer,
+    "recurrent": RecurrentModel,
+    "convolutional": ConvolutionalModel,
+}
+"""`model.type` -> class."""
 
 
 def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> Model:
@@ -22,7 +39,7 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) ->
     data section allows.  One more position is for the begin token; a decoder that reads a source
     before its target has room for both.
     """
-    return Transformer(model, sizes, _positions(model, max_length))
+    return TYPES[model.type](model, sizes, _positions(model, max_length))
 
 
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnkit.attention import State, reorder
+from attnkit.attention import Attention, Mask, State, reorder
+from attnkit.data.tokenizer import PAD
 
 
 class CachePositions(NamedTuple):
@@ -93,3 +94,62 @@ class Model(nn.Module, ABC):
     ) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.output(self.hidden(source, ids))
         return logits
+
+
+class EncoderDecoder(Model):
+    """A model that encodes a source once, and whose decoder then goes on from state to state."""
+
+    shape = "encoder-decoder"
+
+    @abstractmethod
+    def encode(self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]) -> State:
+        """What the decoder attends to; `valid` is False on pads."""
+
+    @abstractmethod
+    def first_state(self, memory: State) -> State:
+        """The state of the decoder before its first token."""
+
+    @abstractmethod
+    def decode(
+        self,
+        ids: Int[Tensor, "R t"],
+        state: State,
+        mask: Mask,
+        memory: State,
+        memory_states: State,
+    ) -> tuple[Float[Tensor, "R t W"], State, State]:
+        """The last hidden states, the new state, and those of cross-attention.
+
+        `memory` is None once `memory_states` have its keys and values.
+        """
+
+    def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
+        if source is None:
+            raise ValueError(f"a model of shape {self.shape} needs a source")
+        valid = source != PAD
+        memory = self.encode(source, valid)
+        return Decode(self.first_state(memory), (valid, memory, None))
+
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
+    ) -> tuple[Float[Tensor, "R t W"], Decode]:
+        if real is not None:
+            raise ValueError("targets of a model with a source are not padded")
+        valid, memory, memory_states = state.fixed
+        mask = Mask.cross(valid, ids.shape[1])
+        x, moving, memory_states = self.decode(ids, state.moving, mask, memory, memory_states)
+        return x, Decode(moving, (valid, None, memory_states))
+
+    def hidden(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T W"]:
+        if ids is None:
+            raise ValueError(f"a model of shape {self.shape} needs target ids")
+        return self.advance(ids, self.start(source))[0]
+
+
+def position_limit(decoder: nn.Module, table: nn.Embedding | None = None) -> int | None:
+    """The most tokens for which a decoder's attention and a table of positions have weights."""
+    limits = [part.limit for part in decoder.modules() if isinstance(part, Attention)]
+    limits += [] if table is None else [table.num_embeddings]
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)

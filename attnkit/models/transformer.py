@@ -1,44 +1,16 @@
 """The Transformer (Vaswani et al. 2017) as encoder-decoder or decoder."""
 
-import math
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attnkit.attention import Attention, Mask, State
+from attnkit.attention import Mask, State
 from attnkit.data.tokenizer import PAD
-from attnkit.kernels.onednn import Linear
-from attnkit.layers import Block, Carried, Dropout, FeedForward, Memory, MultiHead
-from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
-from attnkit.models.base import CachePositions, Decode, Model
+from attnkit.layers import Block, Carried, FeedForward, Memory, MultiHead
+from attnkit.layers.positions import Alibi, Relative, Rotary
+from attnkit.models.base import CachePositions, Decode, Model, position_limit
+from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
 from attnkit.recipe import schema
-
-
-class Embedding(nn.Module):
-    """Token vectors times the square root of their width, plus positions, with dropout."""
-
-    def __init__(self, tokens: nn.Embedding, positions: str, length: int, dropout: float) -> None:
-        super().__init__()
-        self.tokens, self.positions = tokens, positions
-        self.scale = math.sqrt(tokens.embedding_dim)
-        self.table = nn.Embedding(length, tokens.embedding_dim) if positions == "learned" else None
-        if self.table is not None:
-            # tokens have unit variance after scaling; positions start smaller, as a hint
-            nn.init.normal_(self.table.weight, std=0.1)
-        self.dropout = Dropout(dropout)
-
-    def forward(
-        self, ids: Int[Tensor, "R T"], positions: Int[Tensor, "b T"]
-    ) -> Float[Tensor, "R T W"]:
-        """Vectors of `ids` at 0-based `positions`."""
-        x = self.tokens(ids) * self.scale
-        if self.table is not None:
-            x = x + self.table(positions)
-        elif self.positions == "sinusoidal":
-            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
-        y: Tensor = self.dropout(x)
-        return y
 
 
 class Stack(nn.Module):
@@ -115,12 +87,8 @@ class Transformer(Model):
         super().__init__()
         self.shape = model.shape
         self.length = max_length
-        source = nn.Embedding(sizes[0], model.width, padding_idx=PAD)
         shared = model.tie == "all" or model.shape != "encoder-decoder"
-        target = source if shared else nn.Embedding(sizes[1], model.width, padding_idx=PAD)
-        for table in dict.fromkeys((source, target)):
-            nn.init.normal_(table.weight, std=model.width**-0.5)
-            nn.init.zeros_(table.weight[PAD])
+        source, target = token_tables(sizes, model.width, shared, model.width**-0.5)
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
         embed = (model.positions, max_length, model.dropout)
         two = model.shape == "encoder-decoder"
@@ -128,15 +96,8 @@ class Transformer(Model):
         self.embed_target = Embedding(target, *embed)
         self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if two else None
         self.decoder = Stack(model, "decoder", max_length, rotary, cross=two)
-        self.output = Linear(model.width, sizes[1], bias=False)
-        if model.tie == "none":
-            nn.init.normal_(self.output.weight, std=model.width**-0.5)
-        else:
-            self.output.weight = target.weight
-        parts = (part.limit for part in self.decoder.modules() if isinstance(part, Attention))
-        limits = [limit for limit in parts if isinstance(limit, int)]
-        tables = self.embed_target.table is not None
-        self.limit = min(limits + [max_length] * tables, default=None)
+        self.output = vocabulary_output(model, target, sizes[1])
+        self.limit = position_limit(self.decoder, table=self.embed_target.table)
 
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
         if self.encoder is not None:

@@ -10,8 +10,15 @@ from pydantic import BaseModel, TypeAdapter
 from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.mechanism_options import option_value
 from attnkit.recipe.problems import Key, Position, Problems, dotted
-from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Recipe, Task
-from attnkit.recipe.settings import ROLES, Setting, Settings, field_at
+from attnkit.recipe.schema import (
+    AttentionConfig,
+    Layers,
+    ModelConfig,
+    Recipe,
+    Task,
+    places_of,
+)
+from attnkit.recipe.settings import Setting, Settings, field_at
 from attnkit.recipe.values import Refused, read, written
 from attnkit.recipe.yaml_nodes import Scalar
 from attnkit.text import nearest, quoted
@@ -25,8 +32,10 @@ MISSING: dict[Key, str] = {
 }
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """sacrebleu's own choice of a tokeniser for a target language; 13a for all others."""
-USED = {"encoder-decoder": ROLES, "decoder": ("decoder",)}
-"""The attention places, and so the stacks, that each shape of model has."""
+STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",)}
+"""The stacks of layers that each shape of model has."""
+POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
+"""Positions that models other than transformers can have; the first is the default."""
 
 
 class Built(NamedTuple):
@@ -164,6 +173,10 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     if values["task",] == "question-answering":
         derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
     shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
+    family = values.get(("model", "type"), ModelConfig().type)
+    if family != "transformer":
+        derived["model", "heads"] = 1
+        derived["model", "positions"] = POSITIONS[family][0]
     if values.get(("tokenizer", "shared")) is False and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
     if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
@@ -174,10 +187,11 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]
     derived = {key: value for key, value in derived.items() if key not in settings}
-    unused = [key for key in settings if settings[key].spread and key[2] not in USED[shape]]
+    has = {ATTENTION: places_of(family, shape), ("model", "layers"): STACKS[shape]}
+    unused = [key for key in settings if settings[key].spread and key[2] not in has[key[:2]]]
     derived |= dict.fromkeys(unused)
     for stack in Layers.model_fields:
         key = ("model", "layers", stack)
-        if stack not in USED[shape] and (key not in settings or settings[key].spread):
+        if stack not in STACKS[shape] and (key not in settings or settings[key].spread):
             derived[key] = 0
     return derived

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import ATTENTION, USED, Built, key_as_written
+from attnkit.recipe.build import ATTENTION, Built, key_as_written
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, Recipe
@@ -74,7 +74,7 @@ def check_attention(
 
     Values that only the mechanism itself can judge are tried by `option_check`, where it is given.
     """
-    for role in USED[built.recipe.model.shape]:
+    for role in built.recipe.model.places:
         for text, option in _objections(built.recipe, role, option_check):
             keys: list[Key] = [(*ATTENTION, role, option), (*ATTENTION, role)]
             key = next((key for key in keys if key in built.given), keys[1])
@@ -116,7 +116,7 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
-        places = {name: getattr(model.attention, name) for name in ("encoder", "decoder")}
+        places = {name: getattr(model.attention, name) for name in model.places if name != role}
         able = (a for a in places.values() if mechanism_registry.capable(a.name, a.options()).cross)
         places["cross"] = next(able, AttentionConfig())
         instead = shown({place: attention.as_written() for place, attention in places.items()})
@@ -138,7 +138,7 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
             score_options({name: options[name]} if name in options else {}, facts.uses)
         except UsageError as error:
             yield Objection(f"{facts.word}: {error}", name)
-    layers = getattr(model.layers, "decoder" if role == "cross" else role)
+    layers = model.cross_layers if role == "cross" else getattr(model.layers, role)
     if facts.layered and (parts := len(options[facts.composite])) > layers:
         text = f"{facts.word} has more parts ({parts}) than there are layers ({layers})"
         yield Objection(f"{text}; leave some out", facts.composite)

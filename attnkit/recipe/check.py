@@ -9,13 +9,22 @@ from operator import attrgetter
 from typing import Any
 
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.build import USED, Built
+from attnkit.recipe.build import POSITIONS, STACKS, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, names_that_read
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, ContextsConfig
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
+
+TYPES_WITH = {
+    "cell": ("recurrent",),
+    "kernel": ("convolutional",),
+    "ff": ("transformer",),
+    "norm": ("transformer",),
+    "activation": ("transformer",),
+}
+"""Keys of the model section that only some types of models read."""
 
 
 def check(built: Built, problems: Problems, start: Position) -> None:
@@ -117,18 +126,40 @@ def _model(built: Built) -> Iterator[Fault]:
     if model.tie == "all" and not tokenizer.shared and model.shape == "encoder-decoder":
         text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
         yield Fault(("model.tie", "tokenizer.shared"), text)
-    used = USED[model.shape]
     for stack in ("encoder", "decoder"):
         layers = getattr(model.layers, stack)
-        if stack not in used and layers:
+        absent = stack not in STACKS[model.shape]
+        if absent and layers:
             text = f"a model of shape {model.shape} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
-        elif stack == "decoder" and not layers:
+        elif not absent and not layers and (stack == "decoder" or model.type != "transformer"):
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
+    kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for role in ("encoder", "decoder", "cross"):
-        if role not in used and getattr(model.attention, role) != AttentionConfig():
-            text = f"a model of shape {model.shape} has no {role} attention; remove it"
+        if role not in model.places and getattr(model.attention, role) != AttentionConfig():
+            text = f"a model of {kind} has no {role} attention; remove it"
             yield Fault((f"model.attention.{role}",), text)
+
+
+def _model_type(built: Built) -> Iterator[Fault]:
+    """Keys that the model's type has no use for."""
+    model = built.recipe.model
+    for name, types in TYPES_WITH.items():
+        key = f"model.{name}"
+        if model.type not in types and getattr(model, name) != field_at(("model", name)).default:
+            text = f"does nothing with `model.type: {model.type}`; it is for {' and '.join(types)}"
+            yield Fault((key, "model.type"), f"{text} models")
+    if model.type == "transformer":
+        return
+    if model.shape != "encoder-decoder":
+        text = f"a {model.type} model is an encoder-decoder; a decoder alone is a transformer"
+        yield Fault(("model.shape", "model.type"), text)
+    elif model.positions not in (allowed := POSITIONS[model.type]):
+        text = f"a {model.type} model has {' or '.join(allowed)}, got {model.positions}; remove it"
+        yield Fault(("model.positions", "model.type"), text)
+    if model.type == "recurrent" and model.width % 2:
+        text = f"each direction of the encoder has half the width; {model.width + 1} is even"
+        yield Fault(("model.width", "model.type"), text)
 
 
 def _train(built: Built) -> Iterator[Fault]:
@@ -211,5 +242,7 @@ def _splits(built: Built) -> Iterator[Fault]:
                 yield Fault(("eval.splits",), f"names {split}, but there is no data.{split}")
 
 
-RULES = (_task, _questions, _data, _model, _train, _lists, _search, _vectors, _splits)
+RULES = (
+    _task, _questions, _data, _model, _model_type, _train, _lists, _search, _vectors, _splits,
+)  # fmt: skip
 """Rules for one recipe, in the order of its sections."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from attnkit.recipe.build import USED, flatten
+from attnkit.recipe.build import flatten
 from attnkit.recipe.problems import dotted
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import shown
@@ -45,8 +45,8 @@ def flat(recipe: Recipe) -> dict[str, str]:
 
 def places(recipe: Recipe) -> dict[str, str]:
     """The attention places that a recipe's model has, and the mechanism of each."""
-    attention = recipe.model.attention
-    return {role: getattr(attention, role).name for role in USED[recipe.model.shape]}
+    model = recipe.model
+    return {role: getattr(model.attention, role).name for role in model.places}
 
 
 def digest(recipe: Recipe) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.mechanism_options import option_type
-from attnkit.recipe.schema import Layers, Recipe
+from attnkit.recipe.schema import Layers, Published, Recipe
 
 Json = dict[str, Any]
 
@@ -28,6 +28,8 @@ def json_schema() -> Json:
         for group, part in groups.items()
         for key, schema in parts[part]["properties"].items()
     }
+    parts["Published"] = Published.model_json_schema()
+    _tidy(parts["Published"])
     parts["Variant"] = {
         "type": "object",
         "description": "Overrides: sections, or dotted keys such as train.lr.",
@@ -42,6 +44,7 @@ def json_schema() -> Json:
             "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Variant"}, {"type": "null"}]},
         },
         "baseline": _text("The variant that the others are compared with; the first if absent."),
+        "published": {"$ref": "#/$defs/Published"},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

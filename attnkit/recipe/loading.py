@@ -12,7 +12,8 @@ from attnkit.recipe.capability import OptionCheck, check_attention, check_window
 from attnkit.recipe.check import check
 from attnkit.recipe.find import is_name, name_of, resolve
 from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, refuse
-from attnkit.recipe.schema import Recipe
+from attnkit.recipe.published import read_published
+from attnkit.recipe.schema import Published, Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.values import written
 from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
@@ -38,6 +39,8 @@ class RecipeFile:
     """The variant that the others are compared with; None where there is only one."""
     origins: dict[str, dict[str, str]]
     """Variant -> dotted key -> "default", "derived", "command line" or "file:line:column"."""
+    published: Published | None = None
+    """Figures from elsewhere, shown beside the scores."""
 
 
 class Override(NamedTuple):
@@ -55,6 +58,7 @@ class Document(NamedTuple):
     extends: Node | None
     variants: dict[str, Override] | None
     baseline: Node | None
+    published: Node | None
 
 
 def load(
@@ -89,13 +93,18 @@ def load(
         tables[variant] = settings
     built = _build(tables, problems, document.settings.place, option_check)
     baseline = _baseline([document.baseline, *baselines][-1], list(variants), problems)
+    recipes = {variant: result.recipe for variant, result in built.items()}
+    published = None
+    if len(recipes) == len(variants):
+        published = read_published(document.published, recipes, problems)
     problems.stop(len(variants))
     return RecipeFile(
         name=name,
         path=path,
-        variants={variant: result.recipe for variant, result in built.items()},
+        variants=recipes,
         baseline=baseline,
         origins={variant: result.origins() for variant, result in built.items()},
+        published=published,
     )
 
 
@@ -131,9 +140,10 @@ def parent_of(path: Path) -> str | None:
 def _split(root: Mapping, problems: Problems) -> Document:
     """Part the keys about the file from the settings."""
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
-    extends, variants, baseline = (root.fields.get(name, (None, None))[1] for name in FILE_KEYS)
+    about = (root.fields.get(name, (None, None))[1] for name in FILE_KEYS)
+    extends, variants, baseline, published = about
     named = None if variants is None else _variants(variants, problems)
-    return Document(Mapping(root.place, settings), extends, named, baseline)
+    return Document(Mapping(root.place, settings), extends, named, baseline, published)
 
 
 def _variants(node: Node, problems: Problems) -> dict[str, Override]:

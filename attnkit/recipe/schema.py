@@ -141,28 +141,37 @@ class Layers(Section):
 class ModelConfig(Section):
     """Architecture of the model."""
 
-    type: Literal["transformer"] = "transformer"
-    """Model family."""
+    type: Literal["transformer", "recurrent", "convolutional"] = "transformer"
+    """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
+    bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S."""
     shape: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
     """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one."""
+    cell: Literal["lstm", "gru", "sru"] = "lstm"
+    """Recurrent models: the cell."""
+    kernel: Positive = 3
+    """Convolutional models: tokens that a convolution sees."""
     width: Positive = 256
-    """Width of the embeddings and the residual stream."""
+    """Width of the embeddings and the hidden states (of a transformer the residual stream)."""
     layers: Layers = Layers()
     """Layers of each stack; a single number sets both."""
     heads: Positive = 4
-    """Number of attention heads; must divide width."""
+    """Number of attention heads; must divide width.  Recurrent and convolutional models: 1 if
+    absent."""
     ff: Positive = 1024
-    """Inner width of the feed-forward sublayer."""
+    """Transformers: inner width of the feed-forward sublayer."""
     dropout: Probability = 0.1
-    """Dropout on embeddings, sublayer outputs and inside the feed-forward sublayer."""
+    """Dropout on embeddings, sublayer outputs and inside the feed-forward sublayer; on embeddings,
+    between layers and on the output of recurrent and convolutional models."""
     norm: Literal["pre", "post"] = "pre"
-    """Layer normalisation: before each sublayer and after the last layer (pre), or after each
-    residual sum (post)."""
+    """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
+    after each residual sum (post)."""
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
     """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and
-    keys (rope), or added to the scores of self-attention (alibi, relative)."""
+    keys (rope), or added to the scores of self-attention (alibi, relative).  Recurrent models have
+    none, convolutional ones learned (if absent) or none."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
-    """Activation of the feed-forward sublayer; swiglu and geglu are gated (three matrices)."""
+    """Transformers: activation of the feed-forward sublayer; swiglu and geglu are gated (three
+    matrices)."""
     tie: Literal["all", "decoder", "none"] = "all"
     """Weight tying: of source, target and output embeddings (all), of target and output embeddings
     (decoder), or none."""
@@ -170,7 +179,26 @@ class ModelConfig(Section):
     """Whether the attention projections have biases."""
     attention: Roles = Roles()
     """One mechanism for all places, or {encoder: ..., decoder: ..., cross: ...}; each is a name or
-    {name: ..., option: value}."""
+    {name: ..., option: value}.  Recurrent and convolutional models have cross only."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The places of attention that the model has."""
+        return places_of(self.type, self.shape)
+
+    @property
+    def cross_layers(self) -> int:
+        """Layers with cross-attention."""
+        if "cross" not in self.places:
+            return 0
+        return 1 if self.type == "recurrent" else self.layers.decoder
+
+
+def places_of(type_: str, shape: str) -> tuple[str, ...]:
+    """The places of attention in a model of this type and shape."""
+    if type_ != "transformer":
+        return ("cross",)
+    return tuple(Roles.model_fields) if shape == "encoder-decoder" else ("decoder",)
 
 
 class TrainConfig(Section):
@@ -324,6 +352,22 @@ class EvalConfig(Section):
     def tokenizers(self) -> tuple[str, ...]:
         """The tokenisers of BLEU; the first is that of the other metrics of words."""
         return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
+
+
+class Published(Section):
+    """Figures that others published, shown beside the scores of this recipe.  They are no part of
+    what is trained."""
+
+    source: str
+    """Where the figures are from: paper, table, and who transcribed it."""
+    comparable: bool
+    """Whether they were measured as the scores here are, on the same data."""
+    why: str | None = None
+    """Why they are not comparable, in one line; required when comparable is false."""
+    split: str | None = None
+    """The split that they stand beside; null is all of them."""
+    scores: dict[str, dict[str, float]]
+    """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 
 
 class Recipe(Section):

@@ -18,7 +18,7 @@ from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest
 
 ROLES = tuple(Roles.model_fields)
-FILE_KEYS = ("extends", "variants", "baseline")
+FILE_KEYS = ("extends", "variants", "baseline", "published")
 """Keys of a recipe file that are not part of a resolved recipe."""
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.significance import SEED, Comparison, compare, corrected
+from attnkit.scoring.significance import LEVEL, SEED, Comparison, PairedTest, corrected
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ def side_by_side(
     baselines: Mapping[str | None, str],
     *,
     method: str | None = None,
+    published: Sequence[Mapping[str, Any]] = (),
     resamples: int = 1000,
     seed: int = SEED,
 ) -> dict[str, Any]:
@@ -55,7 +56,8 @@ def side_by_side(
         baselines: recipe -> the variant that others are compared with.  Systems are compared
             when they were scored on the same references, with the first baseline among them.
         method: of the baseline, in question answering; the first when None.
-        resamples: of the paired bootstrap; 0 leaves the p-values out.
+        published: figures from elsewhere to be shown beside these; see `published_figures`.
+        resamples: of the paired bootstrap; 0 leaves out p-values and what follows from them.
     """
     splits: dict[tuple[Any, ...], Group] = {}
     for entry in entries:
@@ -63,66 +65,135 @@ def side_by_side(
         group = splits.setdefault((row["split"], row.get("contexts"), entry.references), {})
         key = (row["recipe"], row["variant"], row.get("method"))
         group.setdefault(key, []).append(entry)
-    comparisons = []
+    comparisons: list[dict[str, Any]] = []
+    best: list[dict[str, Any]] = []
     used = []
     for group in splits.values():
+        if len(group) == 1:
+            continue
         chosen = (key for key in group if baselines.get(key[0]) == key[1])
         base = next((key for key in chosen if method in (None, key[2])), None)
-        if base is not None and len(group) > 1:
+        if base is not None:
             used.append(base[1])
-            comparisons.extend(_against(base, group, resamples, seed))
+        for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
+            judged = _MetricJudgement(metric, group, base, resamples, seed)
+            comparisons.extend(judged.against_baseline())
+            best.extend(judged.level_with_best())
     return {
         "rows": [dict(entry.row) for entry in entries],
         "baseline": used[0] if used else None,
         "comparisons": comparisons,
+        "best": best,
+        "published": [dict(figures) for figures in published],
         "resamples": resamples,
         "bootstrap_seed": seed,
     }
 
 
-def _against(base: System, group: Group, resamples: int, seed: int) -> list[dict[str, Any]]:
-    """Comparisons of every other variant of a group with its baseline, metric by metric."""
-    out = []
-    for metric in group[base][0].scores:
-        measured = [key for key in group if all(metric in e.scores for e in group[key])]
-        records = [
-            _record(metric, key, base, group, resamples, seed) for key in measured if key != base
-        ]
-        tested = [record for record in records if record["p"] is not None]
-        for record, p in zip(tested, corrected([r["p"] for r in tested]), strict=True):
-            record["p_corrected"] = p
-        out.extend(records)
-    return out
+class _MetricJudgement:
+    """The systems of one split by one metric.
 
-
-def _record(
-    metric: str, key: System, base: System, group: Group, resamples: int, seed: int
-) -> dict[str, Any]:
-    """One variant against the baseline on one metric.
-
-    Scores with different signatures measure different things: difference and p are then null.
+    Scores with different signatures measure different things: only those that are measured like
+    the baseline's (without one, the first system's) are tested.
     """
-    system = [entry.scores[metric] for entry in group[key]]
-    against = [entry.scores[metric] for entry in group[base]]
-    result: Comparison | None = None
-    difference: float | None = None
-    if len({score.signature for score in (*system, *against)}) == 1:
-        difference = float(np.mean([s.value for s in system]) - np.mean([s.value for s in against]))
-        if resamples and system[0].resampled:
-            result = compare(system, against, resamples=resamples, seed=seed)
-    row = group[key][0].row
-    questions = {"method": key[2], "contexts": row.get("contexts"), "baseline_method": base[2]}
-    return {
-        "recipe": key[0],
-        "variant": key[1],
-        "split": row["split"],
-        **(questions if "contexts" in row else {}),
-        "metric": metric,
-        "baseline": base[1],
-        "baseline_recipe": base[0],
-        "difference": difference,
-        "p": result and result.p,
-        "p_corrected": None,
-        "interval": result and list(result.interval),
-        "sentences": len(system[0].statistics),
-    }
+
+    def __init__(
+        self, metric: str, group: Group, base: System | None, resamples: int, seed: int
+    ) -> None:
+        self.metric, self.group = metric, group
+        self.measured = {
+            key: [entry.scores[metric] for entry in entries]
+            for key, entries in group.items() if all(metric in e.scores for e in entries)
+        }  # fmt: skip
+        self.base = base if base in self.measured else None
+        first = self.base or next(iter(self.measured), None)
+        like = {score.signature for score in self.measured[first]} if first else set()
+        self.alike = [
+            key for key, scores in self.measured.items()
+            if len(like) == 1 and {score.signature for score in scores} == like
+        ]  # fmt: skip
+        self.test: PairedTest | None = None
+        systems = [self.measured[key] for key in self.alike]
+        if resamples and len(systems) > 1 and systems[0][0].resampled:
+            self.test = PairedTest(systems, resamples=resamples, seed=seed)
+
+    def against_baseline(self) -> list[dict[str, Any]]:
+        """Every other system against the baseline; untested differences are null."""
+        if self.base is None:
+            return []
+        others = [key for key in self.measured if key != self.base]
+        tests = dict(self._tests(self.base))
+        return [self._record(key, tests.get(key)) for key in others]
+
+    def level_with_best(self) -> list[dict[str, Any]]:
+        """The best system, and which others are not significantly worse; [] where none is known.
+
+        Every system is tested against the best one, with Holm's correction: those that pass are
+        a set that holds the truly best system with a probability of 95 % (multiple comparisons
+        with the best: Gupta 1965, "On Some Multiple Decision (Selection and Ranking) Rules";
+        Hsu 1984, "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the
+        Best").
+        """
+        better = metric_facts(self.metric).better
+        if self.test is None or better == "neither":
+            return []
+        choose = min if better == "lower" else max
+        means = {key: np.mean([s.value for s in self.measured[key]]) for key in self.alike}
+        leader = choose(self.alike, key=means.__getitem__)
+        others = [
+            {
+                **self._name(key),
+                "difference": result.difference,
+                "p": result.p,
+                "p_corrected": p,
+                "level": p >= LEVEL,
+            }
+            for key, (result, p) in self._tests(leader)
+        ]
+        split = {"split": self.group[leader][0].row["split"]}
+        return [{**split, **self._name(leader), "metric": self.metric, "others": others}]
+
+    def _tests(self, against: System) -> list[tuple[System, tuple[Comparison, float]]]:
+        """Every comparable other system against one, with its corrected p-value."""
+        if self.test is None or against not in self.alike:
+            return []
+        place = self.alike.index(against)
+        results = {
+            key: self.test.compare(at, place) for at, key in enumerate(self.alike) if at != place
+        }
+        p_values = corrected([result.p for result in results.values()])
+        return [
+            (key, (result, p)) for (key, result), p in zip(results.items(), p_values, strict=True)
+        ]
+
+    def _name(self, key: System) -> dict[str, Any]:
+        row = self.group[key][0].row
+        questions = {"method": key[2], "contexts": row.get("contexts")}
+        named = {"recipe": key[0], "variant": key[1]}
+        return named | (questions if "contexts" in row else {})
+
+    def _record(self, key: System, tested: tuple[Comparison, float] | None) -> dict[str, Any]:
+        """One system against the baseline; difference and p are null where they mean nothing."""
+        assert self.base is not None
+        result, p = tested or (None, None)
+        difference: float | None = None
+        if key in self.alike and self.base in self.alike:
+            system, against = self.measured[key], self.measured[self.base]
+            difference = float(
+                np.mean([s.value for s in system]) - np.mean([s.value for s in against])
+            )
+        row = self.group[key][0].row
+        return {
+            "split": row["split"],
+            **self._name(key),
+            "metric": self.metric,
+            "baseline": self.base[1],
+            "baseline_recipe": self.base[0],
+            **({"baseline_method": self.base[2]} if "contexts" in row else {}),
+            "difference": difference,
+            "p": result and result.p,
+            "p_corrected": p,
+            "interval": result and list(result.interval),
+            "sentences": len(self.measured[key][0].statistics),
+            "seed_degrees": self.test.spread.degrees if self.test and result else None,
+        }

@@ -33,6 +33,7 @@ from attnkit.scoring.metrics import (
     score,
 )
 from attnkit.scoring.output_warnings import SHARE, warnings
+from attnkit.scoring.published_figures import published_figures
 from attnkit.scoring.saved_scores import SavedScores, describe_run, digest, reusable_scores
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import LineCounts, translate
@@ -120,10 +121,14 @@ def comparison(
     names = None if metrics is None else expand(metrics)
     if names is not None and "perplexity" in names:
         names = expand((*names, "word-perplexity"))
+    runs = list(runs)
     entries = [saved_entry(run, split) for run in runs for split in splits or run.scores()]
     if names is not None:
         entries = [entry.only(names) for entry in entries]
-    return side_by_side(entries, baselines(entries, baseline), resamples=resamples)
+    figures = published_figures(runs)
+    return side_by_side(
+        entries, baselines(entries, baseline), published=figures, resamples=resamples
+    )
 
 
 def baselines(

@@ -20,6 +20,10 @@ from attnkit.scoring.metrics import Score, embedding
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
+TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_per_second",
+                  "train_peak_memory_bytes", "train_device", "train_threads",
+                  "train_precision")  # fmt: skip
+"""What a row says of how its system was trained; null for one from elsewhere."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
 
 
@@ -108,7 +112,7 @@ class SavedScores:
             "split": split,
             "metrics": {name: value.json() for name, value in self.scores.items()},
             "sentences": self.facts["sentences"],
-            **{name: system[name] for name in ("parameters", "train_tokens_per_second")},
+            **{name: system.get(name) for name in TRAINING_FACTS},
             "decode_sentences_per_second": decode.get("sentences_per_second"),
             "decode_tokens_per_second": decode.get("tokens_per_second"),
             "run": system["run"],
@@ -181,14 +185,17 @@ def digest(*rows: Sequence[str]) -> str:
 
 def describe_run(run: Run) -> dict[str, Any]:
     """The description of a finished run in the rows of comparisons."""
+    finished = run.manifest["finished"]
     return {
         "recipe": run.name,
         "variant": run.variant,
         "seed": run.seed,
         "parameters": run.manifest.get("parameters"),
-        "train_tokens_per_second": run.manifest["finished"].get("tokens_per_second"),
+        **{f"train_{name}": finished.get(name) for name in
+           ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")},
+        **{f"train_{name}": run.manifest.get(name) for name in ("device", "threads", "precision")},
         "run": run.path.as_posix(),
-    }
+    }  # fmt: skip
 
 
 def _statistics_path(path: Path) -> Path:

@@ -1,10 +1,21 @@
-"""Whether a difference between two systems is more than chance in the test sentences.
+"""Whether a difference between systems is more than chance in test sentences and seeds.
 
-Paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine Translation
-Evaluation") over per-sentence statistics, with the resamples, the statistic and so the p-value
-of sacrebleu's `PairedTest`.  Holm (1979) corrects for several variants against one baseline.
+Over sentences: paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine
+Translation Evaluation") of per-sentence statistics, with the resamples of sacrebleu's `PairedTest`.
+
+Over seeds: the variance of the scores over training seeds, pooled over all systems that have
+several (as in an analysis of variance), less what the sampled sentences explain of it, is added to
+that of the bootstrap; with few seeds it is uncertain itself, which Student's t with
+Welch-Satterthwaite degrees of freedom (Satterthwaite 1946) takes into account.  Seeds and sentences
+are crossed, so this is the two-way variance V(seeds) + V(sentences) - V(both) of Cameron, Gelbach
+and Miller (2011).  Resampling seeds as well as sentences counts V(both) twice (McCullagh 2000, "no
+bootstrap is exact"; Owen 2007, "The pigeonhole bootstrap"); randomisation within sentences (Clark
+et al. 2011) leaves V(seeds) out.  `benchmarks/significance.py` measures all of them.
+
+Holm (1979) corrects for several systems against one.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,11 +25,15 @@ from attnkit.errors import DataError
 from attnkit.scoring.metrics import Score, Statistics, reducer
 
 SEED = 12345
-"""sacrebleu's own default, so that its command gives the same p."""
+"""sacrebleu's own default, so that the resamples are the same."""
+LEVEL = 0.05
+"""A corrected p below this is called significant."""
 CELLS = 4_000_000
 """Random draws held at a time: bounds memory to about 100 MB."""
+ROUNDING = 1e-9
+"""Differences of scores below this are rounding."""
 
-Vector = np.ndarray[tuple[int], np.dtype[np.float64]]
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 
 class Comparison(NamedTuple):
@@ -27,68 +42,135 @@ class Comparison(NamedTuple):
     difference: float
     """Difference of the scores, each the mean over its seeds."""
     p: float
-    """Two-sided p-value, see `p_value`; at least 1 / (resamples + 1)."""
+    """Two-sided p-value of no difference, not corrected; at least 1 / (resamples + 1)."""
     interval: tuple[float, float]
-    """95 % percentile interval of the difference over the resamples."""
+    """95 % interval of the difference."""
+
+
+class SeedSpread(NamedTuple):
+    """How far training with another seed moves a score."""
+
+    variance: float
+    """Of the scores of one system on these sentences over its seeds, pooled over systems."""
+    beyond_sentences: float
+    """The part of it that other sentences would not change; 0 where there is none."""
+    degrees: int
+    """Degrees of freedom: seeds less systems; 0 where every system has one seed."""
+
+
+class PairedTest:
+    """Tests of the differences between systems by one metric, all on the same resamples.
+
+    Seeds of two systems are taken as trainings of their own.  Two ways of asking one model share
+    them: p is then larger than it need be.
+
+    Time for 1,000 resamples of 1,000 sentences: about 0.03 s a score.
+    """
+
+    def __init__(
+        self, systems: Sequence[Sequence[Score]], *, resamples: int = 1000, seed: int = SEED
+    ) -> None:
+        """Resample the systems' scores; each system has one score per training seed.
+
+        Raises:
+            DataError: they were not scored on the same number of sentences, or not alike.
+        """
+        scores = [score for system in systems for score in system]
+        if len({(score.metric, score.signature, len(score.statistics)) for score in scores}) != 1:
+            parts = sorted({f"{len(s.statistics)} lines, {s.metric}|{s.signature}" for s in scores})
+            raise DataError(f"these scores cannot be compared: {'; '.join(parts)}")
+        value = reducer(scores[0].metric)
+        sums = _resample([score.statistics for score in scores], resamples, seed)
+        drawn = np.array([[value(row) for row in table.tolist()] for table in sums])
+        self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
+            drawn, np.cumsum([len(system) for system in systems])[:-1]
+        )
+        self.sentences = len(scores[0].statistics)
+        self.values = [np.array([score.value for score in system]) for system in systems]
+        self.spread = _spread(self.values, self.drawn)
+        self._generator_seed = (seed, 1)
+
+    def compare(self, system: int, baseline: int) -> Comparison:
+        """Compare two of the systems, by their places.
+
+        A resample draws sentences, the same ones for all; a system's score on it is the mean of
+        its seeds' scores.  How far the resampled differences lie from their mean is what chance
+        does; it is stretched to the variance over seeds and sentences together.  p is the share of
+        them that is at least as far from 0 as the difference, in either direction.
+        """
+        pair = [self.values[place].mean() for place in (system, baseline)]
+        difference = float(pair[0] - pair[1])
+        differences = self.drawn[system].mean(0) - self.drawn[baseline].mean(0)
+        chance = differences - differences.mean()
+        if self.spread.degrees:
+            chance = self._stretched(chance, len(self.values[system]), len(self.values[baseline]))
+        beyond = int((np.abs(chance) >= abs(difference) - ROUNDING).sum())
+        if self.sentences == 1:  # which tells nothing of others
+            beyond = len(chance)
+        low, high = difference + np.percentile(chance, [2.5, 97.5])
+        return Comparison(difference, (beyond + 1) / (len(chance) + 1), (float(low), float(high)))
+
+    def _stretched(self, chance: Matrix, *seeds: int) -> Matrix:
+        """Resampled noise of sentences with the variance of seeds added, t-distributed."""
+        share = sum(1 / count for count in seeds)
+        sentences = float(chance.var(ddof=1))
+        if sentences == 0:  # both gave the same outputs
+            return chance
+        total = 1 + share * self.spread.beyond_sentences / sentences
+        uncertain = min(total, share * self.spread.variance / sentences)
+        if uncertain == 0:
+            return chance
+        degrees = self.spread.degrees * (total / uncertain) ** 2
+        draws = np.random.default_rng(self._generator_seed).chisquare(degrees, len(chance))
+        stretched: Matrix = chance * np.sqrt(total * degrees / draws)
+        return stretched
 
 
 def compare(
     system: Sequence[Score], baseline: Sequence[Score], *, resamples: int = 1000, seed: int = SEED
 ) -> Comparison:
-    """Compare a system with a baseline; each is one score per training seed.
+    """Compare a system with a baseline; each is one score per training seed.  See `PairedTest`.
 
-    Each resample draws sentences with replacement, the same ones for both systems and all seeds;
-    a system's score on it is the mean of its seeds' scores.  So the p-value speaks of other test
-    sentences for these trained models; how far another training could move the score is what the
-    spread over seeds shows.  With one seed each, p is that of sacrebleu.  Time for
-    1,000 resamples of 1,000 sentences and one seed: about 0.05 s.
+    With one seed each, p speaks of other test sentences for these trained models.  With several it
+    speaks of other trainings too.  sacrebleu's p of the same resamples is about half as large where
+    the difference is clear: it folds the resampled differences before it centres them, and so
+    counts one direction.
 
     Raises:
         DataError: the systems were not scored on the same number of sentences, or not alike.
     """
-    scores = [*system, *baseline]
-    if len({(score.metric, score.signature, len(score.statistics)) for score in scores}) != 1:
-        parts = sorted({f"{len(s.statistics)} lines, {s.metric}|{s.signature}" for s in scores})
-        raise DataError(f"these scores cannot be compared: {'; '.join(parts)}")
-    value = reducer(scores[0].metric)
-    sums = _resample([score.statistics for score in scores], resamples, seed)
-    drawn = np.array([[value(row) for row in table.tolist()] for table in sums])
-    differences = drawn[: len(system)].mean(0) - drawn[len(system) :].mean(0)
-    difference = float(
-        np.mean([score.value for score in system]) - np.mean([score.value for score in baseline])
-    )
-    low, high = np.percentile(differences, [2.5, 97.5])
-    return Comparison(difference, p_value(differences, difference), (float(low), float(high)))
-
-
-def p_value(differences: Vector, difference: float) -> float:
-    """Two-sided p-value from the resampled differences, by sacrebleu's formula.
-
-    It folds the differences before centring them, so for a clear difference it counts one tail
-    only: two equal systems get p < 0.05 in about 10 % of tests.  `corrected` makes up for that.
-    Where no resample shows any difference, p is 1 (sacrebleu's formula would give its smallest
-    value).
-    """
-    folded = np.abs(differences)
-    if not folded.any():
-        return 1.0
-    beyond = int((folded - folded.mean() > abs(difference)).sum())
-    return (beyond + 1) / (len(folded) + 1)
+    return PairedTest([system, baseline], resamples=resamples, seed=seed).compare(0, 1)
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction of several variants' p-values, each doubled first (see `p_value`).
+    """Holm's correction: the chance that any of equal systems is called different stays the level.
 
-    The chance that any of the variants is called different although all equal the baseline is
-    then at most the level that the result is compared with.
+    The smallest p is multiplied by their number, the next by one less, and so on; none gets
+    smaller than the one before it.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     out = [0.0] * len(p_values)
     largest = 0.0
     for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * 2 * p_values[index]))
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         out[index] = largest
     return out
+
+
+def _spread(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> SeedSpread:
+    """The spread over seeds; resampled scores show what of it the sentences explain."""
+    degrees = sum(len(system) - 1 for system in values)
+    if not degrees:
+        return SeedSpread(0.0, 0.0, 0)
+    variance = sum(float(((system - system.mean()) ** 2).sum()) for system in values) / degrees
+    explained = 0.0
+    for system in drawn:
+        noise = system - system.mean(1, keepdims=True)  # [seeds, resamples]
+        explained += float(((noise - noise.mean(0)) ** 2).sum(0).mean())
+    beyond = max(0.0, variance - explained / degrees)
+    if not math.isfinite(variance):  # perplexities of a model that learned nothing
+        return SeedSpread(0.0, 0.0, 0)
+    return SeedSpread(variance, beyond, degrees)
 
 
 def _resample(tables: Sequence[Statistics], resamples: int, seed: int) -> list[Statistics]:

@@ -6,13 +6,25 @@ from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
-from attnkit.recipe.metrics import direction_note, metric_facts
+from attnkit.recipe.metrics import metric_facts
+from attnkit.show.comparison_notes import (
+    MEMORY,
+    comparison_notes,
+    joined,
+    metrics_of,
+    run_notes,
+    signature_notes,
+    trained,
+)
+from attnkit.show.differences import scope_note, signed, significance, stars
+from attnkit.show.recipe_tables import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
 FACTS = (
     ("parameters", "parameters", 2),
     ("train tokens/s", "train_tokens_per_second", 3),
     ("decode sentences/s", "decode_sentences_per_second", 3),
+    ("peak memory", MEMORY, 4),
 )
 """Titles, names and priorities of the columns after the scores."""
 SYSTEM = ("split", "recipe", "variant", "method")
@@ -32,6 +44,11 @@ class _Scores:
         for row in comparison["rows"]:
             self.groups.setdefault(_key(row), []).append(row)
         self.tests = {(_key(test), test["metric"]): test for test in comparison["comparisons"]}
+        self.level: set[tuple[Key, str]] = set()
+        for best in comparison.get("best", ()):
+            for one in (best, *(other for other in best["others"] if other["level"])):
+                self.level.add((_key({**one, "split": best["split"]}), best["metric"]))
+        self.published = comparison.get("published", ())
 
     def means(self, key: Key, metric: str) -> float | None:
         """The mean over seeds, where there is a score."""
@@ -42,6 +59,16 @@ class _Scores:
         """One score a seed."""
         scores = [row["metrics"].get(metric, {}).get("score") for row in self.groups.get(key, ())]
         return [score for score in scores if score is not None]
+
+    def figure(self, key: Key, metric: str) -> tuple[float, bool] | None:
+        """The published score that stands beside one, and whether they are comparable."""
+        split, recipe, variant, *_ = key
+        for figures in self.published:
+            of_row = figures["recipe"] == recipe and figures["split"] in (None, split)
+            score = figures["scores"].get(variant, {}).get(metric)
+            if of_row and score is not None:
+                return score, figures["comparable"]
+        return None
 
     def best(self, key: Key, metric: str, digits: int) -> bool:
         """Whether none on the split with as many contexts is better, unless all are equal."""
@@ -57,10 +84,6 @@ class _Scores:
 
 def _key(row: Object) -> Key:
     return tuple(row.get(name) for name in KEY)
-
-
-def _metrics(rows: Sequence[Object]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row["metrics"]))
 
 
 def tables(comparison: Object) -> list[Table]:
@@ -94,11 +117,11 @@ def comparison_table(comparison: Object) -> Table:
     """Variants side by side, from the object that `attnkit.scoring.side_by_side` makes.
 
     One row a variant and split: each score as its mean (and sample standard deviation) over
-    seeds, the difference to the baseline with its p-value, size and speed.  Questions have a row
-    for each method and number of contexts.
+    seeds, the difference to the baseline with its p-value, what others published, size, speed
+    and memory.  Questions have a row for each method and number of contexts.
     """
     rows, scores = comparison["rows"], _Scores(comparison)
-    metrics, keys = _metrics(rows), list(scores.groups)
+    metrics, keys = metrics_of(rows), list(scores.groups)
     shown = [name for name in ("split", "recipe") if len({row[name] for row in rows}) > 1]
     shown += ["variant", *(n for n in QUESTION_KEYS if any(row.get(n) for row in rows))]
     columns = [Column(name, "left") for name in shown]
@@ -109,14 +132,17 @@ def comparison_table(comparison: Object) -> Table:
         if any(test["metric"] == metric for test in comparison["comparisons"]):
             columns.append(Column("difference", under=True, priority=1))
             cells.append([_difference_cell(metric, scores.tests.get((k, metric))) for k in keys])
+        if any(scores.figure(key, metric) for key in keys):
+            columns.append(Column(f"published {metric_facts(metric).title}", priority=1))
+            cells.append([_published_cell(key, metric, scores) for key in keys])
     for title, name, priority in FACTS:
         facts = [_fact_cell(name, scores.groups[key]) for key in keys]
         if any(cell.text != NONE for cell in facts):
             columns.append(Column(title, priority=priority))
             cells.append(facts)
-    title = ": ".join(filter(None, (_join(row[n] for row in rows) for n in ("recipe", "split"))))
+    title = ": ".join(filter(None, (joined(row[n] for row in rows) for n in ("recipe", "split"))))
     body = tuple(zip(*cells, strict=True))
-    return Table(title, tuple(columns), body, tuple(_notes(comparison, metrics)))
+    return Table(title, tuple(columns), body, tuple(comparison_notes(comparison, metrics)))
 
 
 def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
@@ -128,9 +154,9 @@ def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
     fields: dict[str, Value] = {
         **{name: names[name] for name in ("recipe", "variant", "split")},
         **{name: names[name] for name in QUESTION_KEYS if names[name]},
-        "seeds": _join(row["seed"] for row in runs),
+        "seeds": joined(row["seed"] for row in runs),
         "sentences": runs[0].get("sentences"),
-        "runs": _join(row["run"] for row in runs),
+        "runs": joined(row["run"] for row in runs),
     }
     return Cell(text, fields)
 
@@ -141,13 +167,25 @@ def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     signatures = {row["metrics"][metric]["signature"] for row in scores.groups[key]
                   if metric in row["metrics"]}  # fmt: skip
     score = scores.means(key, metric)
+    level = (key, metric) in scores.level
     fields: dict[str, Value] = {
         metric: score, f"{metric}_sd": sd, f"{metric}_signature": " ".join(sorted(signatures))
     }  # fmt: skip
+    if scores.level:
+        fields[f"{metric}_level_with_best"] = level
     if score is None:
         return Cell(NONE, fields)
     spread = "" if sd is None else f" {PLUS_MINUS} {sd:.2f}"
-    return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2))
+    return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2), level)
+
+
+def _published_cell(key: Key, metric: str, scores: _Scores) -> Cell:
+    """In parentheses where it is not comparable."""
+    figure, comparable = scores.figure(key, metric) or (None, False)
+    fields: dict[str, Value] = {f"{metric}_published": figure}
+    if figure is None:
+        return Cell(NONE, fields)
+    return Cell(f"{figure:.2f}" if comparable else f"({figure:.2f})", fields, dim=not comparable)
 
 
 def _difference_cell(metric: str, test: Object | None) -> Cell:
@@ -158,7 +196,7 @@ def _difference_cell(metric: str, test: Object | None) -> Cell:
     fields = {f"{metric}_{name}": value for name, value in named.items()}
     if difference is None:
         return Cell(NONE, fields)
-    return Cell(signed(difference) + significance(p, corrected), fields)
+    return Cell(signed(difference) + significance(corrected), fields)
 
 
 def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:
@@ -166,35 +204,9 @@ def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:
     if not values:
         return Cell(NONE, {name: None})
     value = mean(values)
+    if name == MEMORY:
+        return Cell(amount(max(values)), {name: max(values)})
     return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
-
-
-def signed(value: float) -> str:
-    """A difference with its sign and two digits; what rounds to none has no sign."""
-    text = f"{value:+.2f}"
-    return "0.00" if float(text) == 0 else text
-
-
-def significance(p: float | None, corrected: float | None) -> str:
-    """A p-value with its stars, a space before; nothing without one."""
-    if p is None:
-        return ""
-    return (" p<0.001" if p < 0.001 else f" p={p:.3f}") + stars(corrected)
-
-
-def significance_note(over: str, resamples: int, comparisons: str) -> str:
-    """What p-values and stars in a table are."""
-    return (
-        f"p: paired bootstrap over {over}, {resamples} resamples, one-sided as in sacrebleu; * and "
-        f"**: two-sided p (2p) below 0.05 and 0.01, Holm-corrected for {comparisons}"
-    )
-
-
-def stars(p: float | None) -> str:
-    """* below 0.05, ** below 0.01, with a space before."""
-    if p is None or p >= 0.05:
-        return ""
-    return " **" if p < 0.01 else " *"
 
 
 def contexts_table(comparison: Object) -> Table:
@@ -228,14 +240,14 @@ def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
     systems = [one for one in product(*seen) if any((*one, count) in scores.groups
                                                     for count in counts)]  # fmt: skip
     body = []
-    for split, metric in product(seen[0], _metrics(rows)):
+    for split, metric in product(seen[0], metrics_of(rows)):
         for system in (one for one in systems if one[0] == split):
             cells = [_contexts_cell((*system, count), metric, scores) for count in counts]
             if any(cell.text != NONE for cell in cells):
                 names = [str(system[at]) for at in shown]
                 names.insert(place, metric_facts(metric).title)
                 body.append((*map(Cell, names), *cells))
-    recipes, splits = (_join(row[name] for row in rows) for name in ("recipe", "split"))
+    recipes, splits = (joined(row[name] for row in rows) for name in ("recipe", "split"))
     title = f"{recipes}: {splits}, by number of contexts"
     return Table(title, tuple(columns), tuple(body))
 
@@ -249,94 +261,16 @@ def _contexts_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     return Cell(f"{value:.1f}{stars(p).strip()}", {}, scores.best(key, metric, 1))
 
 
-def _join(values: Iterable[Any]) -> str:
-    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
-
-
-def _notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
-    """What a reader needs to reproduce and to trust the numbers."""
-    rows = comparison["rows"]
-    notes = _signatures(rows, metrics)
-    counts = {(row["split"], row.get("sentences")): None for row in rows if row.get("sentences")}
-    if counts:
-        notes.append(
-            "sentences: " + _join(f"{n} of {split}" if split else n for split, n in counts)
-        )
-    if any(row["seed"] is not None for row in rows):
-        notes.append(_seeds(rows))
-    return notes + _significance(comparison) + _runs(rows)
-
-
-def _signatures(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
-    """How each metric was measured."""
-    notes = []
-    for metric in metrics:
-        signatures = _join(row["metrics"].get(metric, {}).get("signature") for row in rows)
-        notes.append(f"{metric_facts(metric).title}{direction_note(metric)}: {signatures}")
-    return notes
-
-
-def _runs(rows: Sequence[Object]) -> list[str]:
-    """Run folders, seeds of one variant together, as a shell would expand them; [] without runs."""
-    seeds: dict[str, list[str]] = {}
-    for run in dict.fromkeys(row["run"] for row in rows if row["run"] is not None):
-        folder, _, seed = run.rpartition("/seed-")
-        seeds.setdefault(folder or run, []).extend([seed] if folder else [])
-    out = []
-    for folder, numbers in seeds.items():
-        listed = f"{{{','.join(numbers)}}}" if len(numbers) > 1 else "".join(numbers)
-        out.append(f"{folder}/seed-{listed}" if numbers else folder)
-    return [f"runs: {' '.join(out)}"] if out else []
-
-
-def _seeds(rows: Sequence[Object]) -> str:
-    by_variant: dict[tuple[str, str], list[Object]] = {}
-    for row in rows:
-        by_variant.setdefault((row["recipe"], row["variant"]), []).append(row["seed"])
-    listed = [(variant, _join(seeds)) for (_, variant), seeds in by_variant.items()]
-    if len({seeds for _, seeds in listed}) == 1:
-        seeds = listed[0][1]
-    else:
-        seeds = "; ".join(f"{variant} {seeds}" for variant, seeds in listed)
-    spread = f" (mean {PLUS_MINUS} standard deviation over seeds)" if ", " in seeds else ""
-    return f"seeds: {seeds}{spread}"
-
-
-def _baseline(test: Object, rows: Sequence[Object]) -> str:
-    """What a variant was compared with: its name, and its runs where there are several recipes."""
-    name, recipe = str(test["baseline"]), test["baseline_recipe"]
-    if len({row["recipe"] for row in rows}) == 1:
-        return name
-    key = (recipe, name, test["split"])
-    runs = _runs([row for row in rows if (row["recipe"], row["variant"], row["split"]) == key])
-    return f"{name} of {recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
-
-
-def _significance(comparison: Object) -> list[str]:
-    """How the differences were tested."""
-    tests = comparison["comparisons"]
-    if not tests:
-        return []
-    notes = [f"difference: to {_join(_baseline(test, comparison['rows']) for test in tests)}"]
-    if any(test["p"] is not None for test in tests):
-        variants = len({(test["recipe"], test["variant"]) for test in tests})
-        many = f"{variants} variant{'s' if variants > 1 else ''}"
-        notes[0] += f"; {significance_note('sentences', comparison['resamples'], many)}"
-    if any(test["difference"] is None for test in tests):
-        notes.append("not compared: scores with different signatures")
-    return notes
-
-
 def _contexts_notes(comparison: Object) -> list[str]:
     rows = comparison["rows"]
-    notes = _signatures(rows, _metrics(rows))
+    notes = signature_notes(rows, metrics_of(rows))
     notes += [_questions(split, rows) for split in dict.fromkeys(row["split"] for row in rows)]
     if any(row["contexts"] == 1 for row in rows):
         notes.append("1 context: what the question needs, alone")
     notes += _truncations(rows)
-    if seeds := _join(row["seed"] for row in rows):
+    if seeds := joined(row["seed"] for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
-    return notes + _contexts_significance(comparison) + _runs(rows)
+    return notes + _contexts_significance(comparison) + run_notes(rows)
 
 
 def _questions(split: str, rows: Sequence[Object]) -> str:
@@ -386,6 +320,7 @@ def _contexts_significance(comparison: Object) -> list[str]:
     corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
     return [
         f"* and **: differs from {baseline}{tests[0]['baseline_method']} with as many contexts, "
-        f"p below 0.05 and 0.01: paired bootstrap over questions, {comparison['resamples']} "
-        f"resamples, sacrebleu's one-sided p doubled{corrected}"
+        f"two-sided p below 0.05 and 0.01: paired bootstrap over questions, "
+        f"{comparison['resamples']} resamples{corrected}",
+        scope_note(tests, "questions", trained(comparison["rows"])),
     ]

@@ -13,7 +13,7 @@ from attnkit.analysis.maps import Kind
 from attnkit.show import colour
 from attnkit.show.attention_matrix import NAMES
 from attnkit.show.colour_scale import limits, scaled
-from attnkit.show.comparison_tables import signed
+from attnkit.show.differences import signed
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.heatmap import text
 from attnkit.show.map_figure import MapFigure, Panel, PanelBlock

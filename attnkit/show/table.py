@@ -16,6 +16,7 @@ from attnkit.text import safe_text
 
 PLUS_MINUS = "\u00b1"
 NONE = "-"  # the text of a cell without a value
+LEVEL = "^"  # before a value that is level with the best one
 NARROWEST = 6
 """Of a folded table the first column is whole where each other one still has so many characters."""
 GAP = 2
@@ -42,6 +43,13 @@ class Cell:
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict)  # named values for CSV and JSON
     best: bool = False  # shown in bold
+    level: bool = False  # best, or not significantly worse: shown with a mark before it
+    dim: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What stands before the text."""
+        return f"{LEVEL} " if self.level else ""
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,9 @@ class Table:
     """A title, columns, rows of as many cells, and notes below; a rich renderable.
 
     It is never wider than the screen.  It takes the first of these that fits: all columns side by
-    side; differences below their scores; their p-values below them; the same without the columns of
-    the highest priorities, which a note then names; one block of lines a row.  With `fold` long
-    cells are folded instead.
+    side; differences below their scores; the same without the columns of the highest priorities,
+    which a note then names; p-values below their differences; one block of lines a row.  With
+    `fold` long cells are folded instead.
     """
 
     title: str
@@ -87,7 +95,7 @@ class Table:
     def _fitted(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         wide = options.update(width=10_000, min_width=0)
         limits = sorted({0, *(column.priority for column in self.columns)}, reverse=True)
-        layouts = [(1, limits[0]), *((lines, limit) for limit in limits for lines in (2, 3))]
+        layouts = [(1, limits[0]), *((lines, limit) for lines in (2, 3) for limit in limits)]
         for lines, limit in layouts:
             shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
             grid = self._side_by_side(shown, lines, options)
@@ -186,7 +194,8 @@ def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
 
 
 def _cell_text(cell: Cell, options: ConsoleOptions) -> Text:
-    return _text(cell.text, options, "bold" if cell.best else "")
+    style = "bold" if cell.best else "dim" if cell.dim else ""
+    return _text(cell.mark + cell.text, options, style)
 
 
 def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text:

@@ -14,7 +14,10 @@ def markdown(table: Table) -> str:
     titles = [_markdown_text(column.title) for column in table.columns]
     rule = ["---:" if column.align == "right" else ":---" for column in table.columns]
     body = [
-        [f"**{_markdown_text(c.text)}**" if c.best else _markdown_text(c.text) for c in row]
+        [
+            c.mark + (f"**{_markdown_text(c.text)}**" if c.best else _markdown_text(c.text))
+            for c in row
+        ]
         for row in table.rows
     ]
     lines = [f"| {' | '.join(row)} |" for row in (titles, rule, *body)]
@@ -75,4 +78,5 @@ def _latex_text(text: str) -> str:
 
 def _latex_cell(cell: Cell) -> str:
     text = re.sub(r"^-(?=\d)", "$-$", _latex_text(cell.text))
-    return rf"\textbf{{{text}}}" if cell.best else text
+    mark = f"{_latex_text(cell.mark)} " if cell.mark else ""
+    return mark + (rf"\textbf{{{text}}}" if cell.best else text)

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import zip_longest
 from typing import Literal
 
 from rich.cells import cell_len
@@ -14,17 +16,19 @@ from rich.text import Text
 from attnkit.text import safe_text
 from attnkit.train import events
 
-State = Literal["waiting", "training", "done", "skipped", "stopped"]
+State = Literal["waiting", "training", "scoring", "done", "skipped", "stopped", "failed"]
 STATES: dict[State, tuple[str, str, str]] = {
     "waiting": ("·", ".", "dim"),
     "training": ("▶", ">", "bold cyan"),
+    "scoring": ("▶", ">", "bold cyan"),
     "done": ("✓", "+", "green"),
     "skipped": ("✓", "+", "green"),
     "stopped": ("■", "x", "yellow"),
+    "failed": ("✗", "!", "red"),
 }
 """Mark, mark in ASCII, and style."""
 WIDE = 70  # cells from which steps and duration of finished runs are shown
-LONGEST_BAR = 60
+LONGEST_BAR, SHORTEST_BAR = 60, 8
 OTHER_LINES = 7  # lines of the display beside those of the runs, at most, and one to spare
 
 
@@ -38,33 +42,63 @@ class BoardRun:
     step: int = 0
     seconds: float | None = None
     validation: str = ""  # the last validation, such as "bleu 38.2"
+    phase: str = ""  # what it does while it has no numbers
+    since: float = 0.0  # the beginning of the training, or else of the phase
+    started: events.StartedEvent | None = None
+    progress: events.ProgressEvent | None = None
+    progress_at: float = 0.0
+
+    @property
+    def active(self) -> bool:
+        return self.state == "training" or bool(self.phase)
+
+    @property
+    def shown_state(self) -> State:
+        return "scoring" if self.phase and self.state in ("done", "skipped") else self.state
+
+    def remaining(self, now: float) -> float | None:
+        """Seconds until it ends, counted down since it was last reported."""
+        progress = self.progress
+        if progress is None or progress.remaining_seconds is None:
+            return None
+        return max(0.0, progress.remaining_seconds - (now - self.progress_at))
+
+    def rest(self) -> None:
+        """Nothing is known of it any more that changes."""
+        self.progress, self.phase = None, ""
 
 
 class Board:
-    """A rich renderable of all runs and of the one that is training, updated by events."""
+    """A rich renderable of all runs and of those that are training, updated by events."""
 
     def __init__(
-        self, recipe: str, runs: tuple[BoardRun, ...], clock: Callable[[], float] = time.monotonic
+        self,
+        recipe: str,
+        runs: tuple[BoardRun, ...],
+        clock: Callable[[], float] = time.monotonic,
+        jobs: int = 1,
     ) -> None:
-        self.recipe, self.runs, self.clock = recipe, runs, clock
+        self.recipe, self.runs, self.clock, self.jobs = recipe, runs, clock, jobs
         self.whole = False  # draw every run, also those for which the screen has no line
         self.message = ""
-        self._phase = "preparing data"  # while no run is training
-        self._current: BoardRun | None = None
-        self._since = clock()  # the beginning of the current run, or else of the phase
-        self._started: events.StartedEvent | None = None
-        self._progress: events.ProgressEvent | None = None
-        self._progress_at = 0.0
+        self._phase = "preparing data"  # while no run is active
+        self._since = clock()  # the beginning of the phase
 
     def update(self, event: events.Event) -> None:
         """Take in what happened."""
         key = (event.variant, event.seed)
         run = next((run for run in self.runs if (run.variant, run.seed) == key), None)
         match event:
+            case events.NoteEvent(passing=True) if run is not None:
+                self._show_phase(run, event.text)
             case events.NoteEvent(passing=True):
-                self._show_phase(event)
+                if _stage(event.text) != _stage(self._phase):
+                    self._since = self.clock()
+                self._phase = event.text
             case events.NoteEvent():
-                self.message = event.text
+                self._tell(run, event.text)
+            case events.PreparedEvent() if run is not None:
+                self._show_phase(run, "building the model")
             case events.PreparedEvent():
                 self._idle("building the model")
             case events.ScoredEvent():
@@ -76,116 +110,195 @@ class Board:
         match event:
             case events.StartedEvent():
                 resumed = event.resumed_from
-                run.state, run.step = "training", resumed or 0
-                self._current, self._started, self._progress = run, event, None
-                self._since = self.clock()
-                self.message = "" if resumed is None else f"resumed from step {resumed:,}"
+                run.rest()
+                run.state, run.step, run.started = "training", resumed or 0, event
+                run.since = self.clock()
+                self._tell(run, "" if resumed is None else f"resumed from step {resumed:,}")
             case events.ProgressEvent():
                 run.state, run.step = "training", event.step
-                self._progress, self._progress_at = event, self.clock()
+                run.progress, run.progress_at = event, self.clock()
             case events.ValidatedEvent():
                 run.validation = score_text(event.monitor, event.value)
             case events.SavedEvent():
-                run.step, self.message = event.step, f"saved step {event.step:,}"
+                run.step = event.step
+                self._tell(run, f"saved step {event.step:,}")
             case events.FinishedEvent():
                 run.state, run.step, run.seconds = "done", event.step, event.seconds
-                self._idle("preparing the next run")
+                self._rest(run)
             case events.SkippedEvent():
                 run.state = "skipped"
-                self._idle("preparing the next run")
+                self._rest(run)
+            case events.FailedEvent():
+                run.state = "failed"
+                self._rest(run)
+            case events.EvaluatedEvent():
+                self._rest(run)
 
     def interrupt(self) -> None:
         """What was training is stopped, the rest waits."""
         for run in self.runs:
             run.state = "stopped" if run.state == "training" else run.state
-        self._current, self._progress, self._phase = None, None, ""
+            run.rest()
+        self._phase = ""
+
+    def _tell(self, run: BoardRun | None, text: str) -> None:
+        """Show a message, with the name of its run where several are active."""
+        whose = f"{self._name(run)}: " if text and run is not None and self.jobs > 1 else ""
+        self.message = f"{whose}{text}"
+
+    def _rest(self, run: BoardRun) -> None:
+        run.rest()
+        if not any(other.active for other in self.runs):
+            self._idle("preparing the next run")
 
     def _idle(self, phase: str) -> None:
         self._phase = "scoring" if phase and self._trained == len(self.runs) else phase
-        self._current = self._progress = None
         self._since, self.message = self.clock(), ""
 
-    def _show_phase(self, event: events.NoteEvent) -> None:
-        """Show a stage; its clock is not reset while only its numbers change."""
-        text = event.text
-        if self._trained == len(self.runs) and event.variant is not None:
-            text = f"{text}: {event.variant} seed {event.seed}"
-        if text.split(":")[0] != self._phase.split(":")[0]:
-            self._since = self.clock()
-        self._phase, self._current, self._progress = text, None, None
+    def _show_phase(self, run: BoardRun, text: str) -> None:
+        """Show a stage of a run; its clock is not reset while only its numbers change."""
+        if _stage(text) != _stage(run.phase):
+            run.since = self.clock()
+        run.phase, run.progress = text, None
 
     @property
     def _trained(self) -> int:
-        return sum(run.state in ("done", "skipped") for run in self.runs)
+        return self._count("done", "skipped")
 
-    def remaining(self) -> float | None:
-        """Seconds until the current run ends, counted down since it was last reported."""
-        progress = self._progress
-        if progress is None or progress.remaining_seconds is None:
-            return None
-        return max(0.0, progress.remaining_seconds - (self.clock() - self._progress_at))
+    def _count(self, *states: State) -> int:
+        return sum(run.state in states for run in self.runs)
 
     def remaining_in_all(self) -> float | None:
         """Seconds until the last run ends, if the waiting ones take as long as the others."""
-        left = self.remaining()
-        if left is None:
+        now = self.clock()
+        known = [(run, left) for run in self.runs if (left := run.remaining(now)) is not None]
+        if not known:
             return None
         times = [run.seconds for run in self.runs if run.seconds]
-        times = times or [self.clock() - self._since + left]
-        return left + sum(run.state == "waiting" for run in self.runs) * sum(times) / len(times)
+        times = times or [now - run.since + left for run, left in known]
+        usual = sum(times) / len(times)
+        training = self._count("training")
+        ends = [left for _, left in known] + [usual] * (training - len(known))
+        ends += [0.0] * (self.jobs - len(ends))
+        heapify(ends)
+        for _ in range(self._count("waiting")):
+            heapreplace(ends, ends[0] + usual)
+        return max(ends)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only, width = options.ascii_only, options.max_width
-        progress = self._progress  # it may change meanwhile: rich draws in a thread of its own
         parts = [one_line(self.recipe), f"{self._trained} of {len(self.runs)} done"]
+        if failed := self._count("failed"):
+            parts.append(f"{failed} failed")
         left = self.remaining_in_all()
         if left is not None and len(self.runs) > 1:
             parts.append(f"about {duration(left)} left")
         yield _line(parts, width, ascii_only, "bold")
-        yield self._runs(console.size.height - OTHER_LINES, width, ascii_only)
-        if progress is not None:
+        active = [run for run in self.runs if run.active]
+        room = console.size.height - OTHER_LINES - max(0, len(active) - 2)
+        yield self._runs(room, width, ascii_only)
+        if len(active) > 1:
+            yield ""
+            yield self._side_by_side(active, width, ascii_only)
+        else:
+            yield from self._alone(active[0] if active else None, width, ascii_only)
+        if self.message:
+            yield _line([f" {one_line(self.message)}"], width, ascii_only, "dim")
+
+    def _alone(self, run: BoardRun | None, width: int, ascii_only: bool) -> RenderResult:
+        """The progress of the only active run, or what is done while there is none."""
+        progress = None if run is None else run.progress
+        if run is not None and progress is not None:
             yield ""
             bar = Table.grid(padding=(0, 2, 0, 0))
             bar.add_column(max_width=LONGEST_BAR)
-            share = progress.step / max(1, progress.steps)
-            cells = [f"{share:.0%}", f"{progress.step:,}/{progress.steps:,}"]
-            run_left = self.remaining()
+            cells = self._numbers(run, progress)[:2]
+            run_left = run.remaining(self.clock())
             cells += [] if run_left is None else [f"{duration(run_left)} left"]
             for _ in cells:
                 bar.add_column(no_wrap=True)
             bar.add_row(ProgressBar(progress.steps, progress.step), *cells)
             yield bar
-            yield _line(self._numbers(progress), width, ascii_only)
-        elif self._phase or self._current is not None:
-            phase = self._phase if self._current is None else "first steps"
+            numbers = self._numbers(run, progress)[2:]
+            if run.started is not None:
+                numbers.append(f"{run.started.device} {run.started.precision}")
+                numbers.append(f"{run.started.parameters:,} parameters")
+            yield _line([f" {numbers[0]}", *numbers[1:]], width, ascii_only)
+        elif phase := self._phase if run is None else self._phase_of(run):
+            if run is not None and self._trained == len(self.runs):
+                phase = f"{phase}: {run.variant} seed {run.seed}"
             yield ""
-            seconds = duration(self.clock() - self._since)
+            seconds = duration(self.clock() - (self._since if run is None else run.since))
             yield _line([f" {one_line(phase)}  {seconds}"], width, ascii_only, "cyan")
-        if self.message:
-            yield _line([f" {one_line(self.message)}"], width, ascii_only, "dim")
+
+    def _side_by_side(self, active: list[BoardRun], width: int, ascii_only: bool) -> Table:
+        """A line for each active run: its name, its bar, and as many numbers as fit."""
+        now = self.clock()
+        names = [f" {self._name(run)}" for run in active]
+        phases = [f"{one_line(self._phase_of(run))}  {duration(now - run.since)}" for run in active]
+        cells: list[list[str]] = []
+        for run in active:
+            numbers = [] if run.progress is None else self._numbers(run, run.progress)
+            left = run.remaining(now)
+            numbers[1:1] = [] if left is None else [f"{duration(left)} left"]
+            cells.append(numbers)
+        wanted = max((cell_len(phase) for phase, row in zip(phases, cells, strict=True) if not row),
+                     default=0)  # fmt: skip
+        bar = max(SHORTEST_BAR, min(wanted, width // 3))
+        name = min(max(map(cell_len, names)), max(SHORTEST_BAR, width // 3))
+        used, columns = name + 2 + bar, 0
+        for column in zip_longest(*cells, fillvalue=""):
+            used += 2 + max(map(len, column))
+            columns += used <= width
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=name, no_wrap=True)
+        grid.add_column(min_width=bar, max_width=LONGEST_BAR, ratio=1)
+        for _ in range(columns):
+            grid.add_column(no_wrap=True, justify="right")
+        for run, title, phase, numbers in zip(active, names, phases, cells, strict=True):
+            first = _line([title.removesuffix(self._seed(run))], width, ascii_only)
+            first.truncate(name - cell_len(self._seed(run)))
+            first.append(self._seed(run))
+            if run.progress is None:
+                grid.add_row(first, _line([phase], width, ascii_only, "cyan"))
+            else:
+                drawn = ProgressBar(run.progress.steps, run.progress.step)
+                grid.add_row(first, drawn, *numbers[:columns])
+        return grid
+
+    def _phase_of(self, run: BoardRun) -> str:
+        return run.phase or "first steps"
+
+    def _name(self, run: BoardRun) -> str:
+        return one_line(run.variant) + self._seed(run)
+
+    def _seed(self, run: BoardRun) -> str:
+        """Its seed where there are several."""
+        return f" seed {run.seed}" if len({run.seed for run in self.runs}) > 1 else ""
 
     def _runs(self, room: int, width: int, ascii_only: bool) -> Table:
         """A line for each run, or for those around the current one where not all fit."""
         first, last = 0, len(self.runs)
         if last > max(3, room) and not self.whole:
-            unfinished = (at for at, run in enumerate(self.runs) if run.state in
-                          ("training", "waiting"))  # fmt: skip
+            unfinished = (at for at, run in enumerate(self.runs) if run.active or
+                          run.state == "waiting")  # fmt: skip
             room = max(2, room - 1)
             first = max(0, min(next(unfinished, last) - room // 2, last - room))
             last = first + room
         seeds = len({run.seed for run in self.runs}) > 1
         grid = Table.grid(padding=(0, 2, 0, 0))
         for run in self.runs[first:last]:
-            glyph, ascii_glyph, style = STATES[run.state]
+            state = run.shown_state
+            glyph, ascii_glyph, style = STATES[state]
             name = _line([one_line(run.variant)], width, ascii_only)
             mark = f" {ascii_glyph if ascii_only else glyph}"
             cells = [f"seed {run.seed}"] if seeds else []
-            cells += [f"{run.state:8}", run.validation]
+            cells += [f"{state:8}", run.validation]
             if width >= WIDE:
                 finished = run.step and run.state != "training"
                 cells.append(f"{run.step:>7,} steps" if finished else "")
                 cells.append("" if run.seconds is None else duration(run.seconds))
-            row_style = style if run.state in ("training", "waiting") else None
+            row_style = style if state not in ("done", "skipped", "stopped") else None
             grid.add_row(Text(mark, style), name, *map(Text, cells), style=row_style)
         for column in (*grid.columns[:1], *grid.columns[2:]):
             column.no_wrap = True  # the names are what is cut
@@ -193,19 +306,23 @@ class Board:
             grid.add_row("", Text(f"and {hidden} more", "dim"))
         return grid
 
-    def _numbers(self, progress: events.ProgressEvent) -> list[str]:
-        """Loss, speed, learning rate, gradient norm, and what the run trains on."""
+    def _numbers(self, run: BoardRun, progress: events.ProgressEvent) -> list[str]:
+        """Share and number of steps, loss, speed, learning rate, gradient norm."""
         parts = [
-            f" loss {progress.loss:.3f}",
+            f"{progress.step / max(1, progress.steps):.0%}",
+            f"{progress.step:,}/{progress.steps:,}",
+            f"loss {progress.loss:.3f}",
             f"{progress.tokens_per_second:,.0f} tokens/s",
             f"lr {progress.lr:.1e}",
         ]
         if progress.grad_norm is not None:
             parts.append(f"grad {progress.grad_norm:.2f}")
-        if self._started is not None:
-            parts.append(f"{self._started.device} {self._started.precision}")
-            parts.append(f"{self._started.parameters:,} parameters")
         return parts
+
+
+def _stage(text: str) -> str:
+    """What a passing note is about, without its numbers."""
+    return text.split(":")[0]
 
 
 def _line(parts: list[str], width: int, ascii_only: bool, style: str = "") -> Text:
@@ -276,4 +393,8 @@ def log_lines(event: events.Event) -> list[str]:
             ]
         case events.SkippedEvent():
             return [f"{name}skipped: {one_line(event.reason)}"]
+        case events.FailedEvent():
+            return [f"{name}failed: {one_line(event.reason)}"]
+        case events.EvaluatedEvent():
+            return [f"{name}scored {', '.join(map(one_line, event.splits))}"]
     return []

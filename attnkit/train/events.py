@@ -104,12 +104,30 @@ class SkippedEvent(Event):
 
 
 @dataclass(frozen=True)
+class FailedEvent(Event):
+    """One of several trainings side by side failed; the others go on."""
+
+    reason: str
+    code: int
+    """The exit code of the command if it is the first to fail."""
+
+
+@dataclass(frozen=True)
+class EvaluatedEvent(Event):
+    """One run is scored on these splits."""
+
+    splits: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class ScoredEvent(Event):
     """All runs are scored; the fields are the keys of `attnkit eval --format json`."""
 
     rows: Sequence[Mapping[str, Any]]
     baseline: str | None = None
     comparisons: Sequence[Mapping[str, Any]] = ()
+    best: Sequence[Mapping[str, Any]] = ()
+    published: Sequence[Mapping[str, Any]] = ()
     resamples: int = 0
     bootstrap_seed: int = 0
 

@@ -25,6 +25,7 @@ from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.optimiser import learning_rate
+from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
 from attnkit.train.tensorboard import Tensorboard
@@ -75,6 +76,7 @@ class Training(TrainingState):
     def __init__(self, job: TrainingJob) -> None:
         self.job, self.train = job, job.recipe.train
         torch.manual_seed(job.seed)
+        self.watched = reset_peak_memory(str(job.device)) is not None
         tokenizer = job.prepared.tokenizer
         sizes = (len(tokenizer.source), len(tokenizer.target))
         super().__init__(job.recipe, sizes, job.device, job.precision)
@@ -82,7 +84,6 @@ class Training(TrainingState):
         self.validator = Validator(job.recipe, self.model, job.prepared)
         self._open_stream()
         self.saved: int | None = None
-        self.logged_seconds = 0.0
         self.tensorboard = Tensorboard(job.run.path) if self.train.tensorboard else None
 
     @property
@@ -186,8 +187,8 @@ class Training(TrainingState):
     def _log(self) -> events.ProgressEvent:
         progress = self.progress
         nll, tokens = self.interval.tolist()
-        seconds = max(progress.seconds - self.logged_seconds, 1e-9)
-        self.logged_seconds = progress.seconds
+        seconds = max(progress.seconds - progress.logged_seconds, 1e-9)
+        progress.logged_seconds = progress.seconds
         loss, rate, speed = nll / tokens, self.optimizer.param_groups[0]["lr"], tokens / seconds
         self._record(
             "train",
@@ -242,6 +243,7 @@ class Training(TrainingState):
         """A checkpoint of everything that decides the next update."""
         progress = self.progress
         progress.epoch, progress.position = self.stream.epoch, self.stream.position
+        self._measure_memory()
         progress.recent = sorted(self.averaging.recent)
         path = checkpoint.save(self.job.run, progress.step, *self.pack(), keep=set(progress.recent))
         self.saved = progress.step
@@ -250,7 +252,6 @@ class Training(TrainingState):
     def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         self.unpack(self.job.run.path, *checkpoint.load(newest.path))
         self.saved = newest.step
-        self.logged_seconds = self.progress.seconds
         self._open_stream()
         for step in self.progress.recent:
             path = self.job.run.checkpoints / f"step-{step}"
@@ -270,6 +271,7 @@ class Training(TrainingState):
             assert progress.best_step is not None
             weights, step = self.best, progress.best_step
         reason = "patience" if self.exhausted else "steps"
+        self._measure_memory()
         speed = round(progress.tokens / max(progress.seconds, 1e-9), 1)
         self.job.run.finish(
             weights,
@@ -279,10 +281,18 @@ class Training(TrainingState):
             updates=progress.step,
             tokens=progress.tokens,
             tokens_per_second=speed,
+            peak_memory_bytes=progress.peak_memory_bytes,
         )
         if self.tensorboard is not None:
             self.tensorboard.close()
         return events.FinishedEvent(step, progress.seconds, reason)
+
+    def _measure_memory(self) -> None:
+        """Keep the peak of this process; that of the parts before a resumption is in the state."""
+        peak = peak_memory(str(self.job.device)) if self.watched else None
+        if peak is not None:
+            before = self.progress.peak_memory_bytes or 0
+            self.progress.peak_memory_bytes = max(before, peak)
 
     def _open_stream(self) -> None:
         """Go to the batches that come next."""

@@ -1,12 +1,20 @@
-"""Memory of a training process on a CPU: settings of the C library (glibc alone has them)."""
+"""Memory of a training process on a CPU: what is free, and settings of the C library."""
 
 import ctypes
 import gc
 import sys
+from pathlib import Path
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
 _LARGEST = 2**31 - 1, 32 << 20  # the highest thresholds that newer and older glibc take
+
+CGROUP = Path("/sys/fs/cgroup")
+CGROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
+"""Files with the limit, the use and the kinds of use of a control group, of both its versions."""
 
 
 def keep_freed_memory() -> None:
@@ -36,3 +44,22 @@ def _library(name: str) -> Any:
     if not sys.platform.startswith("linux"):
         return None
     return getattr(ctypes.CDLL(None), name, None)
+
+
+def free_memory() -> int | None:
+    """Bytes that a new process could take: of the machine, and of its control group."""
+    limits = []
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        limits.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
+    except (OSError, StopIteration):
+        pass
+    for names in CGROUP_FILES:
+        try:
+            limit, used, kinds = ((CGROUP / name).read_text() for name in names)
+            # files that were read a while ago: the system gives their memory to whoever needs it
+            cached = dict(line.split() for line in kinds.splitlines()).get("inactive_file", "0")
+            limits.append(int(limit) - int(used) + int(cached))
+        except (OSError, ValueError):
+            continue
+    return max(0, min(limits)) if limits else None

@@ -34,6 +34,10 @@ class StopSignals:
         """The name of the first signal that arrived (SIGTERM), or None."""
         return self._received[0] if self._received else None
 
+    def request(self, name: str) -> None:
+        """Ask for a stop as if the signal `name` had come."""
+        self._received.append(name)
+
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             self._process = os.getpid()

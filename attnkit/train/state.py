@@ -27,6 +27,8 @@ class TrainingProgress:
     """Real target tokens so far."""
     seconds: float = 0.0
     """Spent on updates: not on validation, saving or decoding."""
+    logged_seconds: float = 0.0
+    """The part of it that the log covers; `TrainingState.interval` is of the rest."""
     best: float | None = None
     """Best monitored value."""
     best_step: int | None = None
@@ -34,6 +36,8 @@ class TrainingProgress:
     """Validations since the best one."""
     recent: list[int] = field(default_factory=list)
     """Steps of the validations whose weights the next average includes."""
+    peak_memory_bytes: int | None = None
+    """Most memory in use so far; None where it cannot be known."""
 
 
 class TrainingState:
@@ -75,6 +79,8 @@ class TrainingState:
         """
         try:
             counters = values["counters"]
+            new = {"peak_memory_bytes": None, "logged_seconds": counters["seconds"]}  # since 0.1.0
+            counters = new | counters
             self.progress = TrainingProgress(
                 **{f.name: counters[f.name] for f in fields(TrainingProgress)}
             )

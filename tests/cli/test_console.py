@@ -114,7 +114,7 @@ def test_no_memory_is_code_71_with_a_suggestion(
 
 
 def test_memory_advice_keeps_the_update_as_large() -> None:
-    assert console.memory_advice(4096, 2) == (
+    assert errors.memory_advice(4096, 2) == (
         "half the batch at the same update is train.batch_tokens=2048 train.accumulate=4"
     )
 

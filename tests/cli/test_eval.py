@@ -238,6 +238,33 @@ def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(
     assert "mean \u00b1 standard deviation over seeds" in " ".join(table.split())
 
 
+FIGURES = (
+    "published: {source: Some 2021, comparable: false, why: other data, "
+    "scores: {vanilla: {bleu: 27.5}}}\n"
+)
+
+
+def test_published_figures_come_from_the_recipe_or_from_its_runs(
+    attnkit: Any, tmp_path: Path
+) -> None:
+    kept = {"source": "Kept 2020", "comparable": True, "why": None, "split": "test"}
+    for variant in ("vanilla", "linear"):
+        make_run(tmp_path, variant, published=kept | {"scores": {"linear": {"bleu": 9.0}}})
+    write_recipe(tmp_path)
+    with (tmp_path / "toy.yaml").open("a", encoding="utf-8") as file:
+        file.write(FIGURES)
+    of_file = json.loads(attnkit("toy.yaml", "--format", "json", "--device", "cpu").out)
+    (figures,) = of_file["published"]
+    assert (figures["recipe"], figures["source"]) == ("toy", "Some 2021")
+    assert figures["scores"] == {"vanilla": {"bleu": 27.5}}
+    assert {best["metric"] for best in of_file["best"]} == {"bleu", "chrf"}
+    of_runs = attnkit("runs", "--format", "markdown", "--device", "cpu").out
+    assert "| 9.00 |" in of_runs
+    assert "- published: Kept 2020; comparable" in of_runs
+    assert "- one seed each: p tells whether other test sentences would" in of_runs
+    assert "runs/toy/linear/seed-1 runs/toy/vanilla/seed-1" in of_runs
+
+
 def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
     attnkit: Any, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from helpers.called import Done, called
 from rich.console import Console
 
 from attnkit.runs import Run
-from attnkit.show.comparison_tables import signed
+from attnkit.show.differences import signed
 from attnkit.show.head_importance import HeadGrid, HeadGrids
 
 

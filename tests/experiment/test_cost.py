@@ -20,6 +20,7 @@ SMALL = (
     "tokenizer: {size: 300}\nmodel: {width: 32, ff: 64, layers: 2, heads: 2}\n"
     "train: {batch_tokens: 512, steps: 50, accumulate: 2, seeds: [3, 4]}\n"
 )
+RECURRENT = ("model.type=recurrent", "model.ff=1024", "model.attention.cross=additive")
 PLACES = "{encoder: synthesizer-random, decoder: linear, cross: scaled-dot}"
 
 
@@ -48,7 +49,16 @@ def sizes(prepared: PreparedData) -> tuple[int, int]:
     return len(prepared.tokenizer.source), len(prepared.tokenizer.target)
 
 
-@pytest.mark.parametrize("overrides", [(), (f"model.attention={PLACES}",), ("model.tie=none",)])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        (f"model.attention={PLACES}",),
+        ("model.tie=none",),
+        RECURRENT,
+        ("model.type=convolutional", "model.ff=1024"),
+    ],
+)
 def test_parameters_are_those_of_the_model_that_is_built(
     folder: Path, overrides: tuple[str, ...]
 ) -> None:
@@ -89,7 +99,13 @@ def kept_by_a_real_run(recipe: Recipe, shape: cost.BatchShape) -> int:
 
 @pytest.mark.parametrize(
     "overrides",
-    [(), (f"model.attention={PLACES}",), ("model.positions=rope", "model.activation=swiglu")],
+    [
+        (),
+        (f"model.attention={PLACES}",),
+        ("model.positions=rope", "model.activation=swiglu"),
+        *((*RECURRENT, f"model.cell={cell}") for cell in ("lstm", "gru", "sru")),
+        ("model.type=convolutional", "model.ff=1024"),
+    ],
 )
 def test_memory_of_activations_is_what_a_real_run_holds(
     folder: Path, overrides: tuple[str, ...]

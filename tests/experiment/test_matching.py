@@ -53,6 +53,19 @@ def test_every_variant_has_the_parameters_of_the_baseline(file: RecipeFile, tmp_
         assert abs(ratio - 1) < 0.02  # 8 columns of the feed-forward sublayers are 2 %
 
 
+@pytest.mark.parametrize("kind", ["recurrent", "convolutional"])
+def test_models_without_feed_forward_sublayers_change_their_width_alone(
+    kind: str, tmp_path: Path
+) -> None:
+    text = f"variants.random={{model: {{type: {kind}, ff: 1024, heads: 1, width: 16}}}}"
+    file = of(tmp_path, "variants.random.model.attention=dot", text)
+    (found,) = matching.match_parameters(file, ["random"])
+    assert found.before[1] == found.after[1] == 1024
+    matched = of(tmp_path, "variants.random.model.attention=dot", text, *found.overrides)
+    assert total(matched, "random") / total(file, "vanilla") == pytest.approx(found.ratio)
+    assert abs(found.ratio - 1) < 0.04  # steps of two columns
+
+
 def test_widths_keep_heads_of_even_width(tmp_path: Path) -> None:
     """A model with another layer becomes narrower; rotary positions need even heads."""
     plain = (

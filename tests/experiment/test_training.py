@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, MissingInputError
 from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile
+from attnkit.recipe.schema import Published
 from attnkit.runs import Run
+from attnkit.scoring.published_figures import published_figures
 from attnkit.train.events import Event
+from attnkit.train.peak_memory import reset_peak_memory
 
 
 def session(folder: Path, model: dict[str, Any] | None = None, **more: Any) -> list[Event]:
@@ -121,3 +125,58 @@ def test_a_validation_that_is_not_finite_is_a_training_that_diverged(tmp_path: P
 def test_a_run_knows_the_variants_of_its_recipe(tmp_path: Path) -> None:
     session(tmp_path)
     assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["variants"] == ["base"]
+
+
+def published_session(folder: Path, figures: Published | None) -> Run:
+    """Train, or skip, with these figures in the recipe file."""
+    recipe = small_recipe(write_corpus(folder), steps=2)
+    file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {}, figures)
+    list(train(file, out=folder / "runs", device="cpu"))
+    return Run.open(folder / "runs/small/base/seed-1")
+
+
+def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_path: Path) -> None:
+    """They reach `attnkit eval RUN` so; a change of them is no changed recipe."""
+    first, second = (
+        Published(source=source, comparable=False, why="x", scores={"base": {"bleu": 27.0}})
+        for source in ("one", "two")
+    )
+    run = published_session(tmp_path, first)
+    assert run.manifest["published"]["source"] == "one"
+    hashes = run.manifest["hashes"]
+    run = published_session(tmp_path, second)
+    assert run.manifest["hashes"] == hashes
+    assert published_figures([run, run]) == [
+        {
+            "recipe": "small", "source": "two", "comparable": False, "why": "x", "split": None,
+            "scores": {"base": {"bleu": 27.0}},
+        }
+    ]  # fmt: skip
+    assert published_session(tmp_path, None).manifest["published"] is None
+    run.update(published={"source": 5})
+    with pytest.raises(DataError, match=r"manifest.json: published.source is not what a recipe"):
+        published_figures([run])
+
+
+def test_every_training_of_a_process_has_its_own_peak_memory(tmp_path: Path) -> None:
+    """The highest size of a process is that of its whole life: the second one has less."""
+    if reset_peak_memory("cpu") is None:
+        pytest.skip("this system does not tell")
+    peaks = []
+    for name, size in (("large", 300), ("small", 0)):
+        held = torch.ones(size, 2**18)  # [size] MiB
+        recipe = small_recipe(write_corpus(tmp_path), steps=2)
+        file = RecipeFile(name, tmp_path / f"{name}.yaml", {"base": recipe}, None, {})
+        list(train(file, out=tmp_path / "runs", device="cpu"))
+        del held
+        run = Run.open(tmp_path / f"runs/{name}/base/seed-1")
+        peaks.append(run.manifest["finished"]["peak_memory_bytes"])
+    assert peaks[0] - peaks[1] > 200 * 2**20
+
+
+def test_a_system_that_does_not_tell_its_memory_leaves_it_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.train.fit.reset_peak_memory", lambda _: None)
+    run = published_session(tmp_path, None)
+    assert run.manifest["finished"]["peak_memory_bytes"] is None

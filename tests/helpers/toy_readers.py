@@ -11,6 +11,7 @@ from attnkit.models import Model
 from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 from attnkit.recipe import schema
+from helpers.model_types import BASELINES
 from helpers.trained import tokenizer
 
 SIZE = len(tokenizer().target)
@@ -32,7 +33,8 @@ VARIANTS = {
 def model(shape: str, variant: str) -> Model:
     torch.manual_seed(3)
     sizes = {"width": 16, "ff": 24, "heads": 4, "layers": {"encoder": 2, "decoder": 2}}
-    spec = schema.ModelConfig.model_validate(sizes | {"shape": shape} | VARIANTS[variant])
+    options = (VARIANTS | BASELINES)[variant]
+    spec = schema.ModelConfig.model_validate(sizes | {"shape": shape} | options)
     return models.build(spec, (SIZE, SIZE), 120).double().eval()
 
 

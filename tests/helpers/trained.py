@@ -1,6 +1,7 @@
 """Finished runs of tiny untrained models, for tests of what comes after training."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def make_run(
     variant: str = "base",
     seed: int = 1,
     task: str = "translation",
+    model_options: Mapping[str, Any] = {},  # noqa: B006
     **manifest: Any,
 ) -> Run:
     """A finished run below folder/runs/toy; variant and seed choose its weights."""
@@ -61,6 +63,8 @@ def make_run(
     (folder / "test.txt").write_text(PARAGRAPHS, encoding="utf-8")
     name = "test.txt" if task == "language-modeling" else "test.jsonl"
     chosen = recipe(DataConfig(test=str(folder / name)), task)
+    changed = chosen.model.model_copy(update=dict(model_options))
+    chosen = chosen.model_copy(update={"model": changed})
     sizes = (len(tokenizer().source), len(tokenizer().target))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + sum(map(ord, variant)))

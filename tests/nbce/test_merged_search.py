@@ -1,13 +1,15 @@
 """Contexts read side by side in one batch against each row read alone."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import pytest
 import torch
+from helpers.model_types import BASELINES
 from helpers.toy_readers import SIZE, VARIANTS, alone, model, reader, tokenizer
 from torch import Tensor
 
-from attnkit.data.tokenizer import BOS, EOS, PAD
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import UsageError
 from attnkit.nbce import merge
 from attnkit.nbce.merge import POOLS, Rule
@@ -43,7 +45,7 @@ def plain_greedy(
         logits = torch.stack([alone(chosen, row, output) for row in rows])
         scores, last = merge(logits, pool, previous=last)  # type: ignore[arg-type]
         spoke.append(last)
-        scores[[PAD, BOS]] = -torch.inf  # no search writes these
+        scores[[PAD, UNK, BOS]] = -torch.inf  # no search writes these
         token = int(scores.argmax())
         if token == EOS:
             break
@@ -51,8 +53,13 @@ def plain_greedy(
     return output, spoke
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize(
+    ("shape", "variant"),
+    [
+        *product(["decoder", "encoder-decoder"], VARIANTS),
+        *(("encoder-decoder", name) for name in BASELINES),
+    ],
+)
 def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> None:
     chosen = reader(shape, variant)
     rows = prompt([0, 7, 2, 12], 1) if shape == "decoder" else source([3, 7, 2, 12], 1)

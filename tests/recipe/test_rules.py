@@ -4,9 +4,11 @@ import pytest
 from helpers.recipe_texts import GOOD, complaint, read
 
 from attnkit.errors import RecipeError
+from attnkit.recipe.schema import AttentionConfig, Roles
 
 LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
 FILES = "task: translation\ndata: {%s}\n"
+RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
 MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
 
 
@@ -80,6 +82,37 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "model.width=5 model.heads=1", "model.width: sinusoidal positions need an even"),
         (GOOD, "tokenizer.shared=false model.tie=all", "model.tie: two vocabularies cannot share"),
         (GOOD, "model.layers.decoder=0", "model.layers.decoder: needs at least one layer"),
+        (
+            GOOD,
+            "model.type=rnn",
+            "model.type: must be one of transformer, recurrent, conv",
+        ),
+        (
+            GOOD,
+            "model.cell=gru",
+            "model.cell: does nothing with `model.type: transformer`; it is ",
+        ),
+        (GOOD, "model.kernel=5", "for convolutional models"),
+        (
+            RNN,
+            "model.ff=64",
+            "model.ff: does nothing with `model.type: recurrent`; it is for ",
+        ),
+        (RNN, "model.norm=post", "model.norm: does nothing with `model.type: recurrent`"),
+        (RNN, "model.activation=gelu", "model.activation: does nothing with"),
+        (RNN, "model.kernel=5", "model.kernel: does nothing with `model.type: recurrent`"),
+        (CONV, "model.cell=gru", "model.cell: does nothing with `model.type: convolutional`"),
+        (RNN, "model.positions=rope", "model.positions: a recurrent model has none, got rope; rem"),
+        (CONV, "model.positions=sinusoidal", "a convolutional model has learned or none, got sin"),
+        (RNN, "model.shape=decoder", "model.shape: a recurrent model is an encoder-decoder; a dec"),
+        (LM, "model.type=convolutional", "model.type: a convolutional model is an encoder-decoder"),
+        (RNN, "model.width=9", "model.width: each direction of the encoder has half the width; 10"),
+        (RNN, "model.layers.encoder=0", "model.layers.encoder: needs at least one layer"),
+        (CONV, "model.layers.decoder=0", "model.layers.decoder: needs at least one layer"),
+        (RNN, "model.heads=3", "model.heads: 3 heads do not divide the width 256; 2 would"),
+        (RNN, "model.attention.encoder=dot", "a model of type recurrent has no encoder attention"),
+        (CONV, "model.attention.decoder=dot", "a model of type convolutional has no decoder att"),
+        (RNN, "model.attention=linformer", "use {cross: scaled-dot}"),
         (LM, "model.layers.encoder=2", "a model of shape decoder has no encoder; remove it"),
         (LM, "model.attention.cross=linear", "a model of shape decoder has no cross attention"),
         (GOOD, "train.patience=3 train.valid_every=0", "train.patience: counts validations, but"),
@@ -117,6 +150,8 @@ def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, me
         (GOOD, "data.size=10 data.seed=3"),
         (GOOD, "model.shape=decoder"),
         (GOOD, "model.layers.encoder=0"),
+        (RNN, "model.cell=sru model.heads=4 model.positions=none model.attention=additive"),
+        (CONV, "model.kernel=5 model.positions=none model.width=9"),
         (GOOD, "model.positions=rope model.width=32 model.heads=16"),
         (GOOD, "model.positions=none model.width=5 model.heads=5"),
         (GOOD, "train.average=3 train.choose=best"),
@@ -137,6 +172,16 @@ def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, me
 )
 def test_what_fits_together_is_accepted(text: str, overrides: str) -> None:
     assert list(read(text, *overrides.split()).variants) == ["base"]
+
+
+@pytest.mark.parametrize(("text", "positions"), [(RNN, "none"), (CONV, "learned")])
+def test_a_type_brings_its_heads_and_positions(text: str, positions: str) -> None:
+    file = read(text, "model.attention=additive")
+    model = file.variants["base"].model
+    assert (model.heads, model.positions, model.places) == (1, positions, ("cross",))
+    assert file.origins["base"]["model.heads"] == "derived"
+    assert model.attention == Roles(cross=AttentionConfig(name="additive"))
+    assert read(text, "model.heads=2").variants["base"].model.heads == 2
 
 
 def test_a_problem_is_blamed_on_the_key_that_was_set() -> None:

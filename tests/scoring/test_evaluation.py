@@ -67,6 +67,8 @@ def test_the_row_names_the_run_and_its_size_and_speed(make: Callable[..., Run]) 
     assert row["run"] == run.path.as_posix()
     assert row["parameters"] == run.manifest["parameters"]
     assert row["train_tokens_per_second"] == 123.5
+    assert row["train_seconds"] == 1.0
+    assert row["train_peak_memory_bytes"] is None
     assert row["decode_sentences_per_second"] > 0
 
 
@@ -371,13 +373,14 @@ def test_runs_side_by_side(make: Callable[..., Run]) -> None:
         values = [row["metrics"][record["metric"]]["score"] for row in result["rows"]]
         expected = np.mean(values[2:]) - np.mean(values[:2])
         assert record["difference"] == pytest.approx(expected)
-        assert 0 < record["p"] <= 1
-        assert record["p_corrected"] == min(1, 2 * record["p"])
+        assert 0 < record["p"] <= record["p_corrected"] <= 1
+        assert record["seed_degrees"] == 2
     json.dumps(result, allow_nan=False)
     chosen = comparison(runs, metrics=["chrf"], baseline="linear", resamples=0)
     assert chosen["baseline"] == "linear"
     (only,) = chosen["comparisons"]
     assert (only["variant"], only["metric"], only["p"]) == ("vanilla", "chrf", None)
+    assert chosen["best"] == []
 
 
 def test_the_baseline_is_the_chosen_variant_else_the_first(make: Callable[..., Run]) -> None:

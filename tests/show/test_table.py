@@ -52,6 +52,7 @@ def against(variant: str, metric: str, difference: float | None, p: float) -> di
         "p_corrected": None if difference is None else 4 * p,
         "interval": [-1, 1],
         "sentences": 1000,
+        "seed_degrees": 3,
     }
 
 
@@ -71,7 +72,19 @@ def comparison() -> dict[str, Any]:
         against("linear", "bleu", 1.75, 0.008),
         against("linear", "ter", -1.0, 0.01),
     ]
-    return {"rows": rows, "baseline": "vanilla", "comparisons": comparisons, "resamples": 1000}
+    recipe = {"recipe": "translation/multi30k"}
+    best = [
+        {
+            "split": "test", "variant": "linear", "metric": metric, **recipe,
+            "others": [{"variant": "vanilla", "level": level, **recipe},
+                       {"variant": "synthesizer-random", "level": False, **recipe}],
+        }
+        for metric, level in (("bleu", False), ("ter", True))
+    ]  # fmt: skip
+    return {
+        "rows": rows, "baseline": "vanilla", "comparisons": comparisons, "resamples": 1000,
+        "best": best,
+    }  # fmt: skip
 
 
 def shown(table: Table, width: int, **options: Any) -> str:
@@ -96,9 +109,9 @@ def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
     ]  # fmt: skip
     assert [[cell.text for cell in row[:5]] for row in table.rows] == [
         ["vanilla", "39.50 \u00b1 0.71", "-", "43.50 \u00b1 0.71", "-"],
-        ["synthesizer-random", "37.25 \u00b1 0.35", "-2.25 p<0.001 **",
-         "45.50 \u00b1 0.71", "+2.00 p=0.020"],
-        ["linear", "41.25 \u00b1 0.35", "+1.75 p=0.008 *", "42.50 \u00b1 0.71", "-1.00 p=0.010 *"],
+        ["synthesizer-random", "37.25 \u00b1 0.35", "-2.25 p=0.004 **",
+         "45.50 \u00b1 0.71", "+2.00 p=0.080"],
+        ["linear", "41.25 \u00b1 0.35", "+1.75 p=0.032 *", "42.50 \u00b1 0.71", "-1.00 p=0.040 *"],
     ]  # fmt: skip
     assert [cell.text for cell in table.rows[0][5:]] == ["5,412,864", "7,712", "45.6"]
 
@@ -107,6 +120,108 @@ def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
     table = comparison_table(comparison())
     best = [[number for number, cell in enumerate(row) if cell.best] for row in table.rows]
     assert best == [[], [], [1, 3]]
+
+
+def test_what_is_level_with_the_best_is_marked_in_every_format() -> None:
+    """TER of vanilla is not significantly worse than that of linear."""
+    table = comparison_table(comparison())
+    level = [[number for number, cell in enumerate(row) if cell.level] for row in table.rows]
+    assert level == [[3], [], [1, 3]]
+    for width in (200, 80, 36):
+        text = shown(table, width)
+        assert "^ 43.50 \u00b1 0.71" in text
+        assert "^ 41.25 \u00b1 0.35" in text
+        assert "^ 39.50" not in text
+        assert "^: level with the best" in " ".join(text.split())
+    assert "| ^ **42.50 \u00b1 0.71** |" in table_formats.markdown(table)
+    assert r"& \textasciicircum{} \textbf{42.50 $\pm$ 0.71}" in table_formats.latex(table)
+    rows = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))
+    assert [row["ter_level_with_best"] for row in rows] == ["True", "False", "True"]
+    read = json.loads(table_formats.json_text(table))
+    assert [row["bleu_level_with_best"] for row in read["rows"]] == [False, False, True]
+
+
+def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
+    tests = [test | {"p": None, "p_corrected": None} for test in comparison()["comparisons"]]
+    table = comparison_table(comparison() | {"best": [], "comparisons": tests, "resamples": 0})
+    assert not any(cell.level for row in table.rows for cell in row)
+    assert any("eval.bootstrap is 0" in note for note in table.notes)
+    assert "ter_level_with_best" not in table_formats.csv_text(table)
+
+
+def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
+    tests = [test | {"seed_degrees": 0} for test in comparison()["comparisons"]]
+    notes = comparison_table(comparison() | {"comparisons": tests}).notes
+    (note,) = [note for note in notes if note.startswith("one seed each")]
+    assert note.endswith("between these trained models, not whether training again would")
+
+
+def published(**changed: Any) -> dict[str, Any]:
+    """Figures for one variant of the comparison."""
+    return {
+        "recipe": "translation/multi30k", "source": "Some 2021, table 1", "comparable": False,
+        "why": "another corpus", "split": None, "scores": {"vanilla": {"bleu": 27.67, "chrf": 5.0}},
+    } | changed  # fmt: skip
+
+
+def test_published_figures_stand_beside_with_their_source() -> None:
+    table = comparison_table(comparison() | {"published": [published()]})
+    place = [column.title for column in table.columns].index("published BLEU")
+    assert [row[place].text for row in table.rows] == ["(27.67)", "-", "-"]
+    assert table.rows[0][place].dim
+    assert not any("chrF" in column.title for column in table.columns)
+    assert "published: Some 2021, table 1; not comparable: another corpus" in table.notes
+    (row, *_) = csv.DictReader(io.StringIO(table_formats.csv_text(table)))
+    assert row["bleu_published"] == "27.67"
+
+
+def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
+    figures = published(comparable=True, why=None, split="test")
+    table = comparison_table(comparison() | {"published": [figures]})
+    place = [column.title for column in table.columns].index("published BLEU")
+    assert table.rows[0][place].text == "27.67"
+    assert "published: Some 2021, table 1; comparable" in table.notes
+    elsewhere = comparison_table(comparison() | {"published": [figures | {"split": "valid"}]})
+    assert not any("published" in column.title for column in elsewhere.columns)
+
+
+def test_ten_variants_by_two_metrics_are_two_lines_each_on_80_columns() -> None:
+    names = [f"a-long-variant-{number}" for number in range(10)]
+    rows = [
+        run(name, seed, 39.0 + seed, 44.0 + seed, train_peak_memory_bytes=1.5e9)
+        for name in names for seed in (1, 2)
+    ]  # fmt: skip
+    tests = [against(name, metric, -0.5, 0.01) for name in names[1:] for metric in ("bleu", "ter")]
+    given = {"rows": rows, "baseline": names[0], "comparisons": tests, "resamples": 1000}
+    lines = shown(comparison_table(given | {"published": [published()]}), 80).split("\n")
+    first = next(at for at, line in enumerate(lines) if line.startswith(names[1]))
+    last = next(at for at, line in enumerate(lines) if line.startswith(names[9]))
+    assert last - first == 2 * 8
+    assert lines[first + 1].split() == ["-0.50", "p=0.040", "*"] * 2
+    (note,) = [line for line in lines if line.startswith("not shown at this width")]
+    assert "peak memory" in note
+    assert "parameters" not in note
+
+
+def test_the_most_memory_of_all_seeds_is_shown() -> None:
+    rows = [run("a", seed, 1.0, 1.0, train_peak_memory_bytes=seed * 10**9) for seed in (1, 2)]
+    table = comparison_table({"rows": rows, "comparisons": []})
+    assert table.columns[-1].title == "peak memory"
+    assert table.rows[0][-1].text == "2 GB"
+
+
+def test_how_the_models_were_trained_is_noted() -> None:
+    facts = {"train_precision": "bf16", "train_device": "cpu", "train_threads": 2}
+    rows = [run(name, 1, 1.0, 1.0, train_updates=n, **facts) for name, n in (("a", 900), ("b", 50))]
+    notes = comparison_table({"rows": rows, "comparisons": []}).notes
+    assert "training: 50 to 900 updates in bf16 on cpu with 2 threads" in notes
+
+
+def test_seeds_that_differ_are_named() -> None:
+    rows = [run("a", 1, 1.0, 1.0), run("a", 2, 1.0, 1.0), run("b", 1, 1.0, 1.0),
+            run("c", 1, 1.0, 1.0)]  # fmt: skip
+    notes = comparison_table({"rows": rows, "comparisons": []}).notes
+    assert "seeds: 1; a: 1, 2 (mean \u00b1 standard deviation over seeds)" in notes
 
 
 def test_there_is_no_best_where_neither_higher_nor_lower_is_better() -> None:
@@ -134,13 +249,14 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     assert notes[1] == "TER (lower is better): nrefs:1|case:lc|version:2.6.0"
     assert notes[2] == "sentences: 1000 of test"
     assert notes[3] == "seeds: 1, 2 (mean \u00b1 standard deviation over seeds)"
-    assert notes[4].startswith(
-        "difference: to vanilla; p: paired bootstrap over sentences, 1000 resamples"
+    assert notes[4] == (
+        "difference: to vanilla; p: two-sided, Holm-corrected for 2 variants (* below 0.05, ** "
+        "below 0.01), by paired bootstrap over sentences, 1000 resamples"
     )
-    assert "sacrebleu" in notes[4]
-    assert "two-sided" in notes[4]
-    assert notes[4].endswith("Holm-corrected for 2 variants")
-    assert notes[5] == (
+    assert notes[5].startswith("p tells whether other test sentences and other training seeds")
+    assert "3 degrees of freedom" in notes[5]
+    assert notes[6].startswith("^: level with the best: ")
+    assert notes[7] == (
         "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
         "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
         "runs/translation/multi30k/linear/seed-{1,2}"
@@ -183,25 +299,31 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 def test_a_wide_screen_shows_all_columns_side_by_side() -> None:
     assert (
-        "linear 41.25 \u00b1 0.35 +1.75 p=0.008 * 42.50 \u00b1 0.71 -1.00 p=0.010 * "
+        "linear ^ 41.25 \u00b1 0.35 +1.75 p=0.032 * ^ 42.50 \u00b1 0.71 -1.00 p=0.040 * "
         "5,412,864 7,712 45.6"
     ) in lines_of(200)
 
 
 def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out() -> None:
     lines = lines_of(90)
-    place = lines.index("linear 41.25 \u00b1 0.35 42.50 \u00b1 0.71 5,412,864 7,712 45.6")
-    assert lines[place + 1] == "+1.75 p=0.008 * -1.00 p=0.010 *"
-    lines = lines_of(60)
-    place = lines.index("linear 41.25 \u00b1 0.35 42.50 \u00b1 0.71 5,412,864")
-    assert lines[place + 1 : place + 3] == ["+1.75 -1.00", "p=0.008 * p=0.010 *"]
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 5,412,864 7,712 45.6")
+    assert lines[place + 1] == "+1.75 p=0.032 * -1.00 p=0.040 *"
+    lines = lines_of(66)
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 5,412,864")
+    assert lines[place + 1] == "+1.75 p=0.032 * -1.00 p=0.040 *"
     assert "not shown at this width: train tokens/s, decode sentences/s" in lines
+    lines = lines_of(50)
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71")
+    assert lines[place + 1 : place + 3] == ["+1.75 -1.00", "p=0.032 * p=0.040 *"]
 
 
 def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
     lines = lines_of(36)
     place = lines.index("linear")
-    assert lines[place + 1 : place + 3] == ["BLEU 41.25 \u00b1 0.35", "difference +1.75 p=0.008 *"]
+    assert lines[place + 1 : place + 3] == [
+        "BLEU ^ 41.25 \u00b1 0.35",
+        "difference +1.75 p=0.032 *",
+    ]
     assert lines[place + 7] == "decode sentences/s 45.6"
 
 
@@ -238,7 +360,7 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
     assert lines[0] == "**translation/multi30k: test**"
     assert lines[2].startswith("| variant | BLEU | difference | TER |")
     assert lines[3] == "| :--- |" + " ---: |" * 7
-    assert lines[6].startswith("| linear | **41.25 \u00b1 0.35** | +1.75 p=0.008 \\* |")
+    assert lines[6].startswith("| linear | ^ **41.25 \u00b1 0.35** | +1.75 p=0.032 \\* |")
     assert f"- BLEU: {SIGNATURE}".replace("|", "\\|") in lines
     escaped = table_formats.markdown(hostile())
     assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%${}#\\~^ \\`" in escaped
@@ -249,8 +371,8 @@ def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
     text = table_formats.latex(comparison_table(comparison()))
     assert r"\begin{tabular}{lrrrrrrr}" in text
     assert r"\toprule" in text
-    assert r"linear & \textbf{41.25 $\pm$ 0.35} & +1.75 p=0.008 *" in text
-    assert "& $-$1.00 p=0.010 *" in text
+    assert r"linear & \textasciicircum{} \textbf{41.25 $\pm$ 0.35} & +1.75 p=0.032 *" in text
+    assert "& $-$1.00 p=0.040 *" in text
     escaped = table_formats.latex(hostile())
     assert (
         r"\textbackslash{}x1b]0;x\textbackslash{}x07[/b]\textbackslash{}u202e\&$<$\textbar{}\_*"
@@ -279,7 +401,7 @@ def test_json_has_the_rows_as_named_values() -> None:
     read = json.loads(table_formats.json_text(comparison_table(comparison())))
     assert read["title"] == "translation/multi30k: test"
     assert read["rows"][2]["bleu"] == 41.25
-    assert len(read["notes"]) == 6
+    assert len(read["notes"]) == 8
 
 
 def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:

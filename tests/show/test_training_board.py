@@ -25,9 +25,11 @@ class Clock:
         return self.now
 
 
-def board(*variants: str, seeds: tuple[int, ...] = (1,), recipe: str = "translation/toy") -> Board:
+def board(
+    *variants: str, seeds: tuple[int, ...] = (1,), recipe: str = "translation/toy", jobs: int = 1
+) -> Board:
     runs = tuple(BoardRun(variant, seed) for variant in variants for seed in seeds)
-    return Board(recipe, runs, Clock())
+    return Board(recipe, runs, Clock(), jobs)
 
 
 def at(state: Board, *happened: tuple[float, events.Event | None]) -> Board:
@@ -213,11 +215,93 @@ def test_more_runs_than_lines_are_cut_around_the_current_one() -> None:
 def test_the_remaining_time_counts_down_between_reports() -> None:
     state = halfway()
     for now, left in ((153, 20), (163, 10), (999, 0)):
-        assert at(state, (now, None)).remaining() == left
+        assert at(state, (now, None)).runs[1].remaining(now) == left
 
 
 def test_waiting_runs_are_expected_to_take_as_long_as_the_finished_ones() -> None:
     assert at(halfway(), (153, None)).remaining_in_all() == pytest.approx(20 + 90.2)
+
+
+def side_by_side(seeds: tuple[int, ...] = (1,)) -> Board:
+    """Two of four trainings at a time, the second of which has just begun."""
+    state = board("scaled-dot", "synthesizer-random", "linear", "dot", seeds=seeds, jobs=2)
+    for run in (RUN, NEXT):
+        begun = events.StartedEvent("translation/toy", 1000, 1234567, "cpu", "bf16", **run)
+        at(state, (2, begun))
+    progress = events.ProgressEvent(600, 1000, 1.25, 8.2e-4, 7712.3, 0.712, 80.0, **RUN)
+    saved = events.SavedEvent(600, Path("runs/x"), **RUN)
+    return at(state, (62, progress), (62, saved), (67, None))
+
+
+def both() -> Board:
+    """The same when both have numbers."""
+    progress = events.ProgressEvent(40, 1000, 6.5, 8.2e-5, 4100.0, 1.5, 960.0, **NEXT)
+    return at(side_by_side(), (67, progress))
+
+
+BAR = "\u2501" * 11  # of 18 cells
+
+
+def test_two_at_a_time_have_a_line_each() -> None:
+    assert text(side_by_side(), 80).splitlines() == [
+        "translation/toy \u00b7 0 of 4 done \u00b7 about 4m40s left",
+        " \u25b6  scaled-dot          training",
+        " \u25b6  synthesizer-random  training",
+        " \u00b7  linear              waiting",
+        " \u00b7  dot                 waiting",
+        "",
+        " scaled-dot          "
+        + "\u2501" * 11
+        + "          60%  1m15s left  600/1,000  loss 1.250",
+        " synthesizer-random  first steps  1m05s",
+        " scaled-dot: saved step 600",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "numbers"),
+    [
+        (40, ["4%"]),
+        (60, ["4%", "16m00s left", "40/1,000"]),
+        (80, ["4%", "16m00s left", "40/1,000", "loss 6.500"]),
+        (120, ["4%", "16m00s left", "40/1,000", "loss 6.500", "4,100 tokens/s", "lr 8.2e-05",
+               "grad 1.50"]),
+    ],
+)  # fmt: skip
+def test_wider_screens_show_more_numbers_of_each(width: int, numbers: list[str]) -> None:
+    (line,) = [line for line in text(both(), width).splitlines() if " 4%" in line]
+    assert line[line.index(" 4%") :].split() == " ".join(numbers).split()
+    assert line.startswith(" synthesizer")
+    assert text(both(), width, ascii=True).isascii()
+
+
+def test_the_seed_of_a_long_name_stays_readable() -> None:
+    assert " synthesizer\u2026 seed 1  first" in text(side_by_side((1, 2)), 60)
+
+
+def test_a_run_is_scored_while_another_trains_and_a_failure_is_marked() -> None:
+    state = at(
+        both(),
+        (70, events.FinishedEvent(1000, 100.0, "steps", **RUN)),
+        (71, events.NoteEvent("scoring test", passing=True, **RUN)),
+        (74, None),
+    )
+    lines = text(state, 80).splitlines()
+    assert lines[0] == "translation/toy \u00b7 1 of 4 done \u00b7 about 15m53s left"
+    assert lines[1].startswith(" \u25b6  scaled-dot          scoring")
+    assert lines[6] == " scaled-dot          scoring test  3s"
+    state.update(events.EvaluatedEvent(("test",), **RUN))
+    assert text(state, 80).splitlines()[1].startswith(" \u2713  scaled-dot          done")
+    state.update(events.FailedEvent("step 7: no", 3, **NEXT))
+    lines = text(state, 80).splitlines()
+    assert lines[0] == "translation/toy \u00b7 1 of 4 done \u00b7 1 failed"
+    assert lines[2].startswith(" \u2717  synthesizer-random  failed")
+
+
+def test_what_waits_is_shared_out_over_the_jobs() -> None:
+    """One ends in 75 s, the other in 960 s; two wait, of which each takes as long as those two."""
+    usual = (140 + 1025) / 2
+    assert both().remaining_in_all() == pytest.approx(max(75 + 2 * usual, 960))
 
 
 HOSTILE = "\x1b]0;t\x07\x9b31m[red]\u202e\n\r\u65e5\u672c"
@@ -286,6 +370,8 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
             "scaled-dot seed 1: done at step 2,000 after 42m10s (steps)",
         ),
         (events.SkippedEvent("done before", **RUN), "scaled-dot seed 1: skipped: done before"),
+        (events.FailedEvent("a\nb", 3, **RUN), "scaled-dot seed 1: failed: a b"),
+        (events.EvaluatedEvent(("test", "valid"), **RUN), "scaled-dot seed 1: scored test, valid"),
         (events.NoteEvent("a \x1b[0m\nb"), "a \\x1b[0m|b"),
         (events.PreparedEvent(("29,000 rows", "3 dropped")), "29,000 rows|3 dropped"),
     ],

@@ -1,11 +1,14 @@
 """The training loop: exact resume, sums before division, averages, stops, and what goes wrong."""
 
 import json
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers.model_types import BASELINES
 from helpers.small import StopAt, digests, job, run_through, small_recipe, write_corpus
 
 from attnkit import models
@@ -69,10 +72,37 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one
         assert resumed(folder, recipe, stops) == expected, stops
 
 
+@pytest.mark.parametrize("kind", ["lstm-additive", "gru-scaled-dot", "sru-additive", "convs2s"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_type_of_model_resumes_bit_for_bit(tmp_path: Path, kind: str, precision: str) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), precision=precision)
+    changed = recipe.model.model_copy(update=BASELINES[kind])
+    recipe = recipe.model_copy(update={"model": changed})
+    whole = tmp_path / "whole"
+    run_through(job(whole, recipe))
+    assert resumed(tmp_path / "parts", recipe, [3, EPOCH]) == list(digests(whole))
+
+
 def test_the_small_corpus_has_as_many_batches_as_the_stops_assume(tmp_path: Path) -> None:
     made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
     stream = BatchStream(lambda _: made.prepared.train, 56, seed=1)
     assert len(stream.batches) == EPOCH
+
+
+def test_the_peak_memory_is_that_of_all_parts_and_old_checkpoints_have_none(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path))
+    training = Training(job(tmp_path, recipe))
+    if not training.watched:
+        pytest.skip("this system does not tell")
+    training.progress.peak_memory_bytes = 10**15  # of the part before a resumption
+    for _ in training.advance():
+        pass
+    training.save()
+    assert training.progress.peak_memory_bytes == 10**15
+    tensors, values = training.pack()
+    del values["counters"]["peak_memory_bytes"]
+    training.unpack(tmp_path, tensors, values)
+    assert training.progress.peak_memory_bytes is None
 
 
 def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
@@ -80,6 +110,23 @@ def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
     events = run_through(job(tmp_path, recipe, StopAt([12])))
     assert isinstance(events[-1], FinishedEvent)
     assert Run.open(tmp_path / "run").finished
+
+
+def test_the_speed_of_an_interval_counts_the_time_before_a_resumption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which every update takes a second."""
+    ticks = count()
+    monkeypatch.setattr("attnkit.train.fit.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    recipe = small_recipe(write_corpus(tmp_path), log_every=4)
+    speeds = []
+    for stops in ([], [3], [5, 6]):
+        folder = tmp_path / f"stops-{stops}"
+        resumed(folder, recipe, stops)
+        records = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+        speeds.append([r["tokens_per_second"] for r in records if "tokens_per_second" in r])
+    assert len(speeds[0]) > 1
+    assert speeds[1] == speeds[2] == speeds[0]
 
 
 @pytest.mark.parametrize("stop", [4, 10])

@@ -35,6 +35,15 @@ class ScoredEntries(NamedTuple):
     baselines: Baselines
     method: str | None  # baseline among the methods that answer questions; None: the first
     resamples: int
+    published: "Sequence[dict[str, Any]]" = ()  # figures from elsewhere to stand beside them
+
+
+class FoundRuns(NamedTuple):
+    """What one word of the command line leads to."""
+
+    runs: list[RunToScore]
+    baselines: Baselines
+    published: "list[dict[str, Any]]"
 
 
 class EvalRequest(NamedTuple):
@@ -125,8 +134,9 @@ def eval(
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 
-    Outputs are decoded once and stored in the run. Differences from the baseline are tested by
-    paired bootstrap resampling. Answers of a --model are stored in OUT/RECIPE/models/NAME.
+    Outputs are decoded once and stored in the run. Differences from the baseline are tested over
+    sentences and training seeds; ^ marks what is level with the best. Answers of a --model are
+    stored in OUT/RECIPE/models/NAME.
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
@@ -286,8 +296,11 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     tasks: dict[Path, RunToScore] = {}
     usual: Baselines = {}
+    published: list[dict[str, Any]] = []
     for target in targets:
-        runs, defaults = _folder(target) if Path(target).is_dir() else _recipe(target, request.out)
+        folder = Path(target).is_dir()
+        runs, defaults, figures = _folder(target) if folder else _recipe(target, request.out)
+        published += [some for some in figures if some not in published]
         for run, recipe in runs:
             settings = recipe.eval.model_copy(update=request.changes)
             task = run, recipe.model_copy(update={"eval": settings})
@@ -319,12 +332,13 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
                 **({"spec": recipe.contexts} if questions else {}),
             )
     resamples = next(iter(tasks.values()))[1].eval.bootstrap
-    return ScoredEntries(entries, baselines, method, resamples)
+    return ScoredEntries(entries, baselines, method, resamples, published)
 
 
-def _folder(target: str) -> tuple[list[RunToScore], Baselines]:
+def _folder(target: str) -> FoundRuns:
     """The runs in a folder; a run's manifest may name the baseline variant."""
     from attnkit.runs import find_runs
+    from attnkit.scoring.published_figures import published_figures
 
     runs = find_runs([target], note=console.warn)
     baselines: Baselines = {}
@@ -332,13 +346,14 @@ def _folder(target: str) -> tuple[list[RunToScore], Baselines]:
         named = run.manifest.get("baseline")
         baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
     runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
-    return [(run, run.recipe) for run in runs], baselines
+    return FoundRuns([(run, run.recipe) for run in runs], baselines, published_figures(runs))
 
 
-def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
+def _recipe(target: str, out: Path) -> FoundRuns:
     """The runs of a recipe under --out, to be scored and searched as the file says now."""
     from attnkit.recipe import load
     from attnkit.runs import Run, find_runs
+    from attnkit.scoring.published_figures import published_figures
 
     try:
         file = load(target)
@@ -355,7 +370,8 @@ def _recipe(target: str, out: Path) -> tuple[list[RunToScore], Baselines]:
         raise MissingInputError(
             f"{file.name}: no finished run in {out / file.name}; train one: attnkit train {target}"
         )
-    return tasks, {file.name: file.baseline or next(iter(file.variants))}
+    baselines: Baselines = {file.name: file.baseline or next(iter(file.variants))}
+    return FoundRuns(tasks, baselines, published_figures(file))
 
 
 def _print(scored: ScoredEntries, format: str) -> None:
@@ -363,8 +379,10 @@ def _print(scored: ScoredEntries, format: str) -> None:
     from attnkit.scoring import side_by_side
     from attnkit.show import comparison_tables as shown
 
-    entries, baselines, method, resamples = scored
-    result = side_by_side(entries, baselines, method=method, resamples=resamples)
+    entries, baselines, method, resamples, published = scored
+    result = side_by_side(
+        entries, baselines, method=method, published=published, resamples=resamples
+    )
     for text in shown.warning_lines(result):
         console.warn(text)
     if format == "json":

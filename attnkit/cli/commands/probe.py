@@ -104,7 +104,7 @@ def heads(
 def table(title: str, importance: "Importance") -> "Table":
     """The whole model, then a row per head."""
     from attnkit.recipe.metrics import direction_note, metric_facts
-    from attnkit.show.comparison_tables import significance_note
+    from attnkit.show.differences import significance_note
     from attnkit.show.table import Cell, Column, Table
 
     names = list(importance.whole)
@@ -130,7 +130,7 @@ def table(title: str, importance: "Importance") -> "Table":
     notes += [
         f"rows: {importance.rows:,}",
         "loss: how much worse than the full model; "
-        + significance_note("rows", importance.resamples, f"{len(importance.effects)} heads"),
+        + significance_note("rows", importance.resamples, len(importance.effects), "heads"),
         "a head without loss is not necessarily idle: other heads may compensate for it",
     ]
     return Table(f"{title}, one head ablated", tuple(columns), tuple(rows), tuple(notes))
@@ -138,7 +138,7 @@ def table(title: str, importance: "Importance") -> "Table":
 
 def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
     """Score and loss of one head on one metric."""
-    from attnkit.show.comparison_tables import signed, significance
+    from attnkit.show.differences import signed, significance
     from attnkit.show.table import Cell
 
     effect = importance.effects[place][name]
@@ -148,7 +148,7 @@ def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cel
         f"{name}_p": effect.p,
         f"{name}_p_corrected": effect.p_corrected,
     }
-    loss = signed(effect.loss) + significance(effect.p, effect.p_corrected)
+    loss = signed(effect.loss) + significance(effect.p_corrected)
     return [
         Cell(f"{effect.score:.2f}", {name: effect.score}),
         Cell(loss, fields, best=effect.loss == most),

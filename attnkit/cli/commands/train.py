@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -16,7 +17,13 @@ from attnkit.cli.options import (
     flag,
     value,
 )  # fmt: skip
-from attnkit.errors import MemoryLimitError, StoppedError, UsageError, out_of_memory
+from attnkit.errors import (
+    MemoryLimitError,
+    StoppedError,
+    UsageError,
+    memory_advice,
+    out_of_memory,
+)
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -43,6 +50,7 @@ def train(
     seed: Annotated[
         list[int] | None, value("N", "Use this seed instead of the recipe's. Repeatable.")
     ] = None,
+    jobs: Annotated[int, value("N", "Train N runs at a time, each in its own process.")] = 1,
     out: options.Out = Path("runs"),
     fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
     allow_change: Annotated[
@@ -69,9 +77,11 @@ def train(
     """Train every variant of a recipe with every seed, score them, and print the table.
 
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
-    can be repeated at any time.
+    can be repeated at any time. With --jobs N each run has its share of the cores (or of
+    OMP_NUM_THREADS threads, where that is set), and one that fails does not stop the others.
 
       attnkit train quickstart
+      attnkit train quickstart --jobs 2
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
@@ -79,36 +89,46 @@ def train(
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, option_check=check_options)
+    planned = _plan(file, variant, seed, out)
+    _check_jobs(jobs, planned)
     if match is not None:
         settings += _matched(
             file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
         )
         file = load(recipe, settings, option_check=check_options)
-    jobs = _jobs(file, variant, seed, out)
     if dry_run:
-        _check_data(file, jobs, data_dir)
-        _announce(file, jobs, as_json)
+        _check_data(file, planned, data_dir)
+        _announce(file, planned, jobs, as_json)
         return
     talks = not (as_json or quiet)
-    variants = list(dict.fromkeys(job.variant for job in jobs))
+    variants = list(dict.fromkeys(run.variant for run in planned))
     if talks:
-        counts = {"variant": len(variants), "seed": len(jobs) // len(variants)}
+        counts = {"variant": len(variants), "seed": len(planned) // len(variants)}
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
     options = {
         "variants": variants, "seeds": seed or None, "out": out, "fresh": fresh,
         "allow_change": allow_change, "device": device, "data_dir": data_dir, "offline": offline,
+        **({"jobs": jobs} if jobs > 1 else {}),
     }  # fmt: skip
-    scored = _follow(file, jobs, options, as_json=as_json, quiet=quiet)
-    if scored is not None and not as_json:
-        from attnkit.show.comparison_tables import tables, warning_lines
-
-        result = scored.json()
-        for text in warning_lines(result) if not quiet else ():
-            console.warn(text)
-        output.write_tables(tables(result), "table")
+    scored: list[ScoredEvent] = []
+    try:
+        _follow(file, planned, options, scored, as_json=as_json, quiet=quiet)
+    finally:  # what was trained is compared although others failed
+        if scored and not as_json:
+            _print_tables(scored[-1], quiet)
     if talks:
-        _next_commands(file, jobs, out)
+        _next_commands(file, planned, out)
+
+
+def _print_tables(scored: "ScoredEvent", quiet: bool) -> None:
+    """The comparison, after warnings about it."""
+    from attnkit.show.comparison_tables import tables, warning_lines
+
+    result = scored.json()
+    for text in warning_lines(result) if not quiet else ():
+        console.warn(text)
+    output.write_tables(tables(result), "table")
 
 
 def _matched(
@@ -140,50 +160,56 @@ def _matched(
     for one in found:
         ratio = "as its run began" if one.ratio != one.ratio else f"{one.ratio:.3f} x the baseline"
         (width, ff), (new_width, new_ff) = one.before, one.after
-        console.say(
-            f"{one.variant}: model.width {width} -> {new_width}, model.ff {ff} -> {new_ff} "
-            f"({match}: {ratio})"
-        )
+        inner = f", model.ff {ff} -> {new_ff}" if ff != new_ff else ""
+        console.say(f"{one.variant}: model.width {width} -> {new_width}{inner} ({match}: {ratio})")
     return [override for one in found for override in one.overrides]
 
 
 def _follow(
     file: "RecipeFile",
-    jobs: Sequence[PlannedRun],
+    planned: Sequence[PlannedRun],
     options: Mapping[str, Any],
+    scored: "list[ScoredEvent]",
     *,
     as_json: bool,
     quiet: bool,
-) -> "ScoredEvent | None":
-    """Train and show what happens; the scores at the end."""
+) -> None:
+    """Train and show what happens; the scores go into `scored`, also where an error follows."""
     from attnkit.cli import training_display
     from attnkit.show.training_board import Board
     from attnkit.show.training_board import BoardRun as Line
     from attnkit.train import events
     from attnkit.train.signals import StopSignals
 
-    board = Board(file.name, tuple(Line(j.variant, j.seed) for j in jobs))
+    lines = tuple(Line(run.variant, run.seed) for run in planned)
+    board = Board(file.name, lines, jobs=options.get("jobs", 1))
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
-    scored = None
     # Signals are recorded from here on; what follows is slow to import.
     with StopSignals(screen.notice) as stop, screen:
         try:
-            from attnkit.experiment import training
+            if "jobs" in options:
+                from attnkit.experiment.jobs import train as side_by_side
 
+                happening = side_by_side(file, **options, notice=screen.notice)
+            else:
+                from attnkit.experiment.training import train as one_by_one
+
+                happening = one_by_one(file, **options, notice=screen.notice)
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            for event in training.train(file, **options, notice=screen.notice):
-                screen.show(event)
-                scored = event if isinstance(event, events.ScoredEvent) else scored
+            with closing(happening):
+                for event in happening:
+                    screen.show(event)
+                    if isinstance(event, events.ScoredEvent):
+                        scored.append(event)
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error):
                 settings = next(iter(file.variants.values())).train
-                advice = console.memory_advice(settings.batch_tokens, settings.accumulate)
+                advice = memory_advice(settings.batch_tokens, settings.accumulate)
                 raise MemoryLimitError(f"out of memory: {advice}") from error
             raise
         except StoppedError as error:
             raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
-    return scored
 
 
 def _sort_words(
@@ -206,7 +232,7 @@ def _sort_words(
     return settings, more, numbers
 
 
-def _jobs(
+def _plan(
     file: "RecipeFile", variants: Sequence[str], seeds: Sequence[int], out: Path
 ) -> list[PlannedRun]:
     """The trainings that the command line asks for, in the order of the recipe."""
@@ -222,13 +248,25 @@ def _jobs(
     ]
 
 
-def _check_data(file: "RecipeFile", jobs: Sequence[PlannedRun], data_dir: Path | None) -> None:
+def _check_jobs(jobs: int, planned: Sequence[PlannedRun]) -> None:
+    """Refuse a number of jobs that cannot be.  Raises UsageError."""
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}: must be at least 1")
+    if jobs > len(planned):
+        there = "is 1 run" if len(planned) == 1 else f"are {len(planned)} runs"
+        raise UsageError(
+            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs "
+            f"{len(planned)}"
+        )
+
+
+def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Path | None) -> None:
     """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
     from attnkit.scoring import check_scorable
 
     done = []
-    for name in dict.fromkeys(job.variant for job in jobs):
+    for name in dict.fromkeys(run.variant for run in planned):
         recipe = file.variants[name]
         check_scorable(recipe)
         if (recipe.data, recipe.eval.splits) in done:
@@ -241,28 +279,31 @@ def _check_data(file: "RecipeFile", jobs: Sequence[PlannedRun], data_dir: Path |
             )
 
 
-def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> None:
+def _announce(file: "RecipeFile", planned: Sequence[PlannedRun], jobs: int, as_json: bool) -> None:
     """--dry-run: the trainings, their size, their folder, and what is there already."""
+    from attnkit.device import sharing, threads_each
     from attnkit.experiment.cost import parameters
     from attnkit.runs import Run
 
     rows = []
-    for job in jobs:
-        run, recipe = Run(job.folder), file.variants[job.variant]
+    for variant, seed, folder in planned:
+        run, recipe = Run(folder), file.variants[variant]
         sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         rows.append(
             {
-                "variant": job.variant,
-                "seed": job.seed,
+                "variant": variant,
+                "seed": seed,
                 "state": "done" if run.finished else "begun" if run.exists else "new",
-                "run": str(job.folder),
+                "run": str(folder),
                 "steps": recipe.train.steps,
                 "parameters": parameters(recipe, sizes).total,
             }
         )
     if as_json:
+        how = {"jobs": jobs, "threads": threads_each(jobs)}
         for row in rows:
-            output.write_json({"event": "planned", "recipe": file.name, **row}, indent=None)
+            plan = {"event": "planned", "recipe": file.name, **row, **how}
+            output.write_json(plan, indent=None)
         return
     from attnkit.show.table import Cell, Column, Table
 
@@ -272,19 +313,22 @@ def _announce(file: "RecipeFile", jobs: Sequence[PlannedRun], as_json: bool) -> 
         tuple(Cell(f"{v:,}" if key in numbers else str(v)) for key, v in row.items())
         for row in rows
     )
-    notes = ("parameters: for the vocabulary size of the recipe; small data may yield fewer",)
+    notes = (
+        "parameters: for the vocabulary size of the recipe; small data may yield fewer",
+        sharing(jobs),
+    )
     output.write_tables([Table(file.name, tuple(columns), cells, notes)], "table")
 
 
-def _next_commands(file: "RecipeFile", jobs: Sequence[PlannedRun], out: Path) -> None:
+def _next_commands(file: "RecipeFile", planned: Sequence[PlannedRun], out: Path) -> None:
     """Commands that use the trained runs."""
     from attnkit import mechanisms
 
     plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
-    runs = [str(out / file.name)] if len(jobs) > 1 else [str(jobs[0].folder)]
+    runs = [str(out / file.name)] if len(planned) > 1 else [str(planned[0].folder)]
     console.say("")
     console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugins])}")
-    folder, recipe = str(jobs[0].folder), file.variants[jobs[0].variant]
+    folder, recipe = str(planned[0].folder), file.variants[planned[0].variant]
     if recipe.task == "question-answering":
         words = ["attnkit", "nbce", folder, *plugins, "--contexts", "passages.jsonl"]
         console.say(f"use one model:  {shlex.join([*words, '--prompts', 'questions.txt'])}")

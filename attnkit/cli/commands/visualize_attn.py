@@ -194,11 +194,12 @@ class Request(NamedTuple):
                                "step": self.step}  # fmt: skip
         if is_run(name):
             from attnkit.analysis.capture import capture
+            from attnkit.recipe import places
 
             run = Run.open(name)
             how |= {
                 "search": search_settings(run.recipe.search, self.search, self.sample),
-                "kinds": self._kinds(run.recipe.model.shape),
+                "kinds": self._kinds([kind for kind in PREFERRED if kind in places(run.recipe)]),
                 "reference": self.reference,
                 "device": self.device,
             }
@@ -218,16 +219,16 @@ class Request(NamedTuple):
         from attnkit.recipe.schema import SearchConfig
 
         model = open_model(name, device=self.device, offline=self.offline)
-        how["kinds"] = self._kinds(model.shape)
+        how["kinds"] = self._kinds(KINDS_OF[model.shape])
         if self.searches:
             greedy = SearchConfig(method="greedy")
             how["search"] = search_settings(greedy, self.search, self.sample)
         return [capture_pretrained(model, self.text, **how)]
 
-    def _kinds(self, shape: str) -> "Sequence[Kind]":
+    def _kinds(self, present: "Sequence[Kind]") -> "Sequence[Kind]":
         if self.kind is not None:
             return [self.kind]
-        return KINDS_OF[shape] if self.all_kinds else KINDS_OF[shape][:1]
+        return present if self.all_kinds else present[:1]
 
 
 def _first_kind(captures: "Sequence[Capture]") -> KindWord:

@@ -1,0 +1,326 @@
+"""Trainings side by side: processes that share out the runs of a recipe.
+
+The parent prepares the data, chooses the precision and compares the scores.  A worker (see
+`attnkit.experiment.worker`) is told one run at a time over a pipe, through which its events come
+back; it is forked from a process that has imported torch and run nothing.  A worker that fails ends
+with its run; another takes its place.
+"""
+
+import os
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from multiprocessing import forkserver, get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnkit import mechanisms
+from attnkit.data.preparation import PreparedData
+from attnkit.device import pick_device, sharing, threads_each
+from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
+from attnkit.experiment import cost
+from attnkit.experiment.training import Experiment, plan
+from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerSettings, serve
+from attnkit.recipe import Recipe, RecipeFile
+from attnkit.train import events
+from attnkit.train.events import Event, NoteEvent
+from attnkit.train.memory import free_memory, release_freed_memory
+from attnkit.train.signals import StopSignals
+
+CONTEXT = get_context("forkserver")
+PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
+"""What workers find imported; the last is what autograd imports when used."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that torch reads when it is imported."""
+PATIENCE = 0.2
+"""Seconds between two looks at the signals."""
+PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
+"""Memory of a worker beside what it shares with the others: so much, and more than what is live in
+its training, because freed blocks are kept; measured on Linux with translation/multi30k."""
+STOPS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
+"""Signals that stop; a process that has just begun dies of them."""
+LAST_LINES = 20
+"""Of what a process wrote before it died."""
+
+Key = tuple[str, int]
+"""Variant and seed."""
+
+
+def train(
+    file: RecipeFile,
+    *,
+    jobs: int,
+    variants: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    out: Path,
+    fresh: bool = False,
+    allow_change: bool = False,
+    device: str = "auto",
+    data_dir: Path | None = None,
+    offline: bool = False,
+    notice: Callable[[str], object] | None = None,
+) -> Generator[Event, None, None]:
+    """`attnkit.experiment.training.train` with so many runs at a time, each in a process.
+
+    Every process has an equal share of torch's threads here, at least one.  The results are, bit
+    for bit, those of one run after the other with as many threads.  A run that fails is reported
+    by a `FailedEvent`; the others are finished and compared, then its error is raised.
+
+    Raises:
+        MemoryLimitError: so many do not fit into memory.
+        StoppedError: a signal came; the state of every run is saved.
+        AttnkitError: of the first run that failed, with a line for each of them.
+    """
+    planned = plan(file, variants, seeds)
+    threads = threads_each(jobs)
+    with StopSignals(notice) as stop:
+        place = torch.device(pick_device(device))
+        experiment = Experiment(file, out, place, data_dir, offline, fresh, allow_change, stop)
+        for key in planned:
+            experiment.check(*key)
+        yield NoteEvent(sharing(jobs))
+        unfinished = yield from experiment.prepare(planned)
+        yield from check_memory(experiment, unfinished, jobs)
+        everything = torch.get_num_threads()
+        torch.set_num_threads(threads)  # the precision is chosen as the workers compute
+        try:
+            yield from experiment.choose_precision(unfinished)
+        finally:
+            torch.set_num_threads(everything)
+        release_freed_memory()
+        settings = WorkerSettings(
+            file, out, str(place), data_dir, offline, fresh, allow_change, experiment.precision,
+            threads, tuple(mechanisms.plugged().values()),
+        )  # fmt: skip
+        workers = Workers(jobs, settings, stop)
+        _start_server(threads)
+        yield NoteEvent(f"starting {jobs} processes", passing=True)
+        yield from workers.run(planned)
+        finished = [key for key in planned if key not in workers.failures]
+        if finished:
+            yield experiment.compare(finished)
+        if workers.failures:
+            raise workers.failure()
+
+
+def check_memory(
+    experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int
+) -> Iterator[Event]:
+    """Refuse more jobs than fit into the free memory, by the estimates of `cost.memory`.
+
+    Raises:
+        MemoryLimitError: the largest ones do not fit together; says how many do.
+    """
+    device = experiment.device
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    if free is None:
+        return
+    sizes: dict[str, int] = {}
+    for (variant, seed), data in prepared.items():
+        if variant in sizes:
+            continue
+        recipe, sizes[variant] = experiment.recipe(variant, seed), PROCESS_BYTES
+        try:
+            sizes[variant] += int(HEAP_FACTOR * _live(recipe, data))
+        except Exception as error:  # a mechanism that cannot run without storage may train
+            text = f"its memory cannot be estimated ({type(error).__name__}: {error})"
+            yield NoteEvent(" ".join(text.split()), variant=variant, seed=seed)
+    largest = sorted((sizes[variant] for variant, _ in prepared), reverse=True)[:jobs]
+    if sum(largest) <= free:
+        return
+    fit = next(number for number in range(len(largest)) if sum(largest[: number + 1]) > free)
+    advice = f"use --jobs {fit}" if fit else "use smaller batches (train.batch_tokens) or models"
+    raise MemoryLimitError(
+        f"--jobs {jobs}: {len(largest)} runs at a time need about {_gib(sum(largest))} of memory, "
+        f"{_gib(free)} are free; {advice}"
+    )
+
+
+def _live(recipe: Recipe, data: PreparedData) -> int:
+    """Bytes that are live in a training at most."""
+    sizes = (len(data.tokenizer.source), len(data.tokenizer.target))
+    shapes = cost.largest(recipe, data)
+    return max(cost.memory(recipe, sizes, shape).total for shape in shapes)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
+
+
+def _start_server(threads: int) -> None:
+    """Start the process that imports torch, with so many threads, and that workers are forked from.
+
+    Ctrl-C, which a terminal sends to all of them, is blocked there: the parent alone obeys it.
+    """
+    CONTEXT.set_forkserver_preload(PRELOAD)
+    resource_tracker.ensure_running()  # later it would unblock the signal
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ |= dict.fromkeys(THREADS, str(threads))
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+@dataclass
+class WorkerProcess:
+    """One worker as the parent sees it."""
+
+    process: Any
+    connection: Connection
+    output: Path
+    key: Key
+    told: bool = False
+    """Whether it was asked to stop."""
+
+    @classmethod
+    def start(cls, settings: WorkerSettings, output: Path, key: Key) -> "WorkerProcess":
+        """A new process, and its first run."""
+        connection, theirs = CONTEXT.Pipe()
+        output.touch()
+        process = CONTEXT.Process(target=serve, args=(theirs, output, settings), daemon=True)
+        process.start()
+        theirs.close()
+        worker = cls(process, connection, output, key)
+        worker.begin(key)
+        return worker
+
+    def begin(self, key: Key) -> None:
+        """Go on with this run."""
+        self.key = key
+        self.tell(key)
+
+    def tell(self, message: Key | StopRequest) -> None:
+        """Send what it is to do; one that is gone is noticed when its answer is read."""
+        with suppress(OSError):
+            self.connection.send(message)
+
+    def receive(self) -> Event | TrainingEnd:
+        """The next message; where the process died, how its run ended."""
+        try:
+            message: Event | TrainingEnd = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return self._death(self.process.exitcode)
+        return message
+
+    def _death(self, code: int) -> TrainingEnd:
+        """The end of a run whose process died."""
+        lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
+        details = "\n".join(lines[-LAST_LINES:])
+        again = "run the same command again to resume from its last checkpoint"
+        if code == -signal.SIGKILL:
+            return TrainingEnd(
+                MemoryLimitError(
+                    "its process was killed (SIGKILL), as the system does when memory runs out;"
+                    f" {again}, with fewer --jobs if memory was short"
+                )
+            )
+        if -code in STOPS:
+            return TrainingEnd(StoppedError(f"stopped by {STOPS[-code]}; {again}"))
+        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return TrainingEnd(AttnkitError(f"its process {how}; {again}"), details)
+
+    def close(self) -> None:
+        """End it; all that is to be kept is on the disk."""
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self.connection.close()
+
+
+@dataclass
+class Workers:
+    """Processes that work off a list of runs."""
+
+    jobs: int
+    settings: WorkerSettings
+    stop: StopSignals
+    failures: dict[Key, AttnkitError] = field(default_factory=dict)
+    """In the order in which they came."""
+    active: list[WorkerProcess] = field(default_factory=list)
+    waiting: deque[Key] = field(default_factory=deque)
+    stopped: bool = False
+    """Whether a run was stopped before its end."""
+    started: int = 0
+
+    def run(self, planned: Sequence[Key]) -> Iterator[Event]:
+        """Train and score all of them; yields their events as they come.
+
+        Raises:
+            StoppedError: a signal came; the state of every run is saved.
+        """
+        self.waiting.extend(planned)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnkit-")))
+            stack.callback(self._close)
+            while self.active or (self.waiting and not self.stop.requested):
+                if self.stop.requested:
+                    self._ask_to_stop(self.stop.requested)
+                while self.waiting and len(self.active) < self.jobs and not self.stop.requested:
+                    self.started += 1
+                    output, key = folder / f"{self.started}.txt", self.waiting.popleft()
+                    self.active.append(WorkerProcess.start(self.settings, output, key))
+                ready = wait([worker.connection for worker in self.active], PATIENCE)
+                for worker in [one for one in self.active if one.connection in ready]:
+                    yield from self._follow(worker)
+        if self.stop.requested and (self.stopped or self.waiting):
+            failed = "".join(f"; failed before: {line}" for line in self._lines())
+            raise StoppedError(
+                f"stopped by {self.stop.requested}; all that was done is saved{failed}; run the"
+                " same command again to resume"
+            )
+
+    def _follow(self, worker: WorkerProcess) -> Iterator[Event]:
+        """Hand on one message of a worker, and its next run to one that has finished."""
+        message = worker.receive()
+        if isinstance(message, Event):
+            yield message
+            return
+        if message.error is None and self.waiting and not self.stop.requested:
+            worker.begin(self.waiting.popleft())
+            return
+        self.active.remove(worker)
+        key = worker.key
+        worker.close()
+        if message.error is None:
+            return
+        if self.stop.requested and isinstance(message.error, StoppedError):
+            self.stopped = True
+            return
+        self.failures[key] = message.error
+        variant, seed = key
+        if message.details:
+            yield NoteEvent(message.details, variant=variant, seed=seed)
+        reason = str(message.error)
+        yield events.FailedEvent(reason, message.error.code, variant=variant, seed=seed)
+
+    def _ask_to_stop(self, name: str) -> None:
+        for worker in self.active:
+            if not worker.told:
+                worker.tell(StopRequest(name))
+                worker.told = True
+
+    def _close(self) -> None:
+        for worker in self.active:
+            worker.close()
+
+    def _lines(self) -> list[str]:
+        """A line for each failure."""
+        return [f"{name} seed {seed}: {error}" for (name, seed), error in self.failures.items()]
+
+    def failure(self) -> AttnkitError:
+        """The error of the run that failed first, with a line for each that failed."""
+        first = next(iter(self.failures.values()))
+        return type(first)("\n".join(self._lines()))

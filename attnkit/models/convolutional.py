@@ -1,0 +1,159 @@
+"""ConvS2S: convolutions with gated linear units, and attention in every layer of the decoder.
+
+Source: Gehring et al. 2017, "Convolutional Sequence to Sequence Learning", section 3.
+"""
+
+import math
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Out, State
+from attnkit.kernels.onednn import Linear
+from attnkit.layers import Dropout, MultiHead
+from attnkit.models.base import EncoderDecoder, position_limit
+from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
+from attnkit.recipe import schema
+
+HALF = math.sqrt(0.5)
+"""A sum of two inputs of equal variance times this keeps it (section 3.4)."""
+
+Source = tuple[Float[Tensor, "B S W"], Float[Tensor, "B S W"]]
+"""The outputs z of the encoder, and z + e with the embeddings e: what keys and values are of."""
+
+
+class GatedConvolution(nn.Module):
+    """A convolution over windows of `kernel` tokens, with a gated linear unit.
+
+    It is one product with the windows side by side, which a CPU does faster than the convolution.
+    """
+
+    def __init__(self, width: int, kernel: int, dropout: float) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.dropout = Dropout(dropout)
+        self.product = Linear(kernel * width, 2 * width)
+        # section 3.5: the gate and dropout, which keeps 1 - dropout of the inputs, change variance
+        nn.init.normal_(self.product.weight, std=math.sqrt(4 * (1 - dropout) / (kernel * width)))
+        nn.init.zeros_(self.product.bias)
+
+    def forward(self, x: Float[Tensor, "R n W"]) -> Float[Tensor, "R T W"]:
+        """One output for each window: T = n - kernel + 1."""
+        x = self.dropout(x)
+        length = x.shape[1] - self.kernel + 1
+        windows = torch.cat([x[:, at : at + length] for at in range(self.kernel)], -1)
+        return F.glu(self.product(windows), -1)
+
+
+class DecoderLayer(nn.Module):
+    """A convolution over past tokens, then attention, each with a residual path."""
+
+    def __init__(self, convolution: GatedConvolution, attention: MultiHead, width: int) -> None:
+        super().__init__()
+        self.convolution, self.attention = convolution, attention
+        self.query = Linear(width, width)
+        nn.init.normal_(self.query.weight, std=width**-0.5)
+        nn.init.zeros_(self.query.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "R t W"],
+        columns: Float[Tensor, "R n W"],
+        embedded: Float[Tensor, "R t W"],
+        mask: Mask,
+        source: Source | None,
+        state: State,
+        prior: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Out]:
+        """The new x, the columns that the next tokens still see, and what attention answers.
+
+        `columns` are the kernel - 1 inputs before x; `embedded` are the target's embeddings.
+        """
+        whole = torch.cat((columns, x), 1)
+        h = self.convolution(whole)
+        memory, values = source or (None, None)
+        out = self.attention(
+            self.query(h) + embedded, mask, memory, state=state, prior=prior, values=values
+        )
+        # section 3.4: a sum of m vectors with weights of about 1 / m is scaled up again
+        tokens = mask.valid.sum(1).repeat_interleave(x.shape[0] // mask.valid.shape[0])
+        h = (h + out.y * tokens.to(x.dtype).sqrt()[:, None, None]) * HALF
+        return (x + h) * HALF, whole[:, x.shape[1] :], out
+
+
+class ConvolutionalModel(EncoderDecoder):
+    """ConvS2S.
+
+    Layer l of the decoder attends with d = W h + b + g, for its convolution's output h and the
+    target's embedding g, to the encoder's outputs z; values are z + e (equations 1 and 2).  Two
+    things differ from the paper.  Queries, keys, values and contexts are projected, as for every
+    mechanism here; the paper's attention is `dot` with one head and these matrices at the identity.
+    And there is neither weight normalisation nor a smaller gradient for the encoder: both served
+    plain gradient descent, and the size of AdamW's steps does not follow that of the gradients.
+    """
+
+    def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
+        super().__init__()
+        width, layers, kernel = model.width, model.layers, model.kernel
+        source, target = token_tables(sizes, width, model.tie == "all", 0.1)
+        embed = (model.positions, max_length, model.dropout, 1.0)
+        self.embed_source, self.embed_target = Embedding(source, *embed), Embedding(target, *embed)
+        self.kernel = kernel
+        self.encoder = nn.ModuleList(
+            GatedConvolution(width, kernel, model.dropout) for _ in range(layers.encoder)
+        )
+        cross = model.attention.cross
+        self.decoder = nn.ModuleList(
+            DecoderLayer(
+                GatedConvolution(width, kernel, model.dropout),
+                MultiHead.build(
+                    cross.name, width, model.heads, max_length, cross=True, depth=depth,
+                    bias=model.bias, **cross.options(),
+                ),
+                width,
+            )
+            for depth in range(layers.decoder)
+        )  # fmt: skip
+        self.dropout = Dropout(model.dropout)
+        self.output = vocabulary_output(model, target, sizes[1])
+        self.limit = position_limit(self.decoder, table=self.embed_target.table)
+
+    def encode(self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]) -> Source:
+        real = valid[..., None]
+        positions = torch.arange(source.shape[1], device=source.device)[None]
+        embedded = self.embed_source(source, positions)
+        x = embedded * real
+        before = (self.kernel - 1) // 2
+        for layer in self.encoder:
+            h = layer(F.pad(x, (0, 0, before, self.kernel - 1 - before)))
+            x = (x + h) * HALF * real  # pads stay zero, as beyond the ends of a row
+        return x, x + embedded
+
+    def first_state(self, memory: Source) -> State:
+        rows, _, width = memory[0].shape
+        columns = memory[0].new_zeros(rows, self.kernel - 1, width)
+        position = torch.zeros(rows, dtype=torch.long, device=columns.device)
+        return (columns,) * len(self.decoder), position
+
+    def decode(
+        self,
+        ids: Int[Tensor, "R t"],
+        state: State,
+        mask: Mask,
+        memory: Source | None,
+        memory_states: State,
+    ) -> tuple[Float[Tensor, "R t W"], State, State]:
+        columns, position = state
+        length = ids.shape[1]
+        positions = position[:, None] + torch.arange(length, device=ids.device)
+        x = embedded = self.embed_target(ids, positions)
+        new_columns, new_states, prior = [], [], None
+        states = memory_states or (None,) * len(self.decoder)
+        for layer, before, seen in zip(self.decoder, columns, states, strict=True):
+            x, after, out = layer(x, before, embedded, mask, memory, seen, prior)
+            prior = out.scores
+            new_columns.append(after)
+            new_states.append(out.state)
+        return self.dropout(x), (tuple(new_columns), position + length), tuple(new_states)

@@ -1,0 +1,71 @@
+"""Token vectors with positions, and the tables of a model's two vocabularies."""
+
+import math
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnkit.data.tokenizer import PAD
+from attnkit.kernels.onednn import Linear
+from attnkit.layers import Dropout
+from attnkit.layers.positions import sinusoids
+from attnkit.recipe import schema
+
+
+class Embedding(nn.Module):
+    """Token vectors times a scale, plus positions, with dropout.
+
+    The scale is the square root of the width unless one is given (Vaswani et al. 2017, section
+    3.4): tables of variance 1 / width give vectors of unit variance.
+    """
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: str,
+        length: int,
+        dropout: float,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.tokens, self.positions = tokens, positions
+        self.scale = math.sqrt(tokens.embedding_dim) if scale is None else scale
+        self.table = nn.Embedding(length, tokens.embedding_dim) if positions == "learned" else None
+        if self.table is not None:
+            # tokens have unit variance after scaling; positions start smaller, as a hint
+            nn.init.normal_(self.table.weight, std=0.1)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, ids: Int[Tensor, "R T"], positions: Int[Tensor, "b T"] | None = None
+    ) -> Float[Tensor, "R T W"]:
+        """Vectors of `ids` at 0-based `positions`, which may be left out where none are added."""
+        x = self.tokens(ids) * self.scale
+        if self.table is not None:
+            x = x + self.table(positions)
+        elif self.positions == "sinusoidal" and positions is not None:
+            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
+        y: Tensor = self.dropout(x)
+        return y
+
+
+def token_tables(
+    sizes: tuple[int, int], width: int, shared: bool, std: float
+) -> tuple[nn.Embedding, nn.Embedding]:
+    """Tables of the source and target vocabularies; `shared`: one table for both."""
+    source = nn.Embedding(sizes[0], width, padding_idx=PAD)
+    target = source if shared else nn.Embedding(sizes[1], width, padding_idx=PAD)
+    for table in dict.fromkeys((source, target)):
+        nn.init.normal_(table.weight, std=std)
+        nn.init.zeros_(table.weight[PAD])
+    return source, target
+
+
+def vocabulary_output(model: schema.ModelConfig, target: nn.Embedding, size: int) -> Linear:
+    """The matrix from hidden states to the vocabulary; `model.tie` may make it the target table."""
+    output = Linear(model.width, size, bias=False)
+    if model.tie == "none":
+        nn.init.normal_(output.weight, std=model.width**-0.5)
+    else:
+        output.weight = target.weight
+    return output

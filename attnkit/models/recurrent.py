@@ -1,0 +1,91 @@
+"""Encoder-decoders of recurrent layers with attention, as they were before the Transformer."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnkit.attention import Mask, State
+from attnkit.kernels.onednn import Linear
+from attnkit.layers import Dropout, MultiHead
+from attnkit.layers.recurrence import (
+    BidirectionalLayer,
+    CellState,
+    RecurrentLayer,
+    turned_columns,
+)
+from attnkit.models.base import EncoderDecoder, position_limit
+from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
+from attnkit.recipe import schema
+
+
+class RecurrentModel(EncoderDecoder):
+    """A bidirectional encoder, and a decoder that attends to it behind its last layer.
+
+    Encoder: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and
+    Translate", section 3.2; each direction has half the width.  Every layer of the decoder starts
+    at tanh(W_s h), where h is what the last encoder layer made of the first token, the source read
+    backwards (appendix A.2.2).  The state s_t of the decoder then attends to the encoder, and
+    tanh(W_c [c_t; s_t]) with the context c_t goes to the output (Luong et al. 2015, "Effective
+    Approaches to Attention-based Neural Machine Translation", equation 5).  Without that paper's
+    input feeding (and Bahdanau's, which attends with s_{t-1} and reads c_t in the recurrence) no
+    state depends on a context, so the decoder reads whole targets in one call.
+
+    `dot` and `additive` attention read projected states here, as every mechanism does: q = W_q s_t
+    and k = W_k h_j.  That makes `dot` Luong's form `general`.  It suits the bounded states of LSTM
+    and GRU; with those of an SRU unscaled products are too large to train well.
+    """
+
+    def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
+        super().__init__()
+        width, layers = model.width, model.layers
+        self.parts = RecurrentLayer.parts[model.cell]
+        source, target = token_tables(sizes, width, model.tie == "all", width**-0.5)
+        self.embed_source = Embedding(source, "none", max_length, model.dropout)
+        self.embed_target = Embedding(target, "none", max_length, model.dropout)
+        self.encoder = nn.ModuleList(
+            BidirectionalLayer(model.cell, width) for _ in range(layers.encoder)
+        )
+        self.bridge = Linear(width // 2, layers.decoder * self.parts * width)
+        self.decoder = nn.ModuleList(
+            RecurrentLayer(model.cell, width, width) for _ in range(layers.decoder)
+        )
+        cross = model.attention.cross
+        self.attention = MultiHead.build(
+            cross.name, width, model.heads, max_length, cross=True, bias=model.bias,
+            **cross.options(),
+        )  # fmt: skip
+        self.combine = Linear(2 * width, width)
+        self.dropout = Dropout(model.dropout)
+        self.output = vocabulary_output(model, target, sizes[1])
+        self.limit = position_limit(self.attention)
+
+    def encode(
+        self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]
+    ) -> Float[Tensor, "B S W"]:
+        turned = turned_columns(valid)
+        x: Tensor = self.embed_source(source)
+        for number, layer in enumerate(self.encoder):
+            x = layer(self.dropout(x) if number else x, turned)
+        return x
+
+    def first_state(self, memory: Float[Tensor, "B S W"]) -> tuple[CellState, ...]:
+        backwards = memory[:, 0, memory.shape[-1] // 2 :]
+        parts = torch.tanh(self.bridge(backwards)).chunk(len(self.decoder) * self.parts, -1)
+        return tuple(parts[at : at + self.parts] for at in range(0, len(parts), self.parts))
+
+    def decode(
+        self,
+        ids: Int[Tensor, "R t"],
+        state: tuple[CellState, ...],
+        mask: Mask,
+        memory: Float[Tensor, "B S W"] | None,
+        memory_states: State,
+    ) -> tuple[Float[Tensor, "R t W"], State, State]:
+        x = self.embed_target(ids)
+        states = []
+        for number, (layer, before) in enumerate(zip(self.decoder, state, strict=True)):
+            x, after = layer(self.dropout(x) if number else x, before)
+            states.append(after)
+        out = self.attention(x, mask, memory=memory, state=memory_states)
+        x = torch.tanh(self.combine(torch.cat((out.y, x), -1)))
+        return self.dropout(x), tuple(states), out.state

@@ -1,0 +1,136 @@
+"""The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attnkit.recipe.metrics import direction_note, metric_facts
+from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
+from attnkit.show.table import PLUS_MINUS
+
+MEMORY = "train_peak_memory_bytes"
+
+Object = Mapping[str, Any]
+
+
+def metrics_of(rows: Sequence[Object]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+
+
+def joined(values: Iterable[Any]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def comparison_notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
+    """What a reader needs to reproduce and to trust the numbers."""
+    rows = comparison["rows"]
+    notes = signature_notes(rows, metrics)
+    counts = {(row["split"], row.get("sentences")): None for row in rows if row.get("sentences")}
+    if counts:
+        notes.append(
+            "sentences: " + joined(f"{n} of {split}" if split else n for split, n in counts)
+        )
+    if trained(rows):
+        notes.append(_seeds(rows))
+    notes += _training(rows) + _significance(comparison)
+    return notes + _published(comparison) + run_notes(rows)
+
+
+def signature_notes(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
+    """How each metric was measured."""
+    notes = []
+    for metric in metrics:
+        signatures = joined(row["metrics"].get(metric, {}).get("signature") for row in rows)
+        notes.append(f"{metric_facts(metric).title}{direction_note(metric)}: {signatures}")
+    return notes
+
+
+def run_notes(rows: Sequence[Object]) -> list[str]:
+    """Run folders, seeds of one variant together, as a shell would expand them; [] without runs."""
+    seeds: dict[str, list[str]] = {}
+    for run in dict.fromkeys(row["run"] for row in rows if row["run"] is not None):
+        folder, _, seed = run.rpartition("/seed-")
+        seeds.setdefault(folder or run, []).extend([seed] if folder else [])
+    out = []
+    for folder, numbers in seeds.items():
+        listed = f"{{{','.join(numbers)}}}" if len(numbers) > 1 else "".join(numbers)
+        out.append(f"{folder}/seed-{listed}" if numbers else folder)
+    return [f"runs: {' '.join(out)}"] if out else []
+
+
+def _seeds(rows: Sequence[Object]) -> str:
+    """The seeds of most variants, and those of the others by name."""
+    by_variant: dict[tuple[str, str], list[Object]] = {}
+    for row in rows:
+        by_variant.setdefault((row["recipe"], row["variant"]), []).append(row["seed"])
+    variants: dict[str, list[str]] = {}
+    for (_, variant), seeds in by_variant.items():
+        variants.setdefault(joined(seeds), []).append(variant)
+    first, *others = sorted(variants, key=lambda seeds: -len(variants[seeds]))
+    listed = "; ".join([first, *(f"{', '.join(variants[seeds])}: {seeds}" for seeds in others)])
+    spread = (
+        f" (mean {PLUS_MINUS} standard deviation over seeds)" if ", " in "".join(variants) else ""
+    )
+    return f"seeds: {listed}{spread}"
+
+
+def trained(rows: Sequence[Object]) -> bool:
+    """Whether any of the systems was trained here, so that its seed is known."""
+    return any(row["seed"] is not None for row in rows)
+
+
+def _training(rows: Sequence[Object]) -> list[str]:
+    """How long and how the shown models were trained."""
+    updates = [row["train_updates"] for row in rows if row.get("train_updates")]
+    if not updates:
+        return []
+    span = f"{min(updates):,}" + (f" to {max(updates):,}" if min(updates) < max(updates) else "")
+    ways = [
+        f"{row['train_precision']} on {row['train_device']} with {row['train_threads']} thread"
+        f"{'' if row['train_threads'] == 1 else 's'}"
+        for row in rows if row.get("train_precision")
+    ]  # fmt: skip
+    where = f" in {joined(ways)}" if ways else ""
+    peak = "; peak memory: of the process, Python and its libraries included"
+    if not any(row.get(MEMORY) for row in rows):
+        peak = ""
+    elif not any(row["train_device"] == "cpu" for row in rows):
+        peak = "; peak memory: of tensors on the device"
+    return [f"training: {span} updates{where}{peak}"]
+
+
+def _published(comparison: Object) -> list[str]:
+    """Where the published figures are from."""
+    notes = []
+    several = len({row["recipe"] for row in comparison["rows"]}) > 1
+    for figures in comparison.get("published", ()):
+        of = f" ({figures['recipe']})" if several else ""
+        kind = "comparable" if figures["comparable"] else f"not comparable: {figures['why']}"
+        notes.append(f"published{of}: {figures['source']}; {kind}")
+    return notes
+
+
+def _baseline(test: Object, rows: Sequence[Object]) -> str:
+    """What a variant was compared with: its name, and its runs where there are several recipes."""
+    name, recipe = str(test["baseline"]), test["baseline_recipe"]
+    if len({row["recipe"] for row in rows}) == 1:
+        return name
+    key = (recipe, name, test["split"])
+    runs = run_notes([row for row in rows if (row["recipe"], row["variant"], row["split"]) == key])
+    return f"{name} of {recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
+
+
+def _significance(comparison: Object) -> list[str]:
+    """How the differences were tested."""
+    tests = comparison["comparisons"]
+    level = [LEVEL_NOTE] if comparison.get("best") else []
+    if not tests:
+        return level
+    notes = [f"difference: to {joined(_baseline(test, comparison['rows']) for test in tests)}"]
+    if any(test["p"] is not None for test in tests):
+        variants = len({(test["recipe"], test["variant"]) for test in tests})
+        resamples = comparison["resamples"]
+        notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
+        notes.append(scope_note(tests, "sentences", trained(comparison["rows"])))
+    if any(test["difference"] is None for test in tests):
+        notes.append("not compared: scores with different signatures")
+    return [*notes, *level] if comparison["resamples"] else [*notes, NO_TESTS]

@@ -1,0 +1,92 @@
+"""Every command on runs of recurrent and convolutional models."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.called import called
+from helpers.model_types import BASELINES
+from helpers.saved_maps import load
+from helpers.trained import ROWS, make_run
+
+from attnkit.runs import Run
+
+KINDS = ("lstm-dot", "sru-additive", "convs2s")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp(request.param)
+    return make_run(folder, request.param, model_options=BASELINES[request.param])
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("how", [("--beam", "3"), ("--beam", "1"), ("--sample", "--seed", "3")])
+def test_generate_answers_each_line(run: Run, how: tuple[str, ...], capsys: Any) -> None:
+    text = "".join(row.source + "\n" for row in ROWS)
+    done = called(capsys, "generate", str(run.path), *how, "--max-length", "6", stdin=text)
+    assert done.code == 0, done.err
+    assert done.out.count("\n") == len(ROWS)
+
+
+def test_eval_scores_the_run(run: Run, capsys: Any) -> None:
+    done = called(capsys, "eval", str(run.path), "--metrics", "bleu,perplexity", "--format", "json")
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["rows"]
+    assert row["metrics"]["perplexity"]["score"] > 1
+
+
+def test_maps_are_those_of_cross_attention(run: Run, capsys: Any) -> None:
+    text = "two red cats"
+    shown = called(capsys, "visualize-attn", str(run.path), text, "--target", "zwei katzen")
+    assert shown.code == 0, shown.err
+    assert "cross attention" in shown.out
+    done = called(
+        capsys, "visualize-attn", str(run.path), text, "--save", "m.npz", "--save", "m.html"
+    )
+    assert done.code == 0, done.err
+    maps = load(Path("m.npz")).maps
+    assert set(maps) == {"cross"}
+    np.testing.assert_allclose(maps["cross"].weights.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_maps_of_self_attention_are_refused_in_a_line(run: Run, kind: str, capsys: Any) -> None:
+    done = called(capsys, "visualize-attn", str(run.path), "two cats", "--kind", kind)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.splitlines()[-1].endswith(f"--kind {kind}: this model has cross attention only")
+
+
+def test_words_are_aligned_by_the_layers_that_there_are(run: Run, capsys: Any) -> None:
+    Path("a.en").write_text("two red cats\n", encoding="utf-8")
+    Path("a.de").write_text("zwei katzen\n", encoding="utf-8")
+    done = called(capsys, "align", str(run.path), "a.en", "a.de")
+    assert done.code == 0, done.err
+    assert {link.split("-")[1] for link in done.out.split()} == {"0", "1"}
+    beyond = called(capsys, "align", str(run.path), "a.en", "a.de", "--layer", "1")
+    assert beyond.code == 2
+    assert "cross attention has layers 0 to 0" in beyond.err
+
+
+def test_heads_are_ablated(run: Run, capsys: Any) -> None:
+    done = called(capsys, "probe", "heads", str(run.path), "--split", "test", "--format", "json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["rows"]
+    assert [row["kind"] for row in rows] == [None, *["cross"] * run.recipe.model.heads]
+    assert all(row["perplexity"] != rows[0]["perplexity"] for row in rows[1:])
+
+
+def test_contexts_are_merged(run: Run, capsys: Any) -> None:
+    Path("c.txt").write_text("one red dog\n", encoding="utf-8")
+    Path("d.txt").write_text("two cats and a dog and a very red cat\n", encoding="utf-8")
+    done = called(
+        capsys, "nbce", str(run.path), "--context", "c.txt", "--context", "d.txt",
+        "--prompt", "cats", "--max-length", "4",
+    )  # fmt: skip
+    assert done.code == 0, done.err

@@ -1,0 +1,418 @@
+"""Trainings side by side: the same results, stops, failures and refusals."""
+
+import errno
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from helpers.shell import environment
+from helpers.small import write_corpus
+
+from attnkit import errors
+from attnkit.cli import main
+from attnkit.experiment import jobs
+from attnkit.experiment.worker import TrainingEnd, WorkerSettings, _end
+from attnkit.recipe import load, mechanism_registry
+from attnkit.runs import Run
+from attnkit.storage.files import sha256_file
+from attnkit.train import events
+from attnkit.train.memory import free_memory
+
+RECIPE = """\
+task: translation
+data: {{train: {train}, valid: {valid}, test: {test}, max_length: 32}}
+tokenizer: {{type: word, size: 40}}
+model: {{width: 16, heads: 2, layers: 1, ff: 32, dropout: 0.2}}
+train: {{steps: 120, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 60, save_every: 5,
+        log_every: 1, precision: fp32}}
+search: {{method: greedy, max_length: 12}}
+eval: {{bootstrap: 50}}
+variants:
+"""
+TWO = "  one: {}\n  two: {model.attention: linear}\n"
+LIMIT = 60
+"""Seconds that a process may take to end."""
+
+FAILS = '''"""Scaled dot product that can fail in several ways: A = softmax(q k^T / sqrt(D)).
+
+Source: these tests.
+
+Worked number: that of scaled-dot.
+"""
+
+import multiprocessing
+import os
+import signal
+
+from torch import Tensor
+
+from attnkit.attention import Mask, Shape
+from attnkit.mechanisms.scaled_dot import ScaledDot
+
+
+class FailingDot(ScaledDot):
+    """softmax(q k^T / sqrt(D)) v, until it fails."""
+
+    def __init__(self, shape: Shape, *, how: str = "killed") -> None:
+        super().__init__(shape)
+        self.how, self.calls = how, 0
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        self.calls += 1
+        if self.calls > 9 and multiprocessing.parent_process() is not None:
+            if self.how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise IndexError("out of plug-in")
+        return super().scores(q, k, mask)
+'''
+
+
+def write_recipe(folder: Path, variants: str = TWO) -> Path:
+    """A recipe of a tiny model that counts backwards."""
+    data = write_corpus(folder)
+    files = {name: list(getattr(data, name)) for name in ("train", "valid", "test")}
+    path = folder / "tiny.yaml"
+    path.write_text(RECIPE.format(**files) + variants)
+    return path
+
+
+def happening(recipe: Path, count: int = 2, **more: Any) -> Generator[events.Event, None, None]:
+    """The events of a session with so many jobs."""
+    return jobs.train(load(recipe), jobs=count, out=recipe.parent / "runs", device="cpu", **more)
+
+
+def weights(folder: Path) -> dict[str, str]:
+    """SHA-256 of the weights of every run."""
+    found = folder.glob("tiny/*/seed-*/model.safetensors")
+    return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(found)}
+
+
+def scores(scored: events.Event) -> list[Any]:
+    """What a table says, without places and speeds."""
+    assert isinstance(scored, events.ScoredEvent)
+    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in scored.rows]
+    compared = [{k: v for k, v in one.items() if "per_second" not in k} for one in
+                scored.comparisons]  # fmt: skip
+    return [rows, scored.baseline, json.dumps(compared, default=str)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[Any]]:
+    """Weights and scores of the two runs one after the other, in this process, on one thread."""
+    from attnkit.experiment.training import train
+
+    recipe = write_recipe(tmp_path_factory.mktemp("alone"))
+    *_, scored = train(load(recipe), out=recipe.parent / "runs", device="cpu")
+    return weights(recipe.parent / "runs"), scores(scored)
+
+
+def test_two_jobs_give_what_one_gives(
+    tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
+) -> None:
+    told = list(happening(write_recipe(tmp_path)))
+    assert (weights(tmp_path / "runs"), scores(told[-1])) == alone
+    assert told[0] == events.NoteEvent("2 runs at a time, 1 thread each")
+    assert sum(isinstance(event, events.PreparedEvent) for event in told) == 1
+    of_runs = [event for event in told if isinstance(event, events.ProgressEvent)]
+    assert {(event.variant, event.seed) for event in of_runs} == {("one", 1), ("two", 1)}
+    assert len(of_runs) == 240
+    manifests = [
+        Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")
+    ]
+    assert [manifest["threads"] for manifest in manifests] == [1, 1]
+    assert not multiprocessing.active_children()
+
+
+def interrupt(told: Iterable[events.Event], sent: Sequence[tuple[int, int]]) -> None:
+    """Send signals after so many updates, to this process, or SIGKILL to one of its children."""
+    waiting = list(sent)
+    updates = 0
+    for event in told:
+        updates += isinstance(event, events.ProgressEvent)
+        while waiting and updates > waiting[0][0]:
+            _, number = waiting.pop(0)
+            if number == signal.SIGKILL:
+                child = random.choice(multiprocessing.active_children())
+                assert child.pid is not None
+                os.kill(child.pid, number)
+            else:
+                signal.raise_signal(number)
+
+
+def test_interrupted_again_and_again_it_ends_with_the_same_table(
+    tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
+) -> None:
+    """Stopped twice at random moments, and once one of its processes is killed."""
+    recipe, draw = write_recipe(tmp_path), random.Random()
+    first = [(draw.randrange(1, 12), signal.SIGKILL), (draw.randrange(12, 30), signal.SIGTERM)]
+    with pytest.raises(errors.AttnkitError, match=r"\w+ seed 1: its process was killed \(SIGKILL"):
+        interrupt(happening(recipe), first)
+    with suppress(errors.StoppedError):  # on a busy machine both may be done before it is sent
+        interrupt(happening(recipe), [(draw.randrange(30), signal.SIGINT)])
+    assert not multiprocessing.active_children()
+    *_, scored = happening(recipe)
+    assert (weights(tmp_path / "runs"), scores(scored)) == alone
+
+
+def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None:
+    told = happening(write_recipe(tmp_path))
+    for event in told:
+        if isinstance(event, events.NoteEvent) and event.text.startswith("starting"):
+            signal.raise_signal(signal.SIGTERM)
+            break
+    with pytest.raises(errors.StoppedError, match="stopped by SIGTERM; all that was done is saved"):
+        next(told)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path) -> None:
+    with closing(happening(write_recipe(tmp_path))) as told, pytest.raises(SystemExit) as left:
+        interrupt(told, [(0, signal.SIGINT), (0, signal.SIGINT)])
+    assert left.value.code == 130
+    assert not multiprocessing.active_children()
+
+
+def test_runs_that_fail_do_not_take_the_others_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Divergence, a process that is killed, a fault of a plug-in; one line each, one table."""
+    plugin = tmp_path / "failing_dot.py"
+    plugin.write_text(FAILS)
+    monkeypatch.chdir(tmp_path)
+    failing = "model.attention: {{name: failing-dot, how: {}}}"
+    variants = {
+        "good": "", "wild": "train.lr: 1e30, train.warmup: 1",
+        "killed": failing.format("killed"), "faulty": failing.format("fault"),
+    }  # fmt: skip
+    write_recipe(tmp_path, "".join(f"  {name}: {{{text}}}\n" for name, text in variants.items()))
+    monkeypatch.setattr(mechanism_registry, "_plugged", {})
+    code = main(["train", "tiny.yaml", "--plugin", str(plugin), "--jobs", "2"])
+    shown = capsys.readouterr()
+    lines = shown.err.splitlines()
+    told = [line for line in lines if " seed 1: failed: " in line]
+    start = "attnkit: error: "
+    final = [line.removeprefix(start) for line in lines if line.startswith(start)]
+    assert sorted(line.replace("failed: ", "") for line in told) == sorted(final)
+    reasons = dict(line.split(" seed 1: ", 1) for line in final)
+    assert set(reasons) == {"wild", "killed", "faulty"}
+    assert "is not finite" in reasons["wild"]
+    assert reasons["killed"].startswith("its process was killed (SIGKILL), as the system does when")
+    assert reasons["faulty"] == f"{plugin}:30: IndexError: out of plug-in"
+    assert any("Traceback" in line for line in lines)
+    first = told[0].split(" seed")[0]
+    assert code == {"wild": 3, "killed": 71, "faulty": 1}[first]
+    assert {line.split()[0] for line in shown.out.splitlines()} & variants.keys() == {"good"}
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (MemoryError(), 71, "out of memory: half the batch .* train.batch_tokens=28"),
+        (RuntimeError("can't allocate memory"), 71, "out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device", "x.npz"), 74, "x.npz: writing failed"),
+        (errors.DivergedError("step 7"), 3, "step 7"),
+        (KeyError("x"), 1, "KeyError: 'x'; this is a bug in attnkit"),
+    ],
+)
+def test_what_a_worker_reports(tmp_path: Path, error: Exception, code: int, text: str) -> None:
+    recipe = load(write_recipe(tmp_path)).variants["one"]
+    found = _end(error, recipe)
+    assert found.error is not None
+    assert found.error.code == code
+    assert pytest.raises(errors.AttnkitError, _raise, found.error).match(text)
+    assert bool(found.details) == (code == 1)
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("flag", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--jobs", "0"], "--jobs 0: must be at least 1"),
+        (["--jobs", "-3"], "--jobs -3: must be at least 1"),
+        (
+            ["--jobs", "3"],
+            "--jobs 3: there are 2 runs to train (variants times seeds); use --jobs 2",
+        ),
+        (["--jobs", "2", "--variant", "one"], "--jobs 2: there is 1 run to train"),
+        (["--jobs", "many"], "invalid value for '--jobs'"),
+    ],
+)
+def test_a_number_of_jobs_that_cannot_be_is_refused_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    reason: str,
+    flag: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_recipe(tmp_path)
+    assert main(["train", "tiny.yaml", *words, *flag]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert reason in line
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("free", "advice"),
+    [(250 << 20, "use --jobs 2"), (150 << 20, "use --jobs 1"), (1 << 20, "use smaller batches")],
+)
+def test_more_jobs_than_memory_allows_are_refused_before_training(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    free: int,
+    advice: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(jobs, "free_memory", lambda: free)
+    write_recipe(tmp_path, TWO + "  three: {}\n")
+    assert main(["train", "tiny.yaml", "--jobs", "3", "--quiet"]) == 71
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--jobs 3: 3 runs at a time need about 0.3 GiB of memory, " in line
+    assert advice in line
+    assert not list(tmp_path.glob("runs/**/manifest.json"))
+
+
+def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "_live", lambda *_: _raise(ValueError("no storage")))
+    experiment: Any = SimpleNamespace(device=torch.device("cpu"), recipe=lambda *_: None)
+    data: Any = {("one", 1): None, ("one", 2): None}
+    text = "its memory cannot be estimated (ValueError: no storage)"
+    told = list(jobs.check_memory(experiment, data, 2))
+    assert told == [events.NoteEvent(text, variant="one", seed=1)]
+
+
+def test_free_memory_is_known_on_linux() -> None:
+    free = free_memory()
+    if sys.platform == "linux":
+        assert free is not None
+        assert free > 1 << 20
+
+
+def test_a_run_of_another_recipe_is_refused_before_any_training(tmp_path: Path) -> None:
+    """It was refused when its turn came, after hours of other trainings."""
+    recipe = write_recipe(tmp_path)
+    made = load(recipe, ["train.steps=1"])
+    Run.create(tmp_path / "runs/tiny/two/seed-1", made.variants["two"], name="tiny",
+               variant="two", seed=1)  # fmt: skip
+    for count in (1, 2):
+        words = ["train", str(recipe), "--out", str(tmp_path / "runs"), "--jobs", str(count)]
+        assert main([*words, "--quiet"]) == 78
+    assert not (tmp_path / "runs/tiny/one").exists()
+
+
+def test_precision_is_chosen_once_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "attnkit.experiment.cost.choose_precision",
+        lambda *_: asked.append(1) or ("bf16", "measured"),
+    )
+    recipe = write_recipe(tmp_path)
+    recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 120", "steps: 2"))
+    told = list(happening(recipe))
+    started = [event for event in told if isinstance(event, events.StartedEvent)]
+    assert [event.precision for event in started] == ["bf16", "bf16"]
+    assert told.index(events.NoteEvent("precision: bf16 (measured)")) < told.index(started[0])
+    assert len(asked) == 1
+
+
+def workers_of(session: int) -> list[int]:
+    """The processes of a session that compute, and the one that they are forked from."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            belongs = int(status.read_text().rpartition(")")[2].split()[3])
+            words = (status.parent / "cmdline").read_bytes()
+        except OSError:  # it ended meanwhile
+            continue
+        if belongs == session and b"forkserver" in words:
+            found.append(int(status.parent.name))
+    return found
+
+
+def is_saved(run: Run) -> bool:
+    """Whether the last update that it logged is in a checkpoint."""
+    steps = [int(path.name.removeprefix("step-")) for path in run.checkpoints.iterdir()]
+    logged: int = run.log.records()[-1]["step"]
+    return max(steps) == logged
+
+
+def endless(recipe: Path) -> Path:
+    """The recipe with more updates than a test waits for."""
+    recipe.write_text(recipe.read_text().replace("steps: 120", "steps: 100000"))
+    return recipe
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes there are")
+def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_path: Path) -> None:
+    words = ["train", str(endless(write_recipe(tmp_path))), "--jobs", "2", "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnkit", *words, "--out", str(tmp_path / "runs")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    seen = set()
+    for line in process.stdout:
+        event = json.loads(line)
+        seen |= {event["variant"]} if event["event"] == "progress" else set()
+        if len(seen) == 2:
+            break
+    assert len(workers_of(process.pid)) == 3
+    os.killpg(process.pid, signal.SIGINT)
+    _, told = process.communicate(timeout=LIMIT)
+    assert process.returncode == 75, told
+    assert told.splitlines()[-1].startswith("attnkit: stopped by SIGINT; all that was done")
+    assert "Traceback" not in told
+    deadline = time.monotonic() + LIMIT
+    while workers_of(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert all(is_saved(Run.open(tmp_path / f"runs/tiny/{name}/seed-1")) for name in ("one", "two"))
+
+
+def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
+    """The parent's end of the pipe is closed, as when it is killed."""
+    file = load(endless(write_recipe(tmp_path)))
+    settings = WorkerSettings(file, tmp_path, "cpu", None, True, False, False, None, 1, ())
+    worker = jobs.WorkerProcess.start(settings, tmp_path / "out.txt", ("one", 1))
+    while not isinstance(worker.receive(), events.ProgressEvent):
+        pass
+    worker.connection.close()
+    worker.process.join(LIMIT)
+    assert worker.process.exitcode == 0, (tmp_path / "out.txt").read_text()
+    assert is_saved(Run.open(tmp_path / "tiny/one/seed-1"))
+
+
+def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:
+    output = tmp_path / "out.txt"
+    output.write_text("Fatal Python error: Segmentation fault\n")
+    worker = jobs.WorkerProcess(None, None, output, ("one", 1))  # type: ignore[arg-type]
+    died = worker._death(-signal.SIGSEGV)
+    assert isinstance(died, TrainingEnd)
+    assert str(died.error).startswith("its process died of SIGSEGV; run the same command again")
+    assert died.details == "Fatal Python error: Segmentation fault"
+    assert "ended with code 5" in str(worker._death(5).error)
+    assert isinstance(worker._death(-signal.SIGTERM).error, errors.StoppedError)

@@ -1,0 +1,82 @@
+"""Recurrent layers against their formulas and against torch's packed sequences."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from attnkit.layers.recurrence import SRU, BidirectionalLayer, RecurrentLayer, turned_columns
+
+LENGTHS = torch.tensor([7, 1, 4])
+
+
+@pytest.mark.parametrize("inputs", [6, 10])
+def test_an_sru_follows_its_equations(inputs: int) -> None:
+    torch.manual_seed(0)
+    width = 6
+    layer = SRU(inputs, width).double()
+    with torch.no_grad():
+        for vector in (layer.state_weight, layer.bias):
+            vector.normal_()
+    w = layer.projection.weight.split(width)
+    v_f, v_r, b_f, b_r = *layer.state_weight.chunk(2), *layer.bias.chunk(2)
+    x, c = torch.randn(3, 5, inputs).double(), torch.randn(3, width).double()
+    found, (last,) = layer(x, (c,))
+    for t in range(5):
+        token = x[:, t]
+        f = torch.sigmoid(token @ w[1].T + v_f * c + b_f)
+        r = torch.sigmoid(token @ w[2].T + v_r * c + b_r)
+        c = f * c + (1 - f) * (token @ w[0].T)
+        skip = token if inputs == width else token @ w[3].T
+        h = r * c + (1 - r) * skip * math.sqrt(3)
+        torch.testing.assert_close(found[:, t], h)
+    torch.testing.assert_close(last, c)
+    assert len(w) == (3 if inputs == width else 4)
+
+
+def test_an_sru_sums_over_time_in_float32() -> None:
+    torch.manual_seed(0)
+    layer = SRU(8, 8)
+    x, start = torch.randn(2, 300, 8), torch.zeros(2, 8)
+    exact, _ = layer(x, (start,))
+    short, _ = layer.bfloat16()(x.bfloat16(), (start.bfloat16(),))
+    assert short.dtype == torch.bfloat16
+    assert (short.float() - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize("cell", RecurrentLayer.parts)
+def test_steps_equal_one_call(cell: str) -> None:
+    torch.manual_seed(0)
+    layer = RecurrentLayer(cell, 5, 6).double()
+    x = torch.randn(3, 7, 5).double()
+    start = tuple(torch.randn(3, 6).double() for _ in range(layer.parts[cell]))
+    whole, end = layer(x, start)
+    parts, state = [], start
+    for first, last in ((0, 1), (1, 4), (4, 7)):
+        y, state = layer(x[:, first:last], state)
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    torch.testing.assert_close(state, end)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_both_directions_equal_torch_on_packed_rows(cell: str) -> None:
+    torch.manual_seed(0)
+    layer = BidirectionalLayer(cell, 8).double()
+    kind = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
+    peer = kind(8, 4, batch_first=True, bidirectional=True).double()
+    weights = {f"{name}_reverse": p for name, p in layer.backwards.cell.named_parameters()}
+    peer.load_state_dict({**layer.forwards.cell.state_dict(), **weights})
+    x = torch.randn(3, 7, 8).double()
+    valid = torch.arange(7) < LENGTHS[:, None]
+    packed = pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
+    expected, _ = pad_packed_sequence(peer(packed)[0], batch_first=True)
+    found = layer(x, turned_columns(valid))
+    torch.testing.assert_close(found[valid], expected[valid])
+
+
+def test_rows_turn_round_within_their_tokens() -> None:
+    valid = torch.arange(4) < torch.tensor([[3], [4], [1]])
+    assert turned_columns(valid).view(3, 4).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4], [8, 9, 10, 11]]

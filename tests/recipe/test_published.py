@@ -1,0 +1,142 @@
+"""Published figures in a recipe file: read, inherited, and refused where they stand."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.recipe_texts import GOOD
+
+from attnkit.errors import RecipeError
+from attnkit.recipe import digest, load
+from attnkit.recipe.metrics import METRICS
+from attnkit.recipe.schema import Published
+
+VARIANTS = GOOD + "variants: {vanilla: {}, random: {}}\n"
+FIGURES = """published:
+  source: Tay et al. 2021, "Synthesizer", table 1
+  comparable: false
+  why: another corpus
+  scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def read(text: str, name: str = "r.yaml") -> Published | None:
+    Path(name).write_text(text, encoding="utf-8")
+    return load(name).published
+
+
+def test_figures_are_read_by_variant_and_metric() -> None:
+    found = read(VARIANTS + FIGURES)
+    assert found == Published(
+        source='Tay et al. 2021, "Synthesizer", table 1', comparable=False, why="another corpus",
+        scores={"vanilla": {"bleu": 27.67}, "random": {"bleu": 27.0}},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "published: null\n", "published:\n"])
+def test_most_recipes_have_none(text: str) -> None:
+    assert read(VARIANTS + text) is None
+
+
+def test_they_are_no_part_of_a_recipe_that_is_trained() -> None:
+    read(VARIANTS)
+    without = {name: digest(recipe) for name, recipe in load("r.yaml").variants.items()}
+    read(VARIANTS + FIGURES)
+    assert without == {name: digest(recipe) for name, recipe in load("r.yaml").variants.items()}
+
+
+def test_they_are_not_inherited() -> None:
+    """A file that extends another may have other data, and says itself what compares with it."""
+    read(VARIANTS + FIGURES, "base.yaml")
+    assert read("extends: base.yaml\n", "child.yaml") is None
+    own = read("extends: base.yaml\n" + FIGURES, "child.yaml")
+    assert own is not None
+    assert own.scores["vanilla"] == {"bleu": 27.67}
+
+
+def test_the_only_split_is_that_of_comparable_figures() -> None:
+    found = read(VARIANTS + FIGURES.replace("false", "true"))
+    assert found is not None
+    assert found.split == "test"
+
+
+MISTAKES = [
+    ("vanilla: {bleu", "vanila: {bleu",
+     "8:12: published.scores: no variant is called 'vanila'; did you mean vanilla?"),
+    ("{bleu: 27.67}", "{blue: 27.67}",
+     "8:22: published.scores.vanilla: no metric is called 'blue'; did you mean bleu?"),
+    ("{bleu: 27.67}", "{rouge: 27.67}", "no metric is called 'rouge'; did you mean rouge"),
+    ("27.67", "high", "8:28: published.scores.vanilla.bleu: must be a number, got 'high'"),
+    ("27.67", ".nan", "8:28: published.scores.vanilla.bleu: must be a number, got '.nan'"),
+    ("{bleu: 27.67}", "27.67", "must hold a value for each metric, such as {bleu: 27.3}, got"),
+    ("scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}", "scores: []",
+     "must hold a value for each variant, such as {vanilla: {bleu: 27.3}}, got an empty list"),
+    ("  why: another corpus\n", "",
+     "6:15: published.why: is missing; say why the figures are not comparable"),
+    ("comparable: false", "comparable: no", "published.comparable: must be true or false"),
+    ("  comparable: false\n", "", "5:3: published.comparable: is missing"),
+    ("  source:", "  sauce:", "5:3: published.sauce: unknown key; did you mean source?"),
+    ('Tay et al. 2021, "Synthesizer", table 1', '""', "published.source: must not be empty"),
+    ("  why", "  split: tset\n  why",
+     "7:10: published.split: no split of eval.splits is called 'tset'; did you mean test?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "message"), MISTAKES)
+def test_what_is_wrong_is_told_in_one_line_where_it_stands(
+    before: str, after: str, message: str
+) -> None:
+    text = VARIANTS + FIGURES
+    assert before in text
+    with pytest.raises(RecipeError) as caught:
+        read(text.replace(before, after))
+    lines = [line for line in str(caught.value).split("\n") if message in line]
+    assert len(lines) == 1, str(caught.value)
+
+
+def test_comparable_figures_of_one_of_several_splits_must_name_it() -> None:
+    text = VARIANTS + "eval: {splits: [test, valid]}\n" + FIGURES.replace("false", "true")
+    with pytest.raises(RecipeError, match=r"published.split: is missing; say which .* test, valid"):
+        read(text)
+    found = read(text + "  split: valid\n")
+    assert found is not None
+    assert found.split == "valid"
+
+
+@pytest.mark.parametrize("override", ["published=null", "published.source=x"])
+def test_the_command_line_does_not_set_them(override: str) -> None:
+    Path("r.yaml").write_text(VARIANTS + FIGURES, encoding="utf-8")
+    with pytest.raises(RecipeError, match="published"):
+        load("r.yaml", [override])
+
+
+EN_DE = {"vanilla": 27.67, "fixed-random": 23.89, "random": 27.27, "dense": 27.43,
+         "random+dense": 27.68, "random+vanilla": 28.47}  # fmt: skip
+EN_FR = {"vanilla": 41.57, "fixed-random": 38.31, "random": 41.12, "dense": 41.39,
+         "random+vanilla": 41.85}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"), [("multi30k", EN_DE), ("wmt14-en-de", EN_DE), ("wmt14-en-fr", EN_FR)]
+)
+def test_figures_of_shipped_recipes_are_those_that_could_be_found(
+    name: str, figures: dict[str, float]
+) -> None:
+    """Rows of the table that no source at hand gives, or that two give differently, are absent."""
+    found = load(f"translation/{name}").published
+    assert found is not None
+    assert {variant: one["bleu"] for variant, one in found.scores.items()} == figures
+    assert not found.comparable
+
+
+def test_every_metric_of_one_number_can_be_published() -> None:
+    figures = yaml.safe_dump({"vanilla": dict.fromkeys(METRICS, 1.0)}, default_flow_style=True)
+    text = FIGURES.partition("  scores:")[0] + f"  scores: {figures}"
+    found = read(VARIANTS + text)
+    assert found is not None
+    assert set(found.scores["vanilla"]) == set(METRICS)
