@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +184,14 @@ def test_different_searches_are_told(attnkit: Any, tmp_path: Path) -> None:
     (run.path / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
     shown = " ".join(attnkit("runs/toy/good", str(run.path)).out.split())
     assert "decoded by different searches: good beam=2; wide beam=7" in shown
+
+
+def test_no_model_is_loaded(attnkit: Any) -> None:
+    code = (
+        "import sys\n"
+        "from attnkit.cli import main\n"
+        f"assert main(['compare', *{BOTH!r}]) == 0\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
