@@ -13,6 +13,7 @@ from helpers import questioned, trained
 from helpers.called import Done, called
 from helpers.pages import Document
 from helpers.scored import scored_run
+from helpers.shell import environment
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 HOSTILE = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
@@ -193,5 +194,7 @@ def test_no_model_is_loaded(attnkit: Any) -> None:
         f"assert main(['compare', *{BOTH!r}]) == 0\n"
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
+    )
     assert done.stdout.splitlines()[-1] == "False"
