@@ -171,7 +171,7 @@ def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     fields: dict[str, Value] = {
         metric: score, f"{metric}_sd": sd, f"{metric}_signature": " ".join(sorted(signatures))
     }  # fmt: skip
-    if scores.level:
+    if any(tested == metric for _, tested in scores.level):
         fields[f"{metric}_level_with_best"] = level
     if score is None:
         return Cell(NONE, fields)

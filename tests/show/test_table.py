@@ -149,6 +149,14 @@ def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
     assert "ter_level_with_best" not in table_formats.csv_text(table)
 
 
+def test_a_metric_without_a_test_is_not_said_to_be_below_the_best() -> None:
+    """Nothing is known of it: an absent column, not False."""
+    best = [one for one in comparison()["best"] if one["metric"] == "ter"]
+    text = table_formats.csv_text(comparison_table(comparison() | {"best": best}))
+    assert "ter_level_with_best" in text
+    assert "bleu_level_with_best" not in text
+
+
 def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
     tests = [test | {"seed_degrees": 0} for test in comparison()["comparisons"]]
     notes = comparison_table(comparison() | {"comparisons": tests}).notes
