@@ -12,6 +12,7 @@ from attnkit.show.comparison_notes import (
     comparison_notes,
     joined,
     metrics_of,
+    published_score,
     run_notes,
     signature_notes,
     trained,
@@ -64,9 +65,8 @@ class _Scores:
         """The published score that stands beside one, and whether they are comparable."""
         split, recipe, variant, *_ = key
         for figures in self.published:
-            of_row = figures["recipe"] == recipe and figures["split"] in (None, split)
-            score = figures["scores"].get(variant, {}).get(metric)
-            if of_row and score is not None:
+            score = published_score(figures, split, recipe, variant, metric)
+            if score is not None:
                 return score, figures["comparable"]
         return None
 

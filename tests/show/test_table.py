@@ -191,6 +191,7 @@ def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
     assert "published: Some 2021, table 1; comparable" in table.notes
     elsewhere = comparison_table(comparison() | {"published": [figures | {"split": "valid"}]})
     assert not any("published" in column.title for column in elsewhere.columns)
+    assert not any("published" in note for note in elsewhere.notes)  # of figures that are not shown
 
 
 def test_ten_variants_by_two_metrics_are_two_lines_each_on_80_columns() -> None:
