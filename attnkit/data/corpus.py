@@ -65,7 +65,8 @@ class Corpus(ABC):
         reads them; `questions` gives them with all their passages.
 
         Args:
-            data: the section; its paths are relative to the current folder, then to `data_dir`.
+            data: the section; paths that are not absolute are relative to the current folder, then
+                to `data_dir`.  `attnkit.recipe.load` has made those beside a recipe absolute.
             task: with language-modeling rows have a target only.
             data_dir: folder of the corpora; default $ATTNKIT_DATA.
             cache: folder for downloads; default `cache_dir()`.
@@ -335,13 +336,20 @@ def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) ->
 
 
 def _own_path(key: str, name: str, folder: Path | None) -> Path:
-    """A file that the section names: relative to the current folder, then to the data folder."""
+    """A file that the section names: as it is (a recipe's are found when it is read), else in the
+    data folder, there also by its last name alone, as a run that was moved away from its data needs
+    it."""
     given = Path(os.path.expanduser(name))
-    places = [given] if folder is None or given.is_absolute() else [given, folder / given]
+    places = [given]
+    if folder is not None and not given.is_absolute():
+        places += dict.fromkeys((folder / given, folder / given.name))
     for path in places:
         if os.path.lexists(path):
             check_file(path)
             return path
     looked = " and ".join(str(path.absolute()) for path in places)
     hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
-    raise MissingInputError(f"{key}: no such file {quoted(name, 200)}: looked for {looked}{hint}")
+    beside = "" if given.is_absolute() else ", and beside the recipe"
+    raise MissingInputError(
+        f"{key}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}"
+    )

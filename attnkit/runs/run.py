@@ -109,8 +109,9 @@ class Run(Results):
 
     def _write_recipe(self, recipe: "Recipe", identity: Mapping[str, Any]) -> str:
         """Store the recipe under a comment that says whose it is; its SHA-256."""
-        from attnkit.recipe import dump
+        from attnkit.recipe import dump, relative_to
 
+        recipe = relative_to(recipe, self.path)  # so that runs and data can be moved together
         text = dump(recipe, {key: str(value) for key, value in identity.items()}).encode("utf-8")
         files.atomic_write(self.path / layout.RECIPE, text, self.fs)
         return hashlib.sha256(text).hexdigest()
