@@ -81,9 +81,8 @@ class Corpus(ABC):
         """
         given = os.environ.get("ATTNKIT_DATA")
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
-        if folder is not None and not os.path.isdir(folder):
-            origin = "--data-dir" if data_dir else "ATTNKIT_DATA"
-            raise MissingInputError(f"{folder}: no such folder ({origin})")
+        if folder is not None:
+            data_folder(folder, "--data-dir" if data_dir else "ATTNKIT_DATA")
         for fault in data_faults(data, task):
             raise RecipeError(f"{fault.keys[0]}: {fault.text}")
         if data.corpus is None:
@@ -160,6 +159,11 @@ class Corpus(ABC):
         """Whether a split that exists can be read without a download."""
         return True
 
+    @property
+    def generated(self) -> bool:
+        """Whether it comes from a generator, not from files."""
+        return False
+
     @abstractmethod
     def _first(self, split: str) -> str:
         """Where the first row would be, for messages."""
@@ -173,12 +177,7 @@ class Corpus(ABC):
         """What decides the rows of a split that exists, as JSON."""
 
     def _require(self, split: str) -> None:
-        if split not in self.splits:
-            near = nearest(split, self.splits)
-            hint = f"did you mean {near}? " if near else ""
-            raise MissingInputError(
-                f"{self.name}: no split {quoted(split)}; {hint}it has {', '.join(self.splits)}"
-            )
+        require_split(self.name, split, self.splits)
 
 
 @final
@@ -189,6 +188,10 @@ class _Generated(Corpus):
         super().__init__(card.name, languages, card.splits, data, task)
         self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
+
+    @property
+    def generated(self) -> bool:
+        return True
 
     def _first(self, split: str) -> str:
         return self.name
@@ -283,6 +286,30 @@ class _Files(Corpus):
                 for part in parts
             ],
         }
+
+
+def splits_of(data: DataConfig) -> tuple[str, ...]:
+    """Names of the splits of a data section, of which nothing is read."""
+    if data.corpus is not None:
+        return tuple(corpus_cards.load(data.corpus).splits)
+    return tuple(split for split in SPLITS if files_of(data, split))
+
+
+def require_split(name: str, split: str, splits: Sequence[str]) -> None:
+    """Raise MissingInputError where a corpus of this name has no such split."""
+    if split not in splits:
+        near = nearest(split, splits)
+        hint = f"did you mean {near}? " if near else ""
+        raise MissingInputError(
+            f"{name}: no split {quoted(split)}; {hint}it has {', '.join(splits)}"
+        )
+
+
+def data_folder(folder: Path, origin: str = "--data-dir") -> Path:
+    """The folder of the corpora; a MissingInputError where it does not exist."""
+    if not os.path.isdir(folder):
+        raise MissingInputError(f"{folder}: no such folder ({origin})")
+    return folder
 
 
 def _of_card(

@@ -140,7 +140,7 @@ class Run(Results):
         """
         files.make_folder(self.path, self.fs)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
-            for folder in (self.path, self.path / layout.OUTPUTS):
+            for folder in (self.path, self.path / layout.OUTPUTS, self.path / layout.DATA):
                 files.remove_leftovers(folder, self.fs)
             yield warning
 
