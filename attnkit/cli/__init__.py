@@ -16,6 +16,7 @@ from attnkit.device import share_processor
 COMMANDS = {
     "train": "Train every variant of a recipe and print a table that compares them.",
     "eval": "Score trained runs, or the output of any system, side by side.",
+    "pack": "Pack finished runs into one archive that opens elsewhere.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
     "probe": "Measure what parts of a trained model contribute.",

@@ -218,6 +218,16 @@ class Run(Results):
             )
         return True
 
+    def verify(self) -> None:
+        """Compare every file with its SHA-256 in the manifest.
+
+        Raises:
+            DataError: one is not the file that was trained.
+            MissingInputError: one is missing.
+        """
+        for name in self._entry("files", dict):
+            self._verify(name)
+
     @property
     def name(self) -> str:
         """Name of the recipe (translation/multi30k)."""
