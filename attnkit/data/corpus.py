@@ -266,8 +266,9 @@ class _Files(Corpus):
                 yield from formats.read_pairs(paths[0], paths[1], errors, counts)
             elif part.format == "jsonl":
                 source = None if self._causal else self._fields[0]
+                usual = None if self._card_files else ("source", usual_target(self._causal))
                 yield from jsonl.read_jsonl(
-                    paths[0], errors, counts, source=source, target=self._fields[1]
+                    paths[0], errors, counts, source=source, target=self._fields[1], usual=usual
                 )
             elif part.format == "parlai":
                 yield from jsonl.read_parlai(paths[0], errors, counts)
@@ -286,6 +287,11 @@ class _Files(Corpus):
                 for part in parts
             ],
         }
+
+
+def usual_target(causal: bool) -> str:
+    """The field with the target where a recipe names none."""
+    return "text" if causal else "target"
 
 
 def splits_of(data: DataConfig) -> tuple[str, ...]:
@@ -353,7 +359,7 @@ def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) ->
         if names := files_of(data, split):
             files = tuple(_own_path(f"data.{split}", name, folder) for name in names)
             splits[split] = [SplitPart(format_of(names, data.format), files)]
-    fields = (data.source or "source", data.target or ("text" if causal else "target"))
+    fields = (data.source or "source", data.target or usual_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
     return _Files(

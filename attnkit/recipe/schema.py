@@ -48,9 +48,11 @@ class DataConfig(Section):
     corpus: str | None = None
     """Name of a corpus (`attnkit recipe list --corpora`), or null with train, valid, test."""
     source: str | None = None
-    """Source language or column, as the corpus names it, such as en."""
+    """Source language, as the corpus names it, such as en.  In JSONL files of your own it may be
+    the name of a field; without a field of that name, the field `source` is read."""
     target: str | None = None
-    """Target language or column, such as de."""
+    """Target language, or the name of a field; without one, the field `target` is read, or `text`
+    for language modelling."""
     train: str | tuple[str, ...] | None = None
     """Training data: one file (JSONL or plain text) or two aligned files [source, target], each
     optionally compressed (.gz); paths are relative to the recipe file, on the command line to the
