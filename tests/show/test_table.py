@@ -415,3 +415,15 @@ def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
     note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, 1), (24, 3)])
+def test_a_wrapping_column_goes_on_below_between_words(width: int, lines: int) -> None:
+    columns = (Column("name", "left"), Column("keys", "left", priority=1, wrap=True))
+    table = Table("", columns, ((Cell("a-long-name"), Cell("one: 1, other: 2, last: 3")),))
+    out = io.StringIO()
+    Console(file=out, width=width).print(table)
+    shown = out.getvalue().splitlines()
+    assert max(map(cell_len, shown)) <= width
+    assert len(shown) == 2 + lines
+    assert " ".join(" ".join(shown[2:]).split()) == "a-long-name one: 1, other: 2, last: 3"

@@ -1,4 +1,4 @@
-"""`attnkit pack`: an archive that opens elsewhere."""
+"""`attnkit runs pack`: an archive that opens elsewhere."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def pack(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path / "here")
 
     def call(*words: str | Path) -> Done:
-        return called(capsys, "pack", *map(str, words), stdin="")
+        return called(capsys, "runs", "pack", *map(str, words), stdin="")
 
     return call
 
