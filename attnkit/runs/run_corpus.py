@@ -88,7 +88,7 @@ class RunCorpus:
                 )
                 warnings.warn(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
-                    f" before (its SHA-256 differs): {taken}; --fresh takes the one at hand",
+                    f" before (its SHA-256 differs): {taken}; `eval --fresh` takes it",
                     stacklevel=2,
                 )
         if kept.get("sha256"):
@@ -159,8 +159,11 @@ class RunCorpus:
 
     def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
         """Store the rows where they are few, and what they are; the latter last."""
-        lines = [*_lines(rows)]
-        size = sum(map(len, lines))
+        lines, size = list[bytes](), 0
+        for line in _lines(rows):
+            size += len(line)
+            if size <= LARGEST:
+                lines.append(line)
         data = b"".join(lines) if size <= LARGEST else None
         path = self._path(split, ".jsonl")
         files.make_folder(path.parent, self.run.fs)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import questioned as asked
 from helpers.called import Done, called
 from helpers.shell import attnkit_in
 from helpers.trained import make_run
 
 from attnkit.errors import OutputPathError
+from attnkit.nbce import question_sets
 from attnkit.runs import Run, archive, run_corpus
 from attnkit.scoring.evaluation import evaluate
 
@@ -96,6 +98,17 @@ def test_a_folder_of_runs_is_one_archive(pack: Any, mine: Run, tmp_path: Path) -
     assert "wrote toy.tar.gz: 2 runs" in done.err
     folders = {name.rsplit("/", 1)[0] for name in names("toy.tar.gz") if "/data/" not in name}
     assert folders == {"toy/base/seed-1", "toy/other/seed-2"}
+
+
+def test_questions_are_packed_with_their_passages(pack: Any, tmp_path: Path) -> None:
+    run = asked.make_run(tmp_path)
+    done = pack(run.path)
+    assert (done.code, done.err.count("\n")) == (0, 1)
+    assert "toy/base/seed-1/data/test.jsonl" in names("toy-base-seed-1.tar.gz")
+    line = (run.path / "data/test.jsonl").read_text().split("\n")[0]
+    assert len(json.loads(line)["contexts"]) == 4
+    question_sets.evaluate(run, ["test"], run.recipe.eval)
+    assert (run.path / "data/test.jsonl").read_text().startswith(line)
 
 
 def test_what_a_packed_run_lacks_is_told(
