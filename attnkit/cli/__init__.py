@@ -16,6 +16,7 @@ from attnkit.device import share_processor
 COMMANDS = {
     "train": "Train every variant of a recipe and print a table that compares them.",
     "eval": "Score trained runs, or the output of any system, side by side.",
+    "compare": "Show where the outputs of scored runs differ, sentence by sentence.",
     "plot": "Plot learning curves of runs, or their scores against time and parameters.",
     "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
