@@ -184,6 +184,8 @@ def test_a_system_that_does_not_tell_its_memory_leaves_it_unknown(
 
 def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     """A finished run is skipped where its files have moved, and refused where they differ."""
+    tmp_path /= "a_long_name_of_a_folder_" * 5  # two long paths are told apart
+    tmp_path.mkdir()
     lines = "".join(f'{{"source": "a b {n}", "target": "b a {n}"}}\n' for n in range(30))
     for folder, text in (("old", lines), ("new", lines), ("other", lines.replace("a b", "a c"))):
         (tmp_path / folder).mkdir()
