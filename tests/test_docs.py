@@ -52,7 +52,6 @@ train: {steps: 2, batch_tokens: 500, valid_every: 0, precision: fp32}
 search: {method: greedy, max_length: 5}
 """
 (EXAMPLE,) = [block for language, block in BLOCKS if language == "python"]
-OWN = ["data.corpus=null", "data.size=null"]
 QUICK = ["--lengths", "16", "--repeats", "1"]
 SHORT = ["data.size=200", "train.steps=2", "train.valid_every=0", "search.max_length=3"]
 
@@ -99,7 +98,7 @@ def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
     for number, command in enumerate(COMMANDS):
         before, _, words = command.rpartition("attnkit ")
         text = shlex.split(before)[1] + "\n" if before else ""
-        extra = OWN if words.startswith("train") and "data.train" in words else []
+        extra = list[str]()
         if words.startswith("train") and "--out" not in words:
             extra += ["--out", f"own{number}"]
         extra = extra + (QUICK if words.startswith("bench") else [])
@@ -117,6 +116,28 @@ def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:
     assert set(file.variants) == {"vanilla", "linear", "random"}
     assert file.published is not None
     assert set(file.published.scores) == {"vanilla", "random"}
+
+
+def test_the_recipe_of_the_readme_trains_on_own_data(tmp_path: Path) -> None:
+    """By the command of docs/recipes.md, and with rows whose fields are no languages."""
+    (block,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
+    (tmp_path / "recipe.yaml").write_text(block, encoding="utf-8")
+    (line,) = [words for words in COMMANDS if "data.train" in words]
+    rows = "".join(json.dumps({"source": f"a {n}", "target": f"b {n}"}) + "\n" for n in range(40))
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")
+        for side in ("en", "de"):
+            text = "".join(f"{side} {n}\n" for n in range(40))
+            (tmp_path / f"{split}.{side}").write_text(text, encoding="utf-8")
+    jsonl = [f"data.{split}={split}.jsonl" for split in ("train", "valid", "test")]
+    small = ["train.steps=2", "train.seeds=[1]", "model.width=8", "model.ff=8", "tokenizer.size=60",
+             "search.max_length=2", "eval.bootstrap=0"]  # fmt: skip
+    for out, words in (
+        ("lines", shlex.split(line)[1:]),
+        ("rows", ["train", "recipe.yaml", *jsonl]),
+    ):
+        done = attnkit_in(tmp_path)(*words, *small, "--variant", "linear", "--out", out)
+        assert done.returncode == 0, done.stderr
 
 
 def test_the_example_has_15_lines_and_is_what_it_says() -> None:

@@ -18,7 +18,7 @@ COMMANDS = {
     "eval": "Score trained runs, or the output of any system, side by side.",
     "compare": "Show where the outputs of scored runs differ, sentence by sentence.",
     "plot": "Plot learning curves of runs, or their scores against time and parameters.",
-    "runs": "List runs with state, score, age and size, or remove checkpoints.",
+    "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
     "probe": "Measure what parts of a trained model contribute.",

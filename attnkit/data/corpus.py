@@ -65,7 +65,8 @@ class Corpus(ABC):
         reads them; `questions` gives them with all their passages.
 
         Args:
-            data: the section; its paths are relative to the current folder, then to `data_dir`.
+            data: the section; paths that are not absolute are relative to the current folder, then
+                to `data_dir`.  `attnkit.recipe.load` has made those beside a recipe absolute.
             task: with language-modeling rows have a target only.
             data_dir: folder of the corpora; default $ATTNKIT_DATA.
             cache: folder for downloads; default `cache_dir()`.
@@ -80,9 +81,8 @@ class Corpus(ABC):
         """
         given = os.environ.get("ATTNKIT_DATA")
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
-        if folder is not None and not os.path.isdir(folder):
-            origin = "--data-dir" if data_dir else "ATTNKIT_DATA"
-            raise MissingInputError(f"{folder}: no such folder ({origin})")
+        if folder is not None:
+            data_folder(folder, "--data-dir" if data_dir else "ATTNKIT_DATA")
         for fault in data_faults(data, task):
             raise RecipeError(f"{fault.keys[0]}: {fault.text}")
         if data.corpus is None:
@@ -159,6 +159,11 @@ class Corpus(ABC):
         """Whether a split that exists can be read without a download."""
         return True
 
+    @property
+    def generated(self) -> bool:
+        """Whether it comes from a generator, not from files."""
+        return False
+
     @abstractmethod
     def _first(self, split: str) -> str:
         """Where the first row would be, for messages."""
@@ -172,12 +177,7 @@ class Corpus(ABC):
         """What decides the rows of a split that exists, as JSON."""
 
     def _require(self, split: str) -> None:
-        if split not in self.splits:
-            near = nearest(split, self.splits)
-            hint = f"did you mean {near}? " if near else ""
-            raise MissingInputError(
-                f"{self.name}: no split {quoted(split)}; {hint}it has {', '.join(self.splits)}"
-            )
+        require_split(self.name, split, self.splits)
 
 
 @final
@@ -188,6 +188,10 @@ class _Generated(Corpus):
         super().__init__(card.name, languages, card.splits, data, task)
         self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
+
+    @property
+    def generated(self) -> bool:
+        return True
 
     def _first(self, split: str) -> str:
         return self.name
@@ -262,8 +266,9 @@ class _Files(Corpus):
                 yield from formats.read_pairs(paths[0], paths[1], errors, counts)
             elif part.format == "jsonl":
                 source = None if self._causal else self._fields[0]
+                usual = None if self._card_files else ("source", usual_target(self._causal))
                 yield from jsonl.read_jsonl(
-                    paths[0], errors, counts, source=source, target=self._fields[1]
+                    paths[0], errors, counts, source=source, target=self._fields[1], usual=usual
                 )
             elif part.format == "parlai":
                 yield from jsonl.read_parlai(paths[0], errors, counts)
@@ -282,6 +287,35 @@ class _Files(Corpus):
                 for part in parts
             ],
         }
+
+
+def usual_target(causal: bool) -> str:
+    """The field with the target where a recipe names none."""
+    return "text" if causal else "target"
+
+
+def splits_of(data: DataConfig) -> tuple[str, ...]:
+    """Names of the splits of a data section, of which nothing is read."""
+    if data.corpus is not None:
+        return tuple(corpus_cards.load(data.corpus).splits)
+    return tuple(split for split in SPLITS if files_of(data, split))
+
+
+def require_split(name: str, split: str, splits: Sequence[str]) -> None:
+    """Raise MissingInputError where a corpus of this name has no such split."""
+    if split not in splits:
+        near = nearest(split, splits)
+        hint = f"did you mean {near}? " if near else ""
+        raise MissingInputError(
+            f"{name}: no split {quoted(split)}; {hint}it has {', '.join(splits)}"
+        )
+
+
+def data_folder(folder: Path, origin: str = "--data-dir") -> Path:
+    """The folder of the corpora; a MissingInputError where it does not exist."""
+    if not os.path.isdir(folder):
+        raise MissingInputError(f"{folder}: no such folder ({origin})")
+    return folder
 
 
 def _of_card(
@@ -325,7 +359,7 @@ def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) ->
         if names := files_of(data, split):
             files = tuple(_own_path(f"data.{split}", name, folder) for name in names)
             splits[split] = [SplitPart(format_of(names, data.format), files)]
-    fields = (data.source or "source", data.target or ("text" if causal else "target"))
+    fields = (data.source or "source", data.target or usual_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
     return _Files(
@@ -335,13 +369,20 @@ def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) ->
 
 
 def _own_path(key: str, name: str, folder: Path | None) -> Path:
-    """A file that the section names: relative to the current folder, then to the data folder."""
+    """A file that the section names: as it is (a recipe's are found when it is read), else in the
+    data folder, there also by its last name alone, as a run that was moved away from its data needs
+    it."""
     given = Path(os.path.expanduser(name))
-    places = [given] if folder is None or given.is_absolute() else [given, folder / given]
+    places = [given]
+    if folder is not None and not given.is_absolute():
+        places += dict.fromkeys((folder / given, folder / given.name))
     for path in places:
         if os.path.lexists(path):
             check_file(path)
             return path
     looked = " and ".join(str(path.absolute()) for path in places)
     hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
-    raise MissingInputError(f"{key}: no such file {quoted(name, 200)}: looked for {looked}{hint}")
+    beside = "" if given.is_absolute() else ", and beside the recipe"
+    raise MissingInputError(
+        f"{key}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}"
+    )

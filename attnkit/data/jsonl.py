@@ -35,10 +35,13 @@ def read_jsonl(
     *,
     source: str | None = "source",
     target: str = "target",
+    usual: tuple[str, str] | None = None,
 ) -> Iterator[Row]:
     """Rows of a JSONL file, gzip or not; `source` None leaves the source empty.
 
-    Without the target field the first reference is the target.
+    Without the target field the first reference is the target.  With `usual`, the names of fields
+    where a recipe is silent, `source` and `target` may be languages: where the first row has no
+    field of that name, the usual one is read.
 
     Raises:
         MissingInputError: the file is not there.
@@ -48,6 +51,9 @@ def read_jsonl(
     counts = Counts() if counts is None else counts
     for number, line in enumerate(read_lines(path, errors, counts), 1):
         fields = _Fields(f"{path}:{number}", line, errors, counts)
+        if number == 1 and usual:
+            source = source and fields.name("source", source, usual[0])
+            target = fields.name("target", target, usual[1])
         references, contexts = fields.texts("references"), fields.texts("contexts")
         first = references[0] if references and target not in fields.values else None
         output = fields.text(target) if first is None else first
@@ -107,6 +113,25 @@ class _Fields:
         if not isinstance(value, dict):
             raise DataError(f"{place}:1: each line must be one JSON object, not {_kind(value)}")
         self.values: dict[str, Any] = value
+
+    def name(self, side: str, word: str, usual: str) -> str:
+        """The field of a side: the one that a recipe names, else the usual one.
+
+        Raises DataError where there is neither, and names the key to set.
+        """
+        instead = {"persona", "turns"} if side == "source" else {"references"}
+        if word in self.values:
+            return word
+        if usual in self.values or instead & self.values.keys():
+            return usual
+        texts = [key for key, value in self.values.items() if isinstance(value, str)]
+        tried = f"{word!r} or {usual!r}" if word != usual else repr(word)
+        text = f"{self.place}: no field {tried} for the {side}"
+        if not texts:
+            raise DataError(f'{text}, nor any other text; write rows such as {{"{usual}": "..."}}')
+        near = nearest(word, texts) or nearest(usual, texts) or texts[0 if side == "source" else -1]
+        names = ", ".join(map(repr, texts))
+        raise DataError(f"{text}; the first row has {names}: set data.{side}={near}")
 
     def source(self, key: str) -> str:
         """The input text: the field, or a dialogue joined from `persona` and `turns`."""

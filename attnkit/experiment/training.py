@@ -29,6 +29,8 @@ from attnkit.train.signals import StopSignals
 
 AFTER_TRAINING = ("eval.", "search.", "contexts.")
 """Keys of a recipe that may change after training: runs are scored again, not trained again."""
+FILES = ("data.train:", "data.valid:", "data.test:", "tokenizer.model:")
+"""Keys of files that may lie elsewhere than before, if their content is the same."""
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
 
@@ -176,11 +178,16 @@ class Experiment:
             changes = self._changes(run, recipe)
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
-            if run.finished and not _of_weights(changes):
-                yield from _accept(run, recipe, changes)
-                yield events.SkippedEvent("already trained")
-                return
-        prepared = yield from self._prepared(recipe)
+        done = resumes and run.finished and not _of_weights(changes)
+        moved = any(line.startswith(FILES) for line in changes)
+        if moved or not done:
+            prepared = yield from self._prepared(recipe)
+        if moved:
+            _require_same_data(run, prepared)
+        if done:
+            yield from _accept(run, recipe, changes)
+            yield events.SkippedEvent("already trained")
+            return
         if resumes:
             yield from self._check_resumption(run, prepared)
         else:
@@ -245,11 +252,7 @@ class Experiment:
 
     def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
         """Refuse other data; a note where the result cannot be bit-identical."""
-        if run.manifest.get("hashes", {}).get("data") != prepared.digest:
-            raise DataError(
-                f"{run.path}: the data or the tokenizer is not what this run began with; restore"
-                " it, or start over with --fresh"
-            )
+        _require_same_data(run, prepared)
         threads = torch.get_num_threads()
         before = (run.manifest.get("device"), run.manifest.get("threads"))
         if before != (str(self.device), threads):
@@ -376,7 +379,16 @@ class Experiment:
 
 def _of_weights(changes: Sequence[str]) -> list[str]:
     """The changes of a recipe that concern weights, not scores alone."""
-    return [line for line in changes if not line.startswith(AFTER_TRAINING)]
+    return [line for line in changes if not line.startswith((*AFTER_TRAINING, *FILES))]
+
+
+def _require_same_data(run: Run, prepared: PreparedData) -> None:
+    """Raise DataError where the data or the tokenizer differs from what a run was trained on."""
+    if run.manifest.get("hashes", {}).get("data") != prepared.digest:
+        raise DataError(
+            f"{run.path}: the data or the tokenizer is not what this run began with; restore"
+            " it, or start over with --fresh"
+        )
 
 
 def _accept(run: Run, recipe: Recipe, changes: Sequence[str]) -> Iterator[Event]:

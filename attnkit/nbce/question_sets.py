@@ -24,6 +24,7 @@ from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Results
+from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import (
     CONTEXT,
     TEACHER_FORCED,
@@ -151,7 +152,7 @@ def evaluate(
     Raises:
         MissingInputError: the run is not finished; and as `evaluate_model`.
     """
-    corpus = corpus_of(run, data_dir, offline)
+    corpus = corpus_of(run, data_dir, offline, fresh=force)
     model = EvaluatedModel.of_run(run, pick_device(device))
     spec, search = spec or run.recipe.contexts, search or run.recipe.search
     return evaluate_model(model, corpus, splits, eval, spec, search, force=force, progress=progress)
@@ -159,7 +160,7 @@ def evaluate(
 
 def evaluate_model(
     model: EvaluatedModel,
-    corpus: Corpus,
+    corpus: Corpus | RunCorpus,
     splits: Sequence[str],
     eval: EvalConfig,
     spec: ContextsConfig,
@@ -202,7 +203,9 @@ def evaluate_model(
     return [job.entry(one) for one in conditions]
 
 
-def _conditions(corpus: Corpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
+def _conditions(
+    corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig
+) -> Iterator[Condition]:
     """Numbers of contexts in order, and all methods with each."""
     rows = corpus.questions(split, max(spec.counts))
     questions = QuestionSet(rows, spec.seed)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.mechanism_options import option_value
+from attnkit.recipe.paths import PATHS, found
 from attnkit.recipe.problems import Key, Position, Problems, dotted
 from attnkit.recipe.schema import (
     AttentionConfig,
@@ -127,7 +128,8 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
             text = f"must be a list of seeds, got {written(node)}; write {example}"
             raise Refused(node.place, text)
         field = field_at(key)
-        return read(node, field_type(key), None if field.is_required() else field.default)
+        value = read(node, field_type(key), None if field.is_required() else field.default)
+        return found(value, node.place) if key in PATHS else value
     role = settings.get(key[:3])
     word = role.node.text if role and isinstance(role.node, Scalar) else AttentionConfig().name
     known = word in mechanism_registry.names()

@@ -12,6 +12,9 @@ from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import shown
 from attnkit.text import safe_text
 
+LONGEST_PATH = 4096
+"""Characters of a text that are compared and told where two recipes differ."""
+
 
 def dump(recipe: Recipe, header: Mapping[str, str] = {}) -> str:  # noqa: B006
     """A resolved recipe as YAML that `load_resolved` reads back; `header` becomes comments."""
@@ -26,7 +29,10 @@ def dump(recipe: Recipe, header: Mapping[str, str] = {}) -> str:  # noqa: B006
 
 def difference(old: Recipe, new: Recipe) -> list[str]:
     """What differs, a line each: `train.lr: 0.001 -> 0.002`."""
-    before, after = flat(old), flat(new)
+    before, after = (
+        {dotted(key): shown(value, LONGEST_PATH) for key, value in flatten(recipe)}
+        for recipe in (old, new)
+    )
     absent = "(not set)"
     return [
         f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"

@@ -48,12 +48,15 @@ class DataConfig(Section):
     corpus: str | None = None
     """Name of a corpus (`attnkit recipe list --corpora`), or null with train, valid, test."""
     source: str | None = None
-    """Source language or column, as the corpus names it, such as en."""
+    """Source language, as the corpus names it, such as en.  In JSONL files of your own it may be
+    the name of a field; without a field of that name, the field `source` is read."""
     target: str | None = None
-    """Target language or column, such as de."""
+    """Target language, or the name of a field; without one, the field `target` is read, or `text`
+    for language modelling."""
     train: str | tuple[str, ...] | None = None
     """Training data: one file (JSONL or plain text) or two aligned files [source, target], each
-    optionally compressed (.gz)."""
+    optionally compressed (.gz); paths are relative to the recipe file, on the command line to the
+    current folder."""
     valid: str | tuple[str, ...] | None = None
     """Validation data, given like train."""
     test: str | tuple[str, ...] | None = None
@@ -93,7 +96,8 @@ class TokenizerConfig(Section):
     shared: bool = True
     """Whether source and target share one vocabulary."""
     model: str | None = None
-    """Path of an existing sentencepiece model to use instead of training one."""
+    """Path of an existing sentencepiece model to use instead of training one, relative to the
+    recipe file."""
     special: tuple[str, ...] = ()
     """Strings that are always a single token, such as turn separators."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -341,7 +345,7 @@ class EvalConfig(Section):
     exact-match never does."""
     vectors: str | None = None
     """File of word vectors for the embedding metrics, in the text format of word2vec, GloVe and
-    fastText, optionally compressed (.gz)."""
+    fastText, optionally compressed (.gz); relative to the recipe file."""
     sentences: Literal["newline", "punctuation"] = "newline"
     """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
     and a space."""

@@ -18,6 +18,11 @@ from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest
 
 ROLES = tuple(Roles.model_fields)
+SUPERSEDED: dict[Key, tuple[Key, ...]] = {
+    ("data", "corpus"): (("data", "train"), ("data", "valid"), ("data", "test")),
+    ("data", "train"): (("data", "corpus"), ("data", "size")),
+}
+"""Keys that name the data, and those of other data that they replace."""
 FILE_KEYS = ("extends", "variants", "baseline", "published")
 """Keys of a recipe file that are not part of a resolved recipe."""
 
@@ -52,6 +57,7 @@ class Settings:
             self._problems.add(place, key, lambda: unknown(key, known))
         elif isinstance(section, FieldInfo):
             self._claim(key, place)
+            self._supersede(key, place, node)
             self.values[key] = Setting(node, place)
         elif section is Layers or section is Roles:
             self._claim(key, place)
@@ -122,6 +128,20 @@ class Settings:
         if first is not None:
             self._problems.add(place, key, f"is set twice, first at {first}; keep one of them")
         self._claimed.setdefault(key, place)
+
+    def _supersede(self, key: Key, place: Position, node: Node) -> None:
+        """Training files take the place of a corpus that was set earlier, and a corpus of files.
+
+        Earlier is in an extended file, above the variants, or before the command line; in one place
+        both stay, and are refused.
+        """
+        if isinstance(node, Scalar) and node.null:
+            return
+        for other in SUPERSEDED.get(key, ()):
+            setting = self.values.get(other)
+            here = place == COMMAND_LINE
+            if setting and (setting.place != place if here else other not in self._claimed):
+                del self.values[other]
 
     def _clear(self, key: Key) -> None:
         for other in [other for other in self.values if other[: len(key)] == key]:

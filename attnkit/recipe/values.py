@@ -189,17 +189,17 @@ def written(node: Node) -> str:
     return quoted(node.text)
 
 
-def shown(value: Any) -> str:
-    """A value as a recipe would write it, on one line."""
+def shown(value: Any, most: int = 80) -> str:
+    """A value as a recipe would write it, on one line; texts have `most` characters at most."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
-        return f"[{', '.join(shown(item) for item in value)}]"
+        return f"[{', '.join(shown(item, most) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {shown(item)}" for key, item in value.items()) + "}"
-    return quoted(str(value), 80)[1:-1]
+        return "{" + ", ".join(f"{key}: {shown(item, most)}" for key, item in value.items()) + "}"
+    return quoted(str(value), most)[1:-1]
 
 
 _BOOLEANS = dict.fromkeys(("yes", "on", "y", "1", "true"), "true") | dict.fromkeys(

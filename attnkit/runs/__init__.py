@@ -8,6 +8,7 @@
         checkpoints/        see attnkit.train.checkpoint
         model.safetensors   the chosen weights
         outputs/<split>.hyp.txt, scores.json, and tensorboard/ where the recipe says so
+        data/<split>.jsonl  what it was scored on; see attnkit.runs.run_corpus
 
 Every file but the log is written whole or not at all.  The log grows line by line and is forced
 to the disk with each checkpoint; on resume it is cut back to the checkpoint's step, so that it

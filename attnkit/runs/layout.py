@@ -9,9 +9,9 @@ from attnkit.storage import files
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
 MODEL, SCORES = "model.safetensors", "scores.json"
-CHECKPOINTS, OUTPUTS, TENSORBOARD = "checkpoints", "outputs", "tensorboard"
+CHECKPOINTS, OUTPUTS, TENSORBOARD, DATA = "checkpoints", "outputs", "tensorboard", "data"
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
-RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD)
+RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, DATA)
 
 
 def component(part: str) -> str:

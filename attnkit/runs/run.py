@@ -109,8 +109,9 @@ class Run(Results):
 
     def _write_recipe(self, recipe: "Recipe", identity: Mapping[str, Any]) -> str:
         """Store the recipe under a comment that says whose it is; its SHA-256."""
-        from attnkit.recipe import dump
+        from attnkit.recipe import dump, relative_to
 
+        recipe = relative_to(recipe, self.path)  # so that runs and data can be moved together
         text = dump(recipe, {key: str(value) for key, value in identity.items()}).encode("utf-8")
         files.atomic_write(self.path / layout.RECIPE, text, self.fs)
         return hashlib.sha256(text).hexdigest()
@@ -139,7 +140,7 @@ class Run(Results):
         """
         files.make_folder(self.path, self.fs)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
-            for folder in (self.path, self.path / layout.OUTPUTS):
+            for folder in (self.path, self.path / layout.OUTPUTS, self.path / layout.DATA):
                 files.remove_leftovers(folder, self.fs)
             yield warning
 
@@ -216,6 +217,16 @@ class Run(Results):
                 f"{layout.MANIFEST}); restore it, or train again with --fresh"
             )
         return True
+
+    def verify(self) -> None:
+        """Compare every file with its SHA-256 in the manifest.
+
+        Raises:
+            DataError: one is not the file that was trained.
+            MissingInputError: one is missing.
+        """
+        for name in self._entry("files", dict):
+            self._verify(name)
 
     @property
     def name(self) -> str:

@@ -15,6 +15,7 @@ from attnkit.data.questions import QuestionSet, accepted
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.runs import Run
+from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.saved_scores import SavedScores, digest
 from attnkit.text import nearest, quoted
@@ -104,8 +105,7 @@ def read_lines(
     if len(saved) < 2:
         raise UsageError(f"{runs[0].path}: only {words[0]} is scored: name another run or method")
     run = runs[0]
-    corpus = Corpus.open(run.recipe.data, task, data_dir=data_dir, offline=offline)
-    lines = _lines(run, corpus, split, contexts)
+    lines = _lines(run, RunCorpus(run, data_dir, offline), split, contexts)
     _check(saved, lines)
     names = _names(runs)
     systems = tuple(
@@ -119,7 +119,7 @@ def read_lines(
     notes = _search_notes(
         [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
     )
-    training = None if contexts else _training_texts(corpus)
+    training = None if contexts else _training_texts(run, data_dir, offline)
     return EvaluatedLines(task, split, contexts, lines, systems, training, notes)
 
 
@@ -236,7 +236,7 @@ def _saved(run: Run, split: str, method: str | None, contexts: int | None) -> Sa
     return saved
 
 
-def _lines(run: Run, corpus: Corpus, split: str, contexts: int | None) -> tuple[CorpusLine, ...]:
+def _lines(run: Run, corpus: RunCorpus, split: str, contexts: int | None) -> tuple[CorpusLine, ...]:
     """The lines of a split that a run was scored on, as `attnkit eval` reads them."""
     if contexts is None:
         return tuple(
@@ -313,11 +313,12 @@ def _label(run: str, method: str | None, runs: int, methods: int) -> str:
     return method if runs == 1 else f"{run} {method}"
 
 
-def _training_texts(corpus: Corpus) -> tuple[str, ...] | None:
+def _training_texts(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, ...] | None:
     """The training text, as far as it can be read without a download."""
-    if "train" not in corpus.splits or not corpus.at_hand("train"):
-        return None
     try:
+        corpus = Corpus.open(run.recipe.data, run.recipe.task, data_dir=data_dir, offline=offline)
+        if "train" not in corpus.splits or not corpus.at_hand("train"):
+            return None
         return tuple(row.target for row in islice(corpus.rows("train"), TRAINING_LINES))
     except AttnkitError:
         return None

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
@@ -22,6 +21,7 @@ from attnkit.errors import MissingInputError, RecipeError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.runs import Run
+from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.comparison import Entry, side_by_side
 from attnkit.scoring.metrics import (
     CONTEXT,
@@ -75,25 +75,25 @@ def evaluate(
     """
     recipe = run.recipe
     names = _metrics(eval, recipe.task)
-    corpus = corpus_of(run, data_dir, offline)
+    corpus = corpus_of(run, data_dir, offline, fresh=force)
     spec = (search or recipe.search).model_copy(update={"n_best": 1})
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
     return [job.split(split, list(corpus.rows(split))) for split in splits]
 
 
-def corpus_of(run: Run, data_dir: str | Path | None, offline: bool) -> Corpus:
-    """The corpus of a finished run.
+def corpus_of(
+    run: Run, data_dir: str | Path | None, offline: bool, *, fresh: bool = False
+) -> RunCorpus:
+    """The corpus of a finished run, which keeps the splits that it was scored on.
 
     Raises:
-        MissingInputError: the run is not finished, or a file of the corpus is not there.
-        DataError: a file is damaged.
+        MissingInputError: the run is not finished, or there is no folder `data_dir`.
     """
     if not run.finished:
         raise MissingInputError(
             f"{run.path}: training is not finished; run `attnkit train` again to resume it"
         )
-    folder = None if data_dir is None else Path(data_dir)
-    return Corpus.open(run.recipe.data, run.recipe.task, data_dir=folder, offline=offline)
+    return RunCorpus(run, data_dir, offline, fresh=fresh)
 
 
 def comparison(

@@ -147,7 +147,8 @@ def test_refusals_are_one_line(attnkit: Any, words: tuple[str, ...], message: st
     assert done.err.count("\n") == 1
 
 
-def test_changed_lines_and_changed_outputs_are_refused(
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_changed_lines_are_told_of_and_changed_outputs_refused(
     attnkit: Any, folder: Path, tmp_path: Path
 ) -> None:
     runs = [f"runs/toy/{name}/seed-1" for name in ("good", "hostile")]
@@ -155,7 +156,9 @@ def test_changed_lines_and_changed_outputs_are_refused(
     lines = test.read_text(encoding="utf-8")
     test.write_text(lines.replace("cats", "mice"), encoding="utf-8")
     try:
-        assert "the corpus or the recipe has changed since it was scored" in attnkit(*runs).refusal
+        done = attnkit(*runs)
+        assert "the rows kept in the run are used" in done.err
+        assert done.code == 0, done.err
     finally:
         test.write_text(lines, encoding="utf-8")
     copies = []

@@ -464,8 +464,8 @@ def test_own_files_that_do_not_fit_are_refused(
 def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None:
     data = DataConfig(train=("x.en", "x.de"))
     assert refused(MissingInputError, data) == (
-        f"data.train: no such file 'x.en': looked for {folder / 'x.en'}; ATTNKIT_DATA or "
-        "--data-dir may name a further folder to look in"
+        f"data.train: no such file 'x.en': looked for {folder / 'x.en'}, and beside the recipe; "
+        "ATTNKIT_DATA or --data-dir may name a further folder to look in"
     )
     with pytest.raises(MissingInputError) as caught:
         Corpus.open(data, "translation", data_dir=folder)

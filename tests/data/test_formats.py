@@ -7,6 +7,7 @@ import re
 import subprocess
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -355,3 +356,52 @@ def test_dialogues_of_parlai_give_a_row_for_each_reply(tmp_path: Path) -> None:
     assert rows[4].source == "i sing . __eop__"
     with pytest.raises(DataError, match=":1: must be a number, a turn, a tab and a reply"):
         list(read_parlai(write(tmp_path, "hello there\n")))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "line"),
+    [
+        ("en", "de", {"en": "a", "de": "b"}),
+        ("en", "de", {"source": "a", "target": "b"}),  # languages, not names of fields
+        ("en", "de", {"source": "c", "en": "a", "target": "c", "de": "b"}),
+        ("source", "de", {"source": "a", "target": "b"}),
+        ("en", "target", {"turns": ["a"], "references": ["b"]}),
+    ],
+)
+def test_languages_are_told_from_names_of_fields(
+    tmp_path: Path, source: str, target: str, line: dict[str, Any]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    (row,) = read_jsonl(path, source=source, target=target, usual=("source", "target"))
+    assert row[:2] == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            {"english": "a", "deutsch": "b"},
+            ":1: no field 'en' or 'source' for the source; the first row has 'english', 'deutsch': "
+            "set data.source=english",
+        ),
+        (
+            {"id": 3, "en": "a", "out": "b"},
+            ":1: no field 'de' or 'target' for the target; the first row has 'en', 'out': "
+            "set data.target=out",
+        ),
+        (
+            {"translation": {"en": "a", "de": "b"}},
+            ":1: no field 'en' or 'source' for the source, nor any other text; write rows such as "
+            '{"source": "..."}',
+        ),
+    ],
+)
+def test_a_field_that_is_not_there_names_the_key_to_set(
+    tmp_path: Path, line: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(DataError) as caught:
+        list(read_jsonl(path, source="en", target="de", usual=("source", "target")))
+    assert str(caught.value) == f"{path}{message}"

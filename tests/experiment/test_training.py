@@ -9,7 +9,7 @@ from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, MissingInputError
 from attnkit.experiment.training import train
-from attnkit.recipe import RecipeFile
+from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.schema import Published
 from attnkit.runs import Run
 from attnkit.scoring.published_figures import published_figures
@@ -180,3 +180,30 @@ def test_a_system_that_does_not_tell_its_memory_leaves_it_unknown(
     monkeypatch.setattr("attnkit.train.fit.reset_peak_memory", lambda _: None)
     run = published_session(tmp_path, None)
     assert run.manifest["finished"]["peak_memory_bytes"] is None
+
+
+def test_data_may_move_but_not_change(tmp_path: Path) -> None:
+    """A finished run is skipped where its files have moved, and refused where they differ."""
+    tmp_path /= "a_long_name_of_a_folder_" * 5  # two long paths are told apart
+    tmp_path.mkdir()
+    lines = "".join(f'{{"source": "a b {n}", "target": "b a {n}"}}\n' for n in range(30))
+    for folder, text in (("old", lines), ("new", lines), ("other", lines.replace("a b", "a c"))):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rows.jsonl").write_text(text)
+        (tmp_path / folder / "r.yaml").write_text(
+            "task: translation\ndata: {train: rows.jsonl, valid: rows.jsonl}\n"
+            "tokenizer: {size: 40}\nmodel: {width: 8, layers: 1, heads: 1, ff: 8}\n"
+            "train: {steps: 2, warmup: 1, precision: fp32}\n"
+            "search: {method: greedy, beam: 1, max_length: 4}\neval: {bootstrap: 0}\n"
+        )
+
+    def again(folder: str) -> str:
+        file = load(tmp_path / folder / "r.yaml")
+        return texts(list(train(file, out=tmp_path / "runs", device="cpu")))
+
+    again("old")
+    told = again("new")
+    assert "already trained" in told
+    assert f"{tmp_path}/old/rows.jsonl -> {tmp_path}/new/rows.jsonl" in told
+    with pytest.raises(DataError, match="the data or the tokenizer is not what this run began"):
+        again("other")

@@ -333,3 +333,42 @@ def test_loading_needs_no_torch() -> None:
         env={"PYTHONPATH": root, "PATH": ""},
     )  # fmt: skip
     assert done.stdout == "False\n"
+
+
+OWN = "train: [a.en, a.de], valid: [b.en, b.de]"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        (GOOD, ["data.train=[a.en, a.de]", "data.valid=[b.en, b.de]"]),
+        (GOOD, ["data.valid=[b.en, b.de]", "data.train=[a.en, a.de]"]),
+        (GOOD, ["data.corpus=null", "data.train=[a.en, a.de]", "data.valid=[b.en, b.de]"]),
+        (GOOD.replace("}", ", size: 9}"), ["data.train=[a.en, a.de]", "data.valid=[b.en, b.de]"]),
+        (GOOD + f"variants: {{base: {{data: {{{OWN}}}}}}}\n", []),
+        (f"extends: parent.yaml\ndata: {{{OWN}}}\n", []),
+    ],
+)
+def test_own_files_take_the_place_of_a_corpus_that_was_named_before(
+    text: str, overrides: list[str]
+) -> None:
+    write(GOOD, "parent.yaml")
+    data = read(text, *overrides).variants["base"].data
+    assert (data.corpus, data.size) == (None, None)
+    assert data.train == ("a.en", "a.de")
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "train"),
+    [
+        (f"task: translation\ndata: {{{OWN}}}\n", "data.corpus=toy-translation", None),
+        (f"task: translation\ndata: {{{OWN}}}\n", "data.corpus=null", ("a.en", "a.de")),
+        (GOOD, "data.train=null", None),
+    ],
+)
+def test_a_corpus_takes_the_place_of_files(
+    text: str, override: str, train: tuple[str, str] | None
+) -> None:
+    data = read(text, override).variants["base"].data
+    assert data.train == train
+    assert (data.corpus is None) == (train is not None)

@@ -26,7 +26,13 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "train.monitor=bleu", "train.monitor: language-modeling decodes nothing to score"),
         (LM, "eval.metrics=perplexity,bleu", "eval.metrics: bleu needs decoded text"),
         (LM, "data.source=en", "data.source: a language model has no source"),
-        (GOOD, "data.train=a.jsonl", "own splits; to read files, set data.corpus=null"),
+        (GOOD, "data.test=a.jsonl", "own splits; to read files, set data.corpus=null"),
+        (GOOD, "data.train=a.jsonl", "data.train: data.train needs data.valid beside it"),
+        (
+            GOOD,
+            "data.corpus=toy-translation data.train=a.jsonl",
+            "own splits; to read files, set data.corpus=null",
+        ),
         (
             FILES % "rows: 1",
             "",

@@ -1,12 +1,13 @@
-"""`attnkit runs`: what there is, and removing checkpoints of finished runs."""
+"""`attnkit runs`: what there is, packing it, and removing checkpoints of finished runs."""
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument
+from typer import Argument, Option
 
 from attnkit.cli import console, options, output
 from attnkit.cli.help import Group
@@ -14,9 +15,11 @@ from attnkit.cli.options import flag
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from attnkit.runs import Run
     from attnkit.runs.status import RunStatus
 
 LIST = "list"
+ARCHIVES = (".tar.gz", ".tgz")
 Folder = Annotated[Path, Argument(metavar="DIR", help="Folder of runs. [default: runs]")]
 
 
@@ -31,7 +34,7 @@ class RunsGroup(Group):
 
 GROUP = RunsGroup
 app = typer.Typer(
-    help="List runs with state, score, age and size, or remove checkpoints.\n\n"
+    help="List runs with state, score, age and size, pack them, or remove checkpoints.\n\n"
     "`attnkit runs [DIR]` is short for `attnkit runs list [DIR]`."
 )
 
@@ -101,5 +104,52 @@ def clean(
     console.say(f"removed {size(removed)}")
 
 
-def _runs(runs: "list[RunStatus]") -> str:
+@app.command("pack")
+def pack(
+    folders: Annotated[
+        list[str], Argument(metavar="RUN", help="A finished run, or a folder of several.")
+    ],
+    *,
+    output: Annotated[
+        Path | None,
+        Option(
+            "--output",
+            "-o",
+            metavar="FILE.tar.gz",
+            help="Write this file. [default: named after the run, in the current folder]",
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        bool, flag("--checkpoints", "Include the checkpoints, which only training needs.")
+    ] = False,
+    data_dir: options.DataDir = None,
+    plugins: options.Plugins = None,
+) -> None:
+    """Pack finished runs into one archive that opens elsewhere.
+
+    Unpacked by tar in any folder, its runs generate and are scored as here: weights, tokenizer,
+    outputs, scores and the test rows (up to 10 MB a split) are in it, the training data is not.
+    The same runs give the same bytes.
+
+      attnkit runs pack runs/quickstart/scaled-dot/seed-1
+      attnkit runs pack runs/quickstart -o quickstart.tar.gz
+      tar xzf quickstart.tar.gz && attnkit eval quickstart
+    """
+    if output is not None and not output.name.endswith(ARCHIVES):
+        raise UsageError(f"--output {output}: the archive is a .tar.gz; name it so")
+    from attnkit.runs import Run, archive, find_runs
+
+    found = find_runs(folders, note=console.warn)
+    first = found[0]
+    one = Run.find("", first.name, first.variant, first.seed).parts
+    parts = one if len(found) == 1 else first.name.split("/")
+    target = output or Path(f"{'-'.join(parts)}.tar.gz")
+    for note in archive.keep_rows(found, data_dir):
+        console.warn(note)
+    count = archive.pack(found, target, checkpoints=checkpoints)
+    content = f"{_runs(found)}, {count} files, {target.stat().st_size / 1e6:,.1f} MB"
+    console.say(f"wrote {target}: {content}; to open it: tar xzf {target}")
+
+
+def _runs(runs: "Sequence[RunStatus | Run]") -> str:
     return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"

@@ -1,0 +1,185 @@
+"""The splits that a run was scored on: small ones are kept in the run, of others their hashes.
+
+    data/<split>.jsonl    its rows as they were read, up to `LARGEST` bytes
+    data/<split>.json     {"rows", "bytes", "fingerprint", "sha256", "contexts"}
+
+So a run is scored from any folder and on any machine, without the corpus.  `fingerprint` is that
+of the corpus, `sha256` that of the rows, null where they are not kept.  `contexts` is how many
+passages were generated for each question, null where files have them.
+"""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnkit.data.corpus import Corpus, data_folder, require_split, splits_of
+from attnkit.data.rows import Row
+from attnkit.errors import AttnkitError, DataError, MissingInputError
+from attnkit.recipe.data_rules import SPLITS
+from attnkit.runs import layout
+from attnkit.runs.results import json_text
+from attnkit.storage import files
+
+if TYPE_CHECKING:
+    from attnkit.runs.run import Run
+
+LARGEST = 10_000_000
+"""Bytes of the rows of a split that is kept in a run, at most."""
+TRAIN = "train"
+"""The split that no run keeps."""
+
+
+class RunCorpus:
+    """What a run is scored on: the splits that it keeps, others from its corpus.
+
+    Where the corpus is at hand as well and is another one, a warning says so, and the rows that the
+    run keeps are taken.
+    """
+
+    def __init__(
+        self,
+        run: "Run",
+        data_dir: str | Path | None = None,
+        offline: bool = False,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        """`fresh` takes a split from the corpus where that is at hand, and keeps it from then on.
+
+        Raises:
+            MissingInputError: there is no folder `data_dir`.
+        """
+        self.run, self.offline, self.fresh = run, offline, fresh
+        self.data_dir = None if data_dir is None else data_folder(Path(data_dir))
+
+    def rows(self, split: str) -> Iterator[Row]:
+        """The rows of a split in order, as `Corpus.rows`; raises as that where the run lacks it."""
+        if self.run.recipe.task == "question-answering" or split == TRAIN:
+            return self._corpus(split).rows(split)
+        return iter(self._split(split, 0))
+
+    def questions(self, split: str, contexts: int) -> list[Row]:
+        """The questions of a split with their passages, as `Corpus.questions`."""
+        if split == TRAIN:
+            return self._corpus(split).questions(split, contexts)
+        return self._split(split, contexts)
+
+    def keeps(self, split: str) -> bool:
+        """Whether the run itself has the rows of a split."""
+        return bool(self._kept(split).get("sha256"))
+
+    def _split(self, split: str, contexts: int) -> list[Row]:
+        """The rows that are kept, else those of the corpus, which are kept from then on."""
+        self._require(split)
+        kept = self._kept(split)
+        if kept.get("contexts") not in (None, contexts):  # generated with fewer passages, or more
+            kept = {}
+        here = self._at_hand(split) if kept else None
+        if here is not None and here != kept["fingerprint"]:
+            if self.fresh:
+                kept = {}
+            else:
+                taken = (
+                    "the rows kept in the run are used" if kept["sha256"] else "its rows are used"
+                )
+                warnings.warn(
+                    f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
+                    f" before (its SHA-256 differs): {taken}; `eval --fresh` takes it",
+                    stacklevel=2,
+                )
+        if kept.get("sha256"):
+            return self._read(split, kept["sha256"])
+        try:
+            corpus = self._corpus(split)
+            asked = corpus.questions(split, contexts) if contexts else list(corpus.rows(split))
+        except MissingInputError as error:
+            if not kept:
+                raise
+            large = f"{kept['bytes'] / 1e6:,.0f} MB of rows are not kept in a run"
+            raise MissingInputError(f"{self.run.path}: {split}: {large}: {error}") from error
+        if not kept:
+            with suppress(AttnkitError):  # a run that cannot be written is scored all the same
+                self._keep(split, asked, corpus, contexts)
+        return asked
+
+    def _require(self, split: str) -> None:
+        data = self.run.recipe.data
+        require_split(data.corpus or str(self.run.path), split, splits_of(data))
+
+    def _corpus(self, split: str) -> Corpus:
+        """The corpus; of files of one's own those of this split alone, which suffice."""
+        recipe = self.run.recipe
+        data = recipe.data
+        self._require(split)
+        if data.corpus is None:
+            others = [name for name in SPLITS if name != split]
+            data = data.model_copy(update=dict.fromkeys(others))
+        return Corpus.open(data, recipe.task, data_dir=self.data_dir, offline=self.offline)
+
+    def _at_hand(self, split: str) -> str | None:
+        """The fingerprint of a split, None where it is not there without a download."""
+        with suppress(AttnkitError):
+            corpus = self._corpus(split)
+            if split in corpus.splits and corpus.at_hand(split):
+                return corpus.fingerprint(split)
+        return None
+
+    def _path(self, split: str, suffix: str) -> Path:
+        return self.run.path / layout.DATA / layout.component(f"{split}{suffix}")
+
+    def _kept(self, split: str) -> dict[str, Any]:
+        """What data/<split>.json says; empty where there is none."""
+        path = self._path(split, ".json")
+        if not path.exists():
+            return {}
+        about = files.read_json(path)
+        if not {"fingerprint", "sha256", "bytes", "contexts"} <= about.keys():
+            raise DataError(f"{path}: entries are missing; remove it to read the corpus again")
+        return about
+
+    def _read(self, split: str, sha256: str) -> list[Row]:
+        path = self._path(split, ".jsonl")
+        with files.open_file(path) as file:
+            data = file.read()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise DataError(
+                f"{path}: is not what was scored (its SHA-256 differs from {split}.json); remove "
+                f"{split}.json to read the corpus again"
+            )
+        values = map(json.loads, data.split(b"\n")[:-1])
+        return [
+            Row(row["source"], row["target"], tuple(row["references"]), tuple(row["contexts"]),
+                row["gold"])
+            for row in values
+        ]  # fmt: skip
+
+    def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
+        """Store the rows where they are few, and what they are; the latter last."""
+        lines, size = list[bytes](), 0
+        for line in _lines(rows):
+            size += len(line)
+            if size <= LARGEST:
+                lines.append(line)
+        data = b"".join(lines) if size <= LARGEST else None
+        path = self._path(split, ".jsonl")
+        files.make_folder(path.parent, self.run.fs)
+        if data is not None:
+            files.atomic_write(path, data, self.run.fs)
+        about = {
+            "rows": len(rows),
+            "bytes": size,
+            "fingerprint": corpus.fingerprint(split),
+            "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
+            "contexts": contexts if corpus.generated else None,
+        }
+        files.atomic_write(self._path(split, ".json"), json_text(about), self.run.fs)
+
+
+def _lines(rows: list[Row]) -> Iterator[bytes]:
+    for row in rows:
+        text = json.dumps(row._asdict(), ensure_ascii=False, separators=(",", ":"))
+        yield text.encode("utf-8", "surrogatepass") + b"\n"

@@ -1,0 +1,89 @@
+"""Paths in recipes: where they are looked for, and how a run keeps them."""
+
+from pathlib import Path
+
+import pytest
+from helpers.recipe_texts import write
+
+from attnkit.recipe import Recipe, dump, load, load_resolved, relative_to
+
+OWN = "task: translation\ndata: {train: train.jsonl, valid: ../valid.jsonl}\n"
+
+
+def touch(*names: str) -> None:
+    for name in names:
+        write("", name)
+
+
+def base(path: Path, *overrides: str) -> Recipe:
+    return load(path, overrides).variants["base"]
+
+
+def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch("mine/train.jsonl", "valid.jsonl", "train.jsonl", "elsewhere/train.jsonl")
+    data = base(write(OWN, "mine/r.yaml")).data
+    assert (data.train, data.valid) == (
+        str(tmp_path / "mine/train.jsonl"),
+        str(tmp_path / "valid.jsonl"),
+    )
+    monkeypatch.chdir("elsewhere")
+    assert base(Path("../mine/r.yaml")).data == data
+
+
+@pytest.mark.parametrize(("section", "name"), [("tokenizer", "model"), ("eval", "vectors")])
+def test_other_paths_are_too(section: str, name: str, tmp_path: Path) -> None:
+    touch("mine/file")
+    text = f"task: translation\ndata: {{corpus: toy-translation}}\n{section}: {{{name}: file}}\n"
+    recipe = base(write(text, "mine/r.yaml"))
+    assert getattr(getattr(recipe, section), name) == str(tmp_path / "mine/file")
+
+
+def test_an_inherited_path_is_relative_to_the_file_that_states_it(tmp_path: Path) -> None:
+    touch("shared/train.jsonl", "valid.jsonl", "mine/train.jsonl")
+    write(OWN, "shared/parent.yaml")
+    data = base(write("extends: ../shared/parent.yaml\n", "mine/r.yaml")).data
+    assert data.train == str(tmp_path / "shared/train.jsonl")
+
+
+def test_on_the_command_line_a_path_is_relative_to_the_current_folder(tmp_path: Path) -> None:
+    touch("mine/train.jsonl", "valid.jsonl", "train.jsonl", "train.de", "train.en")
+    recipe = write(OWN, "mine/r.yaml")
+    assert base(recipe, "data.train=train.jsonl").data.train == str(tmp_path / "train.jsonl")
+    both = base(recipe, "data.train=[train.en, train.de]").data.train
+    assert both == (str(tmp_path / "train.en"), str(tmp_path / "train.de"))
+
+
+def test_recipes_of_earlier_versions_had_paths_relative_to_the_current_folder(
+    tmp_path: Path,
+) -> None:
+    touch("train.jsonl")
+    data = base(write(OWN, "mine/r.yaml")).data
+    assert data.train == str(tmp_path / "train.jsonl")
+    assert data.valid == "../valid.jsonl"  # nowhere: the data folder may have it
+
+
+def test_a_run_finds_its_data_after_both_have_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch("project/data/train.jsonl", "project/valid.jsonl")
+    recipe = base(write(OWN, "project/data/r.yaml"))
+    folder = tmp_path / "project/runs/r/base/seed-1"
+    kept = dump(relative_to(recipe, folder))
+    assert "train: ../../../../data/train.jsonl\n" in kept
+    path = write(kept, str(folder / "recipe.yaml"))
+    assert load_resolved(path) == recipe
+    (tmp_path / "project").rename(tmp_path / "moved")
+    monkeypatch.chdir("/")
+    moved = load_resolved(tmp_path / "moved/runs/r/base/seed-1/recipe.yaml")
+    assert moved.data.train == str(tmp_path / "moved/data/train.jsonl")
+
+
+def test_paths_hold_through_links(tmp_path: Path) -> None:
+    """A folder of runs that is a link to another disk, where `..` leads elsewhere."""
+    touch("project/data/train.jsonl", "project/valid.jsonl")
+    (tmp_path / "disk/runs").mkdir(parents=True)
+    (tmp_path / "project/runs").symlink_to(tmp_path / "disk/runs")
+    recipe = base(write(OWN, "project/data/r.yaml"))
+    write(dump(relative_to(recipe, "project/runs")), "project/runs/recipe.yaml")
+    for folder in ("project/runs", "disk/runs"):
+        assert load_resolved(Path(folder, "recipe.yaml")) == recipe

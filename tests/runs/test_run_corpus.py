@@ -1,0 +1,124 @@
+"""What a run keeps of the splits that it is scored on."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.trained import ROWS, make_run
+
+from attnkit.data.rows import Row
+from attnkit.errors import DataError, MissingInputError
+from attnkit.recipe.schema import DataConfig
+from attnkit.runs import Run, run_corpus
+from attnkit.runs.run_corpus import RunCorpus
+from attnkit.scoring.evaluation import evaluate
+
+OTHER = json.dumps(Row("cats", "hunde")._asdict()) + "\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return make_run(tmp_path)
+
+
+def with_data(run: Run, task: str, data: DataConfig) -> Run:
+    """The run with another data section, in memory."""
+    run.__dict__["recipe"] = run.recipe.model_copy(update={"task": task, "data": data})
+    return run
+
+
+def test_a_run_is_scored_without_its_corpus_from_any_folder(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eval = run.recipe.eval
+    scored = evaluate(run, ["test"], eval)[0]
+    assert list(RunCorpus(run).rows("test")) == ROWS
+    (tmp_path / "test.jsonl").unlink()
+    moved = tmp_path / "elsewhere"
+    shutil.move(run.path, moved)
+    monkeypatch.chdir("/")
+    again = evaluate(Run.open(moved), ["test"], eval, force=True)[0]
+    assert again.row["metrics"] == scored.row["metrics"]
+    assert again.references == scored.references
+
+
+def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> None:
+    list(RunCorpus(run).rows("test"))
+    (tmp_path / "test.jsonl").write_text(OTHER)
+    with pytest.warns(UserWarning, match=r"not the one that test was scored on .*kept in the run"):
+        assert list(RunCorpus(run).rows("test")) == ROWS
+    assert list(RunCorpus(run, fresh=True).rows("test")) == [Row("cats", "hunde")]
+    assert list(RunCorpus(run).rows("test")) == [Row("cats", "hunde")]
+
+
+def test_of_a_large_split_only_the_hash_is_kept(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_corpus, "LARGEST", 100)
+    corpus = RunCorpus(run)
+    assert list(corpus.rows("test")) == ROWS
+    assert not corpus.keeps("test")
+    assert [path.name for path in (run.path / "data").iterdir()] == ["test.json"]
+    (tmp_path / "test.jsonl").write_text(OTHER)
+    with pytest.warns(UserWarning, match="its rows are used"):
+        assert list(corpus.rows("test")) == [Row("cats", "hunde")]
+    (tmp_path / "test.jsonl").unlink()
+    with pytest.raises(MissingInputError, match="rows are not kept in a run: data.test: no such"):
+        corpus.rows("test")
+
+
+def test_a_corpus_in_a_data_folder_is_found_by_its_name(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run that was moved away from its data needs it."""
+    (tmp_path / "data").mkdir()
+    shutil.move(tmp_path / "test.jsonl", tmp_path / "data/test.jsonl")
+    moved = with_data(run, "translation", DataConfig(test="../gone/test.jsonl"))
+    assert list(RunCorpus(moved, tmp_path / "data").rows("test")) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: (data / "test.jsonl").write_text(OTHER), "is not what was scored"),
+        (lambda data: (data / "test.json").write_text("{}"), "entries are missing"),
+        (lambda data: (data / "test.json").write_text("{"), "not valid JSON"),
+    ],
+)
+def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: str) -> None:
+    corpus = RunCorpus(run)
+    corpus.rows("test")
+    damage(run.path / "data")
+    with pytest.raises(DataError, match=message):
+        corpus.rows("test")
+    (run.path / "data/test.json").unlink()  # as the message says
+    assert list(corpus.rows("test")) == ROWS
+
+
+def test_generated_questions_are_kept_with_their_number_of_passages(run: Run) -> None:
+    corpus = RunCorpus(with_data(run, "question-answering", DataConfig(corpus="toy-passages")))
+    two, three = corpus.questions("test", 2), corpus.questions("test", 3)
+    assert {len(row.contexts) for row in two} != {len(row.contexts) for row in three}
+    assert corpus.questions("test", 3) == three
+    assert corpus.keeps("test")
+
+
+def test_training_rows_are_not_kept(run: Run) -> None:
+    corpus = RunCorpus(with_data(run, "translation", DataConfig(corpus="toy-translation", size=3)))
+    assert len(list(corpus.rows("train"))) == 3
+    assert not (run.path / "data").exists()
+
+
+def test_a_run_that_cannot_be_written_is_scored(run: Run) -> None:
+    (run.path / "data").write_text("a file where the folder would be")
+    assert list(RunCorpus(run).rows("test")) == ROWS
+
+
+def test_unknown_splits_and_folders_are_named(run: Run, tmp_path: Path) -> None:
+    for split in ("tset", "../test"):
+        with pytest.raises(MissingInputError, match="no split .*test"):
+            RunCorpus(run).rows(split)
+    with pytest.raises(MissingInputError, match=r"no such folder \(--data-dir\)"):
+        RunCorpus(run, tmp_path / "absent")
