@@ -1,9 +1,12 @@
 """Where models compute, with how many threads, and how those share the processor."""
 
 import os
+import sys
 
 from attnkit.errors import UnavailableError
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""Variables that torch reads when it is imported."""
 SPINS = "1000"
 """How often a waiting thread of GNU OpenMP checks before it sleeps (default: 300,000).
 
@@ -19,6 +22,25 @@ def share_processor() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
+
+def use_threads(threads: int) -> None:
+    """Compute with so many threads on the CPU, also where torch is not imported yet."""
+    os.environ |= dict.fromkeys(THREADS, str(threads))
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
+
+
+def load_warning() -> str | None:
+    """Why times that are measured now may be too long; None on a quiet machine."""
+    cores = os.cpu_count() or 1
+    load = os.getloadavg()[0]
+    if load < cores / 2:
+        return None
+    return (
+        f"this machine was busy in the last minute (load {load:.1f} on {cores} cores), so measured "
+        "times may be too long"
+    )
 
 
 def pick_device(name: str) -> str:

@@ -89,8 +89,8 @@ def main() -> None:
         "# Comparisons at length", "",
         "Written by `python benchmarks/comparisons.py RUNS`. The same numbers, with the hashes of",
         "the weights that they come from, are in `comparisons.json`; what they say of published",
-        "statements is in [claims](claims.md). Trainings ran beside other work: their speeds are not",
-        "comparable.", "",
+        "statements is in [claims](claims.md). Trainings ran beside other work, so their",
+        "speeds do not compare.", "",
         f"- machine: {machine()}", "",
     ]  # fmt: skip
     objects: dict[str, Any] = {}

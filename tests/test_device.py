@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnkit.device import SPINS
+from attnkit.device import SPINS, THREADS, load_warning, use_threads
 
 SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
 
@@ -29,3 +29,35 @@ def test_commands_spin_briefly_unless_the_user_says_otherwise(
         check=True,
     )
     assert done.stdout.split()[-1] == spins
+
+
+def test_threads_are_set_before_and_after_torch_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    for name in THREADS:
+        monkeypatch.setenv(name, "9")
+    before = torch.get_num_threads()
+    try:
+        use_threads(1)
+        assert torch.get_num_threads() == 1
+        assert [os.environ[name] for name in THREADS] == ["1", "1"]
+    finally:
+        torch.set_num_threads(before)
+    show = "import sys, attnkit.cli as c; c.main(sys.argv[1:]); import torch as t; "
+    show += "print(t.get_num_threads())"
+    words = ["recipe", "explain", "quickstart", "--quick", "--variant", "linear", "--threads", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", show, *words], env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "1"
+
+
+def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.9, 0.0, 0.0))
+    assert load_warning() is None
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 0.0, 0.0))
+    assert "load 2.5 on 4 cores" in str(load_warning())

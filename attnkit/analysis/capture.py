@@ -233,7 +233,8 @@ class MapReader:
     def _maps(self, recorded: RecordedLayers, place: int, axes: "Axes") -> AttentionMaps:
         """The maps of one text of a batch, without its pads."""
         step = self.step if recorded.kind == "cross" else "input"
-        return _maps(recorded, place, *axes[recorded.kind], step)
+        maps = _maps(recorded, place, *axes[recorded.kind], step)
+        return replace(maps, alone=self.inputs.shape == "decoder")
 
     def _axes(self, read: ModelInput, longest: int) -> "Axes":
         """Queries and keys of each kind."""

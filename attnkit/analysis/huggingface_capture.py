@@ -101,13 +101,9 @@ def capture(
         names = [type(model.model if row.module is None else row.module).__name__ for row in rows]
         described = [MapLayer(r.number, f"softmax ({n})") for r, n in zip(rows, names, strict=True)]
         shown = found[kind][:, :, : len(axes[kind][0])]
+        named = step if kind == "cross" else "input"
         maps[kind] = AttentionMaps(
-            kind,
-            shown,
-            tuple(described),
-            columns,
-            *axes[kind],
-            step if kind == "cross" else "input",
+            kind, shown, tuple(described), columns, *axes[kind], named, model.shape == "decoder"
         )
     facts = model.facts | ({"note": read.note} if read.note else {})
     return Capture(text, read.output, read.how, model.name, maps, facts)

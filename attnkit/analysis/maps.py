@@ -67,6 +67,8 @@ class AttentionMaps:
     keys: tuple[Token, ...]
     step: Step = "input"
     """Which tokens `queries` are; only rows of cross attention can have those of the output."""
+    alone: bool = False
+    """Whether a decoder without an encoder made them: it reads one text, which has no source."""
 
     def __post_init__(self) -> None:
         sizes = (len(self.layers), len(self.heads), len(self.queries), len(self.keys))

@@ -66,6 +66,17 @@ def _load_plugins(context: typer.Context, files: list[Path] | None) -> list[Path
     return files
 
 
+def _use_threads(threads: int | None) -> int | None:
+    """Set the number of threads before torch is imported."""
+    from attnkit.device import use_threads
+
+    if threads is not None:
+        if threads < 1:
+            raise UsageError(f"--threads {threads}: must be at least 1")
+        use_threads(threads)
+    return threads
+
+
 RecipeName = Annotated[
     str,
     Argument(
@@ -104,6 +115,15 @@ Layers = Annotated[list[int] | None, value("L", "Layer, from 0. Repeatable. [def
 Heads = Annotated[list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")]
 Out = Annotated[Path, value("DIR", "Root folder of runs.")]
 Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
+Threads = Annotated[
+    int | None,
+    Option(
+        metavar="N",
+        help="Threads to compute with. [default: OMP_NUM_THREADS, or one per core]",
+        callback=_use_threads,
+        is_eager=True,
+    ),
+]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
 Offline = Annotated[bool, flag("--offline", "Never download.")]
 Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]

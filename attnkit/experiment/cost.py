@@ -4,7 +4,13 @@ Nothing is guessed from formulas: parameters are counted and memory is summed on
 storage, padding comes from the plan of the first epoch, and time from updates that are really made.
 """
 
+import hashlib
+import json
+import platform
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +26,13 @@ from attnkit.data.batch_plan import Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.layers import MultiHead
 from attnkit.recipe import Recipe
+from attnkit.storage.cache import cache_dir
+from attnkit.storage.files import atomic_write, make_folder
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import DTYPES, GradientWorker
+
+PACE_REPEATS, PRECISION_REPEATS = 1, 5
 
 
 class Parameters(NamedTuple):
@@ -83,6 +93,8 @@ class Pace(NamedTuple):
     """Real target tokens."""
     training: float
     """Seconds of a whole training (one seed)."""
+    threads: int = 1
+    """Of the CPU."""
 
 
 def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
@@ -220,30 +232,52 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     planned = sorted(batches(recipe, prepared), key=padded)
     chosen = [planned[len(planned) // 3], planned[2 * len(planned) // 3]]
     options = _precisions(device) if train.precision == "auto" else (train.precision,)
-    seconds = {name: _seconds(recipe, prepared, chosen, name, device) for name in options}
+    timed = _timed(recipe, prepared, chosen, options, device, PACE_REPEATS)
+    seconds = {name: min(times) for name, times in timed.items()}
     precision = min(seconds, key=lambda name: seconds[name])
     average = sum(map(padded, planned)) / len(planned)
     update = seconds[precision] / sum(map(padded, chosen)) * average * train.accumulate
     lengths = prepared.train.target.lengths
     tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
-    return Pace(precision, update, tokens / update, update * train.steps)
+    return Pace(precision, update, tokens / update, update * train.steps, torch.get_num_threads())
 
 
-def choose_precision(
-    recipe: Recipe, prepared: PreparedData, device: str, repeats: int = 3
-) -> tuple[str, str]:
+def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tuple[str, str]:
     """What `precision: auto` means for this model on this machine, and why, in words.
 
-    Each precision makes updates on the first two batches, `repeats` times after a warm-up; the
-    fastest repeat counts.  The global random state is left as it was.
+    Each precision makes updates on the first two batches after a warm-up, in turn, so that a busy
+    moment of the machine hits both; the median of the paired ratios decides.  The choice is stored
+    in the cache folder, and holds for the same model, batches, threads and torch on this machine.
+    The global random state is left as it was.
+
+    Raises:
+        OutputPathError, OutputError: the cache cannot be written.
     """
     options = _precisions(device)
     if len(options) == 1:
         return options[0], "this GPU has no bfloat16"
+    path = cache_dir() / "precision" / f"{_precision_key(recipe, prepared, device)}.txt"
+    with suppress(OSError, UnicodeError):
+        if (stored := path.read_text("utf-8").strip()) in options:
+            return stored, "as chosen before on this machine"
     rows = batches(recipe, prepared)[:2]
-    seconds = {name: _seconds(recipe, prepared, rows, name, device, repeats) for name in options}
-    ratio = seconds["bf16"] / seconds["fp32"]
-    return "bf16" if ratio < 1 else "fp32", f"bf16 takes {ratio:.2f} of the time of fp32 here"
+    times = _timed(recipe, prepared, rows, options, device, PRECISION_REPEATS)
+    ratio = median(np.divide(times["bf16"], times["fp32"]).tolist())
+    chosen = "bf16" if ratio < 1 else "fp32"
+    make_folder(path.parent)
+    atomic_write(path, f"{chosen}\n".encode())
+    return chosen, f"bf16 takes {ratio:.2f} of the time of fp32 here"
+
+
+def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
+    """A hash of what the faster precision depends on."""
+    train, vocabularies = recipe.train, (prepared.tokenizer.source, prepared.tokenizer.target)
+    facts = (
+        recipe.model.model_dump(mode="json"), recipe.data.max_length, train.batch_tokens,
+        train.batch_scores, *map(len, vocabularies), device, torch.get_num_threads(),
+        torch.__version__, platform.node(), platform.machine(),
+    )  # fmt: skip
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def _precisions(device: str) -> tuple[str, ...]:
@@ -253,36 +287,43 @@ def _precisions(device: str) -> tuple[str, ...]:
     return ("fp32", "bf16")
 
 
-def _seconds(
+class _Updates:
+    """A new model that makes updates, which are timed; nothing of it is kept."""
+
+    def __init__(self, recipe: Recipe, prepared: PreparedData, precision: str, device: str) -> None:
+        sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
+        model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
+        self.prepared, self.device = prepared, device
+        self.worker = GradientWorker(model, precision)
+        self.stepper = optimizer(model.named_parameters(), recipe.train)
+
+    def seconds(self, chosen: list[Rows]) -> float:
+        """The time of an update on each of the batches."""
+        start = _now(self.device)
+        for rows in chosen:
+            batch = collate(self.prepared.train, rows)
+            self.worker.backward(self.worker.losses(batch, 0.1).total, batch.tokens)
+            self.stepper.step()
+            self.stepper.zero_grad(set_to_none=True)
+            self.worker.refresh()
+        return _now(self.device) - start
+
+
+def _timed(
     recipe: Recipe,
     prepared: PreparedData,
     chosen: list[Rows],
-    precision: str,
+    precisions: Sequence[str],
     device: str,
-    repeats: int = 1,
-) -> float:
-    """Seconds of an update on each of the batches, after a warm-up; of the fastest repeat."""
-    sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
+    repeats: int,
+) -> dict[str, list[float]]:
+    """Seconds of an update on each of the batches in each precision, which take turns."""
     with torch.random.fork_rng():
-        model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
-        worker = GradientWorker(model, precision)
-        stepper = optimizer(model.named_parameters(), recipe.train)
-
-        def update(rows: Rows) -> None:
-            batch = collate(prepared.train, rows)
-            worker.backward(worker.losses(batch, 0.1).total, batch.tokens)
-            stepper.step()
-            stepper.zero_grad(set_to_none=True)
-            worker.refresh()
-
-        update(chosen[0])
-        times = []
-        for _ in range(repeats):
-            start = _now(device)
-            for rows in chosen:
-                update(rows)
-            times.append(_now(device) - start)
-        return min(times)
+        made = {name: _Updates(recipe, prepared, name, device) for name in precisions}
+        for updates in made.values():
+            updates.seconds(chosen[:1])  # the first is slow
+        rounds = [[updates.seconds(chosen) for updates in made.values()] for _ in range(repeats)]
+    return {name: list(times) for name, times in zip(made, zip(*rounds, strict=True), strict=True)}
 
 
 def _now(device: str) -> float:

@@ -22,7 +22,7 @@ import torch
 
 from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData
-from attnkit.device import pick_device, sharing, threads_each
+from attnkit.device import THREADS, pick_device, sharing, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
 from attnkit.experiment.training import Experiment, plan
@@ -36,8 +36,6 @@ from attnkit.train.signals import StopSignals
 CONTEXT = get_context("forkserver")
 PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
 """What workers find imported; the last is what autograd imports when used."""
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""Variables that torch reads when it is imported."""
 PATIENCE = 0.2
 """Seconds between two looks at the signals."""
 PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0

@@ -69,6 +69,8 @@ def matrix_of(
 
 def sides_of(maps: AttentionMaps) -> tuple[str, str]:
     """What rows and columns are."""
+    if maps.alone:
+        return "text", "text"
     rows, columns = SIDES[maps.kind]
     return (STEPS[maps.step] if maps.kind == "cross" else rows), columns
 

@@ -123,9 +123,10 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
     if len(paces) == len(measured):
         whole = duration(sum(pace.training * seeds for pace, seeds in paces))
-        count = sum(trainings.values())
+        count, threads = sum(trainings.values()), paces[0][0].threads
         notes.append(
-            f"training: {count} runs, about {whole} on this machine without validation and decoding"
+            f"training: {count} run{'s' * (count != 1)}, about {whole} on this machine with "
+            f"{threads} thread{'s' * (threads != 1)}, without validation and decoding"
         )
     return Table(
         "cost",

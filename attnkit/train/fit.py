@@ -84,7 +84,6 @@ class Training(TrainingState):
         self.validator = Validator(job.recipe, self.model, job.prepared)
         self._open_stream()
         self.saved: int | None = None
-        self.logged_seconds = 0.0
         self.tensorboard = Tensorboard(job.run.path) if self.train.tensorboard else None
 
     @property
@@ -188,8 +187,8 @@ class Training(TrainingState):
     def _log(self) -> events.ProgressEvent:
         progress = self.progress
         nll, tokens = self.interval.tolist()
-        seconds = max(progress.seconds - self.logged_seconds, 1e-9)
-        self.logged_seconds = progress.seconds
+        seconds = max(progress.seconds - progress.logged_seconds, 1e-9)
+        progress.logged_seconds = progress.seconds
         loss, rate, speed = nll / tokens, self.optimizer.param_groups[0]["lr"], tokens / seconds
         self._record(
             "train",
@@ -253,7 +252,6 @@ class Training(TrainingState):
     def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         self.unpack(self.job.run.path, *checkpoint.load(newest.path))
         self.saved = newest.step
-        self.logged_seconds = self.progress.seconds
         self._open_stream()
         for step in self.progress.recent:
             path = self.job.run.checkpoints / f"step-{step}"

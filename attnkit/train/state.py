@@ -27,6 +27,8 @@ class TrainingProgress:
     """Real target tokens so far."""
     seconds: float = 0.0
     """Spent on updates: not on validation, saving or decoding."""
+    logged_seconds: float = 0.0
+    """The part of it that the log covers; `TrainingState.interval` is of the rest."""
     best: float | None = None
     """Best monitored value."""
     best_step: int | None = None
@@ -76,7 +78,9 @@ class TrainingState:
             DataError: the checkpoint is of another model or another version.
         """
         try:
-            counters = {"peak_memory_bytes": None} | values["counters"]  # new since 0.1.0
+            counters = values["counters"]
+            new = {"peak_memory_bytes": None, "logged_seconds": counters["seconds"]}  # since 0.1.0
+            counters = new | counters
             self.progress = TrainingProgress(
                 **{f.name: counters[f.name] for f in fields(TrainingProgress)}
             )

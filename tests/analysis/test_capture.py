@@ -18,6 +18,7 @@ from attnkit.errors import AttnkitError, DataError, NotFiniteError, UsageError
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
+from attnkit.show.attention_matrix import matrix_of
 
 TEXT = "two red dogs and a cat"
 SEARCHES = {
@@ -105,6 +106,19 @@ def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Ru
     assert found.maps["cross"].weights.dtype == np.float32
     assert (found.source, found.output) == (TEXT, "ein hund")
     assert (found.model, found.facts["tokenizer"]) == ("toy/base/seed-1", tokenizer().digest)
+
+
+@pytest.mark.parametrize(
+    ("shape", "sides"), [("pair", "output"), ("causal", "text"), ("joint", "text")]
+)
+def test_what_a_decoder_alone_reads_is_called_text(
+    runs: dict[str, Run], shape: str, sides: str
+) -> None:
+    found = capture(runs[shape], TEXT, target="ein hund", kinds=["decoder"], device="cpu")
+    assert (
+        matrix_of(found.maps["decoder"]).axes_text
+        == f"rows: {sides} (queries), columns: {sides} (keys)"
+    )
 
 
 def test_rows_of_cross_attention_are_named_by_what_they_predict(runs: dict[str, Run]) -> None:

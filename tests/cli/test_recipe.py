@@ -111,8 +111,12 @@ def test_explain_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[
 
 
 def test_explain_gives_cost_and_abilities_before_training(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
+    _, _, err = run(capsys, "explain", "r.yaml", "--variant", "fast")
+    assert "attnkit: warning: this machine was busy in the last minute (load 99.0 on " in err
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     code, out, err = run(capsys, "explain", "r.yaml", "--variant", "fast")
     assert code == 0
     heads = next(words for words in lines(out) if "parameters" in words)

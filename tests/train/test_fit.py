@@ -1,7 +1,9 @@
 """The training loop: exact resume, sums before division, averages, stops, and what goes wrong."""
 
 import json
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +110,23 @@ def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
     events = run_through(job(tmp_path, recipe, StopAt([12])))
     assert isinstance(events[-1], FinishedEvent)
     assert Run.open(tmp_path / "run").finished
+
+
+def test_the_speed_of_an_interval_counts_the_time_before_a_resumption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock on which every update takes a second."""
+    ticks = count()
+    monkeypatch.setattr("attnkit.train.fit.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    recipe = small_recipe(write_corpus(tmp_path), log_every=4)
+    speeds = []
+    for stops in ([], [3], [5, 6]):
+        folder = tmp_path / f"stops-{stops}"
+        resumed(folder, recipe, stops)
+        records = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+        speeds.append([r["tokens_per_second"] for r in records if "tokens_per_second" in r])
+    assert len(speeds[0]) > 1
+    assert speeds[1] == speeds[2] == speeds[0]
 
 
 @pytest.mark.parametrize("stop", [4, 10])

@@ -116,6 +116,7 @@ def eval(
     format: options.Format = "table",
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
+    threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     fresh: Annotated[

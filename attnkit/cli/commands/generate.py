@@ -63,6 +63,7 @@ def generate(
         ),
     ] = "strict",
     device: options.Device = "auto",
+    threads: options.Threads = None,
     plugins: options.Plugins = None,
 ) -> None:
     """Translate, summarise or answer line by line with a trained run.

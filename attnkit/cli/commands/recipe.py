@@ -17,6 +17,7 @@ from attnkit.cli.options import (
     flag,
     value,
 )  # fmt: skip
+from attnkit.device import load_warning
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import quoted, safe_text
 
@@ -79,6 +80,7 @@ def explain(
     variant: Variants = None,
     quick: Annotated[bool, flag("--quick", "Read no data and measure no time.")] = False,
     device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
+    threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     plugins: options.Plugins = None,
@@ -100,6 +102,8 @@ def explain(
     screen = console.stdout()
     screen.print(recipe_tables.values(file, names))
     screen.print(recipe_tables.mechanisms(file, names))
+    if not quick and (warning := load_warning()):
+        console.warn(warning)
     costs = {}
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))

@@ -68,6 +68,7 @@ def train(
     ] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Print what would be trained, and stop.")] = False,
     device: options.Device = "auto",
+    threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     as_json: Annotated[bool, flag("--json", "Print events as JSON, one object per line.")] = False,
