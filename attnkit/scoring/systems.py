@@ -84,9 +84,9 @@ def _names(entries: Sequence[Entry]) -> list[str]:
 def _facts(entry: Entry) -> Facts:
     """What tells systems of one variant apart, in words."""
     row = entry.row
-    changes = (f"{change['key']} at step {change['step']}" for change in row.get("changes") or ())
+    changes = [f"{change['key']} at step {change['step']}" for change in row.get("changes") or ()]
     search = search_text(row["search"]) if row.get("search") else ""
-    return {**entry.settings, "search": search, "changed": ", ".join(changes)}
+    return {**entry.settings, "changed": ", ".join(changes), "search": search}
 
 
 def _folder(entry: Entry) -> str:
@@ -102,18 +102,19 @@ def _name(name: str, parts: Sequence[str]) -> str:
 
 
 def _parts(one: Facts, keys: Sequence[str]) -> list[str]:
-    """The differences in words: of the training, else of the search; "" for what is not there."""
-    settings = [key for key in keys if key not in ("search", "changed")]
+    """The differences in words: in settings, else in changes, else in the search.
+
+    What one of them has not is "".
+    """
+    settings = [key for key in keys if key not in ("changed", "search")]
     ends = [key.rpartition(".")[2] for key in settings]
     parts = []
     for key, end in zip(settings, ends, strict=True):
         name = end if ends.count(end) == 1 else key
         parts.append(f"{name}={one[key]}" if key in one else "")
-    if "changed" in keys and one["changed"]:
-        parts.append(f"changed: {one['changed']}")
-    if "search" in keys and not parts:
-        parts.append(one["search"])
-    return parts
+    if not parts and "changed" in keys:
+        parts.append(one["changed"] and f"changed: {one['changed']}")
+    return parts or [one["search"] if "search" in keys else ""]
 
 
 def differences(one: Entry, other: Entry, metric: str) -> list[str]:
