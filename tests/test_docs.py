@@ -25,9 +25,16 @@ BLOCKS = [
         README,
         *(
             DOCS / f"{name}.md"
-            for name in ("recipes", "comparing", "mechanisms", "metrics", "seeing-attention")
+            for name in (
+                "recipes",
+                "comparing",
+                "mechanisms",
+                "metrics",
+                "runs",
+                "seeing-attention",
+            )
         ),
-    )
+    )  # fmt: skip
     for block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 ]
 COMMANDS = [
@@ -99,7 +106,7 @@ def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
         extra = extra + (SHORT if words.startswith("train quickstart") else [])
         done = attnkit_in(tmp_path)(*shlex.split(words), *extra, stdin=text)
         assert done.returncode == 0, (command, done.stderr)
-        assert done.stdout or "wrote" in done.stderr
+        assert done.stdout or "wrote" in done.stderr or "removed" in done.stderr
 
 
 def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ from attnkit.device import share_processor
 COMMANDS = {
     "train": "Train every variant of a recipe and print a table that compares them.",
     "eval": "Score trained runs, or the output of any system, side by side.",
+    "compare": "Show where the outputs of scored runs differ, sentence by sentence.",
+    "plot": "Plot learning curves of runs, or their scores against time and parameters.",
+    "runs": "List runs with state, score, age and size, or remove checkpoints.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
     "probe": "Measure what parts of a trained model contribute.",
@@ -27,7 +30,8 @@ COMMANDS = {
     "bench": "Benchmark attention mechanisms on this machine.",
 }
 """Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same
-name, or `app`, a typer.Typer with subcommands; "-" in a command is "_" in its module."""
+name, or `app`, a typer.Typer with subcommands (and GROUP, where their class is not `Group`); "-" in
+a command is "_" in its module."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -60,7 +64,8 @@ def load(name: str) -> Any:
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(name=name, cls=Command, context_settings=HELP)(getattr(module, word))
         return get_command(app)
-    app.info.name, app.info.cls, app.info.context_settings = name, Group, HELP
+    group = getattr(module, "GROUP", Group)
+    app.info.name, app.info.cls, app.info.context_settings = name, group, HELP
     app._add_completion, app.rich_markup_mode = False, None
     for command in app.registered_commands:
         command.cls = Command

@@ -33,6 +33,16 @@ def variants(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def curves(incomplete: str) -> list[str]:
+    """The last word of a comma-separated list of what `attnkit plot` draws."""
+    from attnkit.recipe.metrics import METRICS
+    from attnkit.runs.curves import CURVES, SCORE
+
+    before, comma, word = incomplete.rpartition(",")
+    names = (*CURVES, SCORE, *METRICS)
+    return [before + comma + name for name in names if name.startswith(word)]
+
+
 def keys(incomplete: str) -> list[str]:
     """Dotted keys of a recipe, ready for their value: train.steps=."""
     from pydantic import BaseModel

@@ -1,6 +1,7 @@
 """Results on standard output in any of the forms of --format, and files to save."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.show.table import Table
 
+IN_PIPES = 10_000
+"""Columns of a pipe or a file, where a record is one line unless COLUMNS says how wide it is."""
 PICTURES = (".png", ".svg", ".pdf")  # suffixes of files that matplotlib draws
 
 
@@ -65,5 +68,8 @@ def write_tables(tables: Sequence["Table"], format: str) -> None:
             console.write("\n")
         if format != "table":
             console.write(render[format](table))
-        else:
-            console.stdout().print(table)
+            continue
+        screen = console.stdout()
+        if not screen.live and not os.environ.get("COLUMNS"):
+            screen.width = IN_PIPES
+        screen.print(table)

@@ -193,11 +193,21 @@ class Experiment:
             precision = str(run.manifest["precision"])
             self.precision = self.precision or precision
         job = TrainingJob(recipe, prepared, run, seed, self.device, precision, self.stop)
-        for event in fit(job):
-            if isinstance(event, events.StartedEvent):
-                yield from _accept(run, recipe, changes, event.resumed_from)
-                run.update(parameters=event.parameters, precision=precision)
-            yield event
+        started = False
+        try:
+            for event in fit(job):
+                if isinstance(event, events.StartedEvent):
+                    started = True
+                    yield from _accept(run, recipe, changes, event.resumed_from)
+                    run.update(parameters=event.parameters, precision=precision, failed=None)
+                yield event
+        except StoppedError:
+            raise
+        except AttnkitError as error:
+            if started:
+                with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
+                    run.update(failed=str(error))
+            raise
 
     def _create(
         self, run: Run, recipe: Recipe, prepared: PreparedData, variant: str, seed: int
@@ -213,6 +223,7 @@ class Experiment:
             "threads": torch.get_num_threads(),
             "precision": precision,
             "baseline": self.file.baseline,
+            "variants": list(self.file.variants),
             PUBLISHED: published_entry(self.file),
         }
         name = self.file.name

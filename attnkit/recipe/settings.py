@@ -162,7 +162,7 @@ def unknown(key: Key, known: Key) -> str:
     if isinstance(section, FieldInfo):
         return f"unknown key: {dotted(known)} is a single value and has no keys below it"
     if not known and word in FILE_KEYS and len(key) > 1:
-        return f"is not understood in a file with dots; write it nested, under `{word}:`"
+        return f"is not understood with dots; write it nested in the recipe file, under `{word}:`"
     if not known and word in FILE_KEYS:
         return "stands only at the top of a recipe file, not in a variant or an override"
     homes = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})

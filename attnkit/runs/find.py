@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from attnkit.errors import MissingInputError
 from attnkit.runs.layout import MANIFEST, run_folders
 from attnkit.runs.run import Run
 
+VARIANTS, BASELINE = "variants", "baseline"
+"""Entries of the manifest: names of all variants of the recipe in its order, and of one of them."""
 CONFIG = "config.json"
 """What a folder with a Hugging Face model holds."""
 
@@ -31,34 +34,50 @@ def is_run(name: str) -> bool:
 
 
 def find_runs(
-    paths: Iterable[str | Path], *, note: Callable[[str], object] | None = None
+    paths: Iterable[str | Path],
+    *,
+    unfinished: bool = False,
+    note: Callable[[str], object] | None = None,
 ) -> list[Run]:
     """The finished runs in run folders, variant folders, recipe folders or roots of runs.
 
-    Sorted by recipe, variant and seed.  Unfinished ones are skipped, and `note` is called with a
-    sentence about each.
+    Sorted by `order`.  Unfinished ones are returned too where `unfinished` is set; else they are
+    skipped, and `note` is called with a sentence about each.
 
     Raises:
-        MissingInputError: a path does not exist, or no finished run is in any of them.
+        MissingInputError: a path does not exist, or no such run is in any of them.
         DataError: a manifest is damaged.
     """
-    finished: dict[Path, Run] = {}
-    unfinished = []
+    found: dict[Path, Run] = {}
+    skipped = []
     folders = [Path(path) for path in paths]
     for folder in folders:
         if not folder.is_dir():
             raise MissingInputError(f"{folder}: no such folder of runs")
         for path in run_folders(folder):
             run = Run.open(path)
-            if run.finished:
-                finished.setdefault(path.resolve(), run)
+            if run.finished or unfinished:
+                found.setdefault(path.resolve(), run)
             else:
-                unfinished.append(f"{path}: training is not finished; skipped")
-    if not finished:
+                skipped.append(f"{path}: training is not finished; skipped")
+    if not found:
         where = ", ".join(map(str, folders)) or "no folder given"
-        why = f"{len(unfinished)} unfinished" if unfinished else "`attnkit train RECIPE` makes one"
-        raise MissingInputError(f"{where}: no finished run is here ({why})")
+        why = f"{len(skipped)} unfinished" if skipped else "`attnkit train RECIPE` makes one"
+        kind = "run" if unfinished else "finished run"
+        raise MissingInputError(f"{where}: no {kind} is here ({why})")
     if note is not None:
-        for text in unfinished:
+        for text in skipped:
             note(text)
-    return sorted(finished.values(), key=lambda run: (run.name, run.variant, run.seed))
+    return sorted(found.values(), key=order)
+
+
+def order(run: Run) -> tuple[Any, ...]:
+    """What runs are sorted by: recipe, then variants as the recipe lists them, then seed.
+
+    A run of an earlier version does not know that list: there the baseline is the first, and the
+    others follow by name.
+    """
+    listed = run.manifest.get(VARIANTS)
+    if isinstance(listed, list) and run.variant in listed:
+        return run.name, listed.index(run.variant), run.variant, run.seed
+    return run.name, run.variant != run.manifest.get(BASELINE), run.variant, run.seed

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
@@ -42,3 +43,25 @@ def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:
     for child in children if depth else []:
         if not child.name.startswith(".") and not child.is_symlink():
             yield from run_folders(child, depth - 1)
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """The checkpoints of a run: whole, damaged or left by an interrupted save; none behind a link.
+
+    Raises:
+        MissingInputError: the folder cannot be read.
+    """
+    folder = run / CHECKPOINTS
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    with files.reading(folder):
+        return sorted(path for path in folder.iterdir() if path.name.startswith("step-"))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files below a folder; links are not followed."""
+    with suppress(OSError):  # removed meanwhile
+        if path.is_symlink() or not path.is_dir():
+            return path.lstat().st_size
+        return sum(map(size_of, path.iterdir()))
+    return 0

@@ -345,3 +345,25 @@ class Run(Results):
     @property
     def checkpoints(self) -> Path:
         return self.path / layout.CHECKPOINTS
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints of a finished run; its chosen weights must be whole.
+
+        It is used and scored as before, but can no longer be trained further.  Call it holding the
+        lock.
+
+        Raises:
+            MissingInputError: training is not finished.
+            DataError: the weights are damaged.
+            OutputPathError: the folder cannot be changed.
+        """
+        if not self.finished:
+            raise MissingInputError(f"{self.path}: training is not finished; its checkpoints stay")
+        self._verify(layout.MODEL)
+        with files.writing(self.checkpoints):
+            for path in layout.checkpoint_folders(self.path):
+                # under another name first: half a checkpoint must never look like one
+                leftover = path if files.owner(path) else files.temporary(path)
+                if path != leftover:
+                    self.fs.rename(path, leftover)
+                files.remove(leftover, self.fs)

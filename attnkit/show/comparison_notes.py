@@ -21,6 +21,16 @@ def joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
 
 
+def published_score(
+    figures: Object, split: str, recipe: str, variant: str, metric: str
+) -> float | None:
+    """What these published figures say of one score of a comparison."""
+    if figures["recipe"] != recipe or figures["split"] not in (None, split):
+        return None
+    score: float | None = figures["scores"].get(variant, {}).get(metric)
+    return score
+
+
 def comparison_notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
     """What a reader needs to reproduce and to trust the numbers."""
     rows = comparison["rows"]
@@ -198,10 +208,16 @@ def _training(rows: Sequence[Object]) -> list[str]:
 
 
 def _published(comparison: Object) -> list[str]:
-    """Where the published figures are from."""
+    """Where the published figures are from that stand beside a score."""
     notes = []
     several = len({row["recipe"] for row in comparison["rows"]}) > 1
+    cells = [
+        (row["split"], row["recipe"], row["variant"], metric)
+        for row in comparison["rows"] for metric in row["metrics"]
+    ]  # fmt: skip
     for figures in comparison.get("published", ()):
+        if all(published_score(figures, *cell) is None for cell in cells):
+            continue
         of = f" ({figures['recipe']})" if several else ""
         kind = "comparable" if figures["comparable"] else f"not comparable: {figures['why']}"
         notes.append(f"published{of}: {figures['source']}; {kind}")

@@ -14,6 +14,7 @@ from attnkit.show.comparison_notes import (
     condition_notes,
     joined,
     metrics_of,
+    published_score,
     run_notes,
     search_of,
     signature_notes,
@@ -71,9 +72,8 @@ class _Scores:
         split, recipe, *_ = key
         variant = self.groups[key][0]["variant"]
         for figures in self.published:
-            of_row = figures["recipe"] == recipe and figures["split"] in (None, split)
-            score = figures["scores"].get(variant, {}).get(metric)
-            if of_row and score is not None:
+            score = published_score(figures, split, recipe, variant, metric)
+            if score is not None:
                 return score, figures["comparable"]
         return None
 
@@ -197,7 +197,7 @@ def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     fields: dict[str, Value] = {
         metric: score, f"{metric}_sd": sd, f"{metric}_signature": " ".join(sorted(signatures))
     }  # fmt: skip
-    if scores.level:
+    if any(tested == metric for _, tested in scores.level):
         fields[f"{metric}_level_with_best"] = level
     if score is None:
         return Cell(NONE, fields)

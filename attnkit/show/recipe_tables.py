@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, flat, places
-from attnkit.recipe.settings import all_keys
+from attnkit.recipe.check import TYPES_WITH
+from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table
 from attnkit.show.training_board import duration
 
@@ -42,8 +43,8 @@ def corpora(cards: Iterable["Card"]) -> Table:
 
 
 def values(file: RecipeFile, variants: Sequence[str]) -> Table:
-    """Every value with its origin, one row where the variants agree."""
-    known = {name: flat(file.variants[name]) for name in variants}
+    """Every value that a model reads, with its origin, one row where the variants agree."""
+    known = {name: _read(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
     rows = []
@@ -60,6 +61,15 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Table:
     size = 4 if len(variants) > 1 else 3
     heads = ("key", "value", "from", "variants")[:size]
     return Table.of_texts("values", heads, [row[:size] for row in rows])
+
+
+def _read(recipe: Recipe) -> dict[str, str]:
+    """The values of a recipe without those of the parts that its model does not have."""
+    model = recipe.model
+    absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}
+    absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
+    keys = ((key, ".".join(key.split(".")[:3]), value) for key, value in flat(recipe).items())
+    return {key: value for key, part, value in keys if part not in absent}
 
 
 def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:

@@ -33,6 +33,7 @@ class Column:
     under: bool = False  # on a narrow screen the cell goes below that of the column before it
     priority: int = 0
     """0 is always shown; on a narrow screen the columns with the highest number go first."""
+    wrap: bool = False  # where there is no room, its cells go on below, between words
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,23 @@ class Table:
         for lines, limit in layouts:
             shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
             grid = self._side_by_side(shown, lines, options)
-            if Measurement.get(console, wide, grid).maximum <= options.max_width:
+            spare = sum(self._spare(index) for index in shown)
+            if Measurement.get(console, wide, grid).maximum - spare <= options.max_width:
                 yield grid
                 hidden = [c.title for i, c in enumerate(self.columns) if i not in shown]
                 if hidden:
                     yield _text(f"not shown at this width: {', '.join(hidden)}", options, "dim")
                 return
         yield from self._blocks(options)
+
+    def _spare(self, index: int) -> int:
+        """Characters that wrapping can save of a column's width."""
+        if not self.columns[index].wrap:
+            return 0
+        texts = [safe_text(row[index].text) for row in self.rows]
+        words = [word for text in (*texts, self.columns[index].title) for word in text.split()]
+        longest = max(map(cell_len, texts), default=0)
+        return max(0, longest - max(map(cell_len, words), default=0))
 
     def _side_by_side(self, shown: Sequence[int], lines: int, options: ConsoleOptions) -> Grid:
         """Columns by their indices, a score and its difference on so many lines."""
@@ -118,19 +129,20 @@ class Table:
         for stack in stacks:
             column = self.columns[stack[0]]
             words = (_text(word, options, "bold") for word in column.title.split())
-            grid.add_column(Text("\n").join(words), justify=column.align, no_wrap=True)
+            wraps = column.wrap and not stack[1:]
+            grid.add_column(Text("\n").join(words), justify=column.align, no_wrap=not wraps)
         for row in self.rows:
             grid.add_row(*(_stacked([row[i] for i in stack], lines, options) for stack in stacks))
         return grid
 
     def _blocks(self, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Each row as a block: its name, then one line a column."""
-        names = sum(column.align == "left" for column in self.columns)
+        names = next((i for i, c in enumerate(self.columns) if c.align == "right"), 0)
         for row in self.rows:
             yield _text(", ".join(cell.text for cell in row[:names]), options, "bold")
             lines = Grid.grid(padding=(0, 1))
             for column, cell in zip(self.columns, row, strict=True):
-                if column.align == "right" and cell.text != NONE:
+                if (column.align == "right" or column.wrap) and cell.text != NONE:
                     lines.add_row(_text(column.title, options), _cell_text(cell, options))
             yield Padding(lines, (0, 0, 0, 2))
 

@@ -3,12 +3,16 @@
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
 from attnkit.storage import files
+
+TRIES, WAIT = 5, 0.02
+"""How often, and after how many seconds, a taken lock is tried again: it may only be looked at."""
 
 
 @contextmanager
@@ -27,7 +31,7 @@ def held(path: Path, what: str) -> Iterator[str | None]:
         descriptor = os.open(path, flags, 0o666)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except BlockingIOError as error:
             holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
             raise OutputPathError(
@@ -42,6 +46,35 @@ def held(path: Path, what: str) -> Iterator[str | None]:
         yield warning
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int) -> None:
+    """Lock an open file; a BlockingIOError where another process keeps it."""
+    for left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(WAIT)
+
+
+def is_held(path: Path) -> bool:
+    """Whether a process holds this lock file now; it stays as it is."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks on this file system
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @contextmanager

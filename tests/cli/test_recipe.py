@@ -110,6 +110,18 @@ def test_explain_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[
         assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
 
 
+def test_explain_leaves_out_what_a_model_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "explain", "translation/baselines", "--quick")
+    assert code == 0
+    rows = [words for words in lines(out) if words]
+    for key, name in (
+        ("model.ff", "transformer"),
+        ("model.kernel", "convs2s"),
+        ("model.attention.encoder", "transformer"),
+    ):
+        assert [words[-1] for words in rows if words[0] == key] == [name]
+
+
 def test_explain_gives_cost_and_abilities_before_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,15 @@ def test_a_validation_that_is_not_finite_is_a_training_that_diverged(tmp_path: P
     """It ended with code 65, "its weights are damaged", when validation came before an update."""
     with pytest.raises(DivergedError, match=r"^step 1: .* in the validation; .*lower train\.lr"):
         session(tmp_path, lr=1e30, warmup=1, valid_every=1)
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    assert "in the validation" in run.manifest["failed"]
+    session(tmp_path, lr=1e-3, allow_change=True, fresh=True)
+    assert Run.open(run.path).manifest["failed"] is None
+
+
+def test_a_run_knows_the_variants_of_its_recipe(tmp_path: Path) -> None:
+    session(tmp_path)
+    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["variants"] == ["base"]
 
 
 def published_session(folder: Path, figures: Published | None) -> Run:

@@ -184,7 +184,7 @@ TRAIN = GOOD + "train: {%s}\n"
         ),
         (
             GOOD + "variants.a.train.lr: 3\n",
-            "r.yaml:3:1: variants.a.train.lr: is not understood in a file with dots; write it",
+            "r.yaml:3:1: variants.a.train.lr: is not understood with dots; write it nested",
         ),
         (
             GOOD + "variants: {small: {}, large: {}}\nbaseline: smal\n",

@@ -149,6 +149,14 @@ def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
     assert "ter_level_with_best" not in table_formats.csv_text(table)
 
 
+def test_a_metric_without_a_test_is_not_said_to_be_below_the_best() -> None:
+    """Nothing is known of it: an absent column, not False."""
+    best = [one for one in comparison()["best"] if one["metric"] == "ter"]
+    text = table_formats.csv_text(comparison_table(comparison() | {"best": best}))
+    assert "ter_level_with_best" in text
+    assert "bleu_level_with_best" not in text
+
+
 def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
     tests = [test | {"seed_degrees": 0} for test in comparison()["comparisons"]]
     notes = comparison_table(comparison() | {"comparisons": tests}).notes
@@ -183,6 +191,7 @@ def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
     assert "published: Some 2021, table 1; comparable" in table.notes
     elsewhere = comparison_table(comparison() | {"published": [figures | {"split": "valid"}]})
     assert not any("published" in column.title for column in elsewhere.columns)
+    assert not any("published" in note for note in elsewhere.notes)  # of figures that are not shown
 
 
 def test_ten_variants_by_two_metrics_are_two_lines_each_on_80_columns() -> None:
@@ -419,3 +428,15 @@ def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
     note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, 1), (24, 3)])
+def test_a_wrapping_column_goes_on_below_between_words(width: int, lines: int) -> None:
+    columns = (Column("name", "left"), Column("keys", "left", priority=1, wrap=True))
+    table = Table("", columns, ((Cell("a-long-name"), Cell("one: 1, other: 2, last: 3")),))
+    out = io.StringIO()
+    Console(file=out, width=width).print(table)
+    shown = out.getvalue().splitlines()
+    assert max(map(cell_len, shown)) <= width
+    assert len(shown) == 2 + lines
+    assert " ".join(" ".join(shown[2:]).split()) == "a-long-name one: 1, other: 2, last: 3"

@@ -66,7 +66,7 @@ def train(
         choice(
             "--match",
             MATCHES,
-            "Set each variant's feed-forward width so that it has as many "
+            "Change each variant's widths (model.width, model.ff) so that it has as many "
             "parameters as the baseline (params), or trains as fast (time).",
             "COST",
         ),
@@ -169,8 +169,10 @@ def _matched(
     for one in found:
         ratio = "as its run began" if one.ratio != one.ratio else f"{one.ratio:.3f} x the baseline"
         (width, ff), (new_width, new_ff) = one.before, one.after
-        inner = f", model.ff {ff} -> {new_ff}" if ff != new_ff else ""
-        console.say(f"{one.variant}: model.width {width} -> {new_width}{inner} ({match}: {ratio})")
+        pairs = (("model.width", width, new_width), ("model.ff", ff, new_ff))
+        changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
+        words = ", ".join(changed) or "widths unchanged"
+        console.say(f"{one.variant}: {words} ({match}: {ratio})")
     return [override for one in found for override in one.overrides]
 
 

@@ -1,0 +1,171 @@
+"""`attnkit compare`: the outputs of scored runs side by side, and where they differ."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Argument
+
+from attnkit.cli import console, options, output
+from attnkit.cli.options import choice, value
+from attnkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnkit.runs import Run
+    from attnkit.scoring.output_comparison import OutputComparison
+
+EXAMPLES = 3
+"""Examples on a terminal unless -n says otherwise."""
+
+
+def compare(
+    runs: Annotated[
+        list[Path],
+        Argument(
+            metavar="RUN", help="A scored run, or a folder of them; the first is the baseline."
+        ),
+    ],
+    *,
+    split: Annotated[
+        str | None, value("S", "Split to compare on. [default: the first that all are scored on]")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        value(
+            "M",
+            "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is "
+            "stored]",
+        ),
+    ] = None,
+    sort: Annotated[
+        Literal["difference", "score", "length", "line"],
+        choice(
+            "--sort",
+            ("difference", "score", "length", "line"),
+            "Order of examples: difference (of the first two runs), score, length or line.",
+            "ORDER",
+        ),
+    ] = "difference",
+    number: Annotated[
+        int | None,
+        value(
+            "N",
+            f"Number of examples, by difference of either sign. [default: {EXAMPLES}; in JSON "
+            "lines all]",
+            "-n",
+            min=1,
+        ),
+    ] = None,
+    against: Annotated[
+        Literal["reference", "first"],
+        choice(
+            "--against",
+            ("reference", "first"),
+            "Mark words that differ from the reference or from the output of the first run.",
+            "TEXT",
+        ),
+    ] = "reference",
+    min_length: Annotated[
+        int, value("N", "Only sentences whose reference has at least N words.", min=0)
+    ] = 0,
+    max_length: Annotated[
+        int | None,
+        value("N", "Only sentences whose reference has at most N words.", min=1),
+    ] = None,
+    word: Annotated[
+        str | None, value("WORD", "Only sentences with WORD in the source or a reference.")
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        value(
+            "NAME",
+            "For question answering: compare this method. Repeatable. [default: all methods of "
+            "one run, the first one of several runs]",
+        ),
+    ] = None,
+    contexts: Annotated[
+        int | None,
+        value("N", "For question answering: number of contexts. [default: the most scored]", min=1),
+    ] = None,
+    format: Annotated[
+        Literal["table", "jsonl"],
+        choice("--format", ("table", "jsonl"), "table, or jsonl: an object for each sentence."),
+    ] = "table",
+    save: Annotated[
+        Path | None, value("FILE", "Write a web page (.html) instead: all sentences, in one file.")
+    ] = None,
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Show how the outputs of scored runs differ: by sentence, length and word frequency.
+
+    Reads what `attnkit eval` saved. Examples are the sentences on which the first two runs differ
+    most, by a sentence-level metric; [brackets] mark the words that differ from the reference.
+
+      attnkit compare runs/quickstart/scaled-dot runs/quickstart/linear
+      attnkit compare RUN RUN --metric bleu --sort length --word not -n 10
+      attnkit compare RUN RUN --save compare.html
+      attnkit compare RUN RUN --format jsonl
+    """
+    if save is not None:
+        output.check_save(save, (".html", ".htm"))
+        if format == "jsonl":
+            raise UsageError("--save writes a page: leave out --format jsonl")
+    if word is not None and not word.strip():
+        raise UsageError("--word is empty: name a word, or leave it out")
+    from attnkit.scoring.evaluated_lines import read_lines
+    from attnkit.scoring.output_comparison import LineFilter, compare_outputs
+
+    evaluated = read_lines(
+        _runs(runs), split, methods=method or (), contexts=contexts, data_dir=data_dir,
+        offline=offline,
+    )  # fmt: skip
+    keep = LineFilter(min_length, max_length or 0, word or "")
+    comparison = compare_outputs(evaluated, metric, sort=sort, keep=keep)
+    if format == "jsonl":
+        _lines(comparison, number)
+    elif save is not None:
+        from attnkit.show.compare_page import page
+
+        command = console.again(without=("--save", str(save)))
+        content, left_out = page(comparison, against, sort=sort, command=command, most=number)
+        output.save(save, content, f", without {left_out:,} sentences" if left_out else "")
+    else:
+        _screen(comparison, sort, number or EXAMPLES, against)
+
+
+def _runs(folders: list[Path]) -> "list[Run]":
+    """The runs that the command line names, each once, in its order."""
+    from attnkit.runs import find_runs
+
+    found: dict[Path, Run] = {}
+    for folder in folders:
+        some = find_runs([folder], note=console.warn)
+        some.sort(key=lambda run: (run.name, run.variant != run.manifest.get("baseline")))
+        for run in some:
+            found.setdefault(run.path.resolve(), run)
+    return list(found.values())
+
+
+def _screen(
+    comparison: "OutputComparison", sort: str, count: int, against: Literal["reference", "first"]
+) -> None:
+    from attnkit.show.output_comparison_tables import tables
+    from attnkit.show.output_examples import OutputExamples, groups
+
+    screen = console.stdout()
+    chosen = groups(comparison, sort, count)
+    screen.print(OutputExamples(comparison, chosen, against))
+    if not chosen:
+        first, second = (one.name for one in comparison.systems[:2])
+        console.say(
+            f"{first} and {second} score alike on every line by {comparison.metric}: choose "
+            "another --metric, or --sort line"
+        )
+    output.write_tables(tables(comparison), "table")
+
+
+def _lines(comparison: "OutputComparison", number: int | None) -> None:
+    """Every sentence as an object on a line."""
+    for one in comparison.lines[:number]:
+        output.write_json(comparison.record(one), indent=None)

@@ -1,0 +1,105 @@
+"""`attnkit runs`: what there is, and removing checkpoints of finished runs."""
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Argument
+
+from attnkit.cli import console, options, output
+from attnkit.cli.help import Group
+from attnkit.cli.options import flag
+from attnkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnkit.runs.status import RunStatus
+
+LIST = "list"
+Folder = Annotated[Path, Argument(metavar="DIR", help="Folder of runs. [default: runs]")]
+
+
+class RunsGroup(Group):
+    """`attnkit runs [DIR]` is `attnkit runs list [DIR]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        asked = args and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        asked = asked or (ctx.resilient_parsing and len(args) < 2)  # TAB completes the subcommands
+        return super().parse_args(ctx, args if asked else [LIST, *args])
+
+
+GROUP = RunsGroup
+app = typer.Typer(
+    help="List runs with state, score, age and size, or remove checkpoints.\n\n"
+    "`attnkit runs [DIR]` is short for `attnkit runs list [DIR]`."
+)
+
+
+@app.command(LIST)
+def list_runs(
+    folder: Folder = Path("runs"),
+    *,
+    format: options.Format = "table",
+    plugins: options.Plugins = None,
+) -> None:
+    """List every run in a folder: what has become of it, and how its recipe differs.
+
+    States: done, unfinished, training (now), failed, damaged. The score is the first metric of the
+    evaluation. The size is that of all files of the run.
+
+      attnkit runs
+      attnkit runs runs/quickstart --format csv
+    """
+    from attnkit.runs.status import statuses
+    from attnkit.show import runs_table
+
+    found, now = statuses(folder), time.time()
+    if format == "table":
+        output.write_tables(runs_table.runs_tables(found, now), format)
+    else:
+        output.write_tables([runs_table.runs_table(found, now)], format)
+
+
+@app.command("clean")
+def clean(
+    folder: Folder = Path("runs"),
+    *,
+    yes: Annotated[bool, flag("--yes", "Do not ask.", "-y")] = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Remove the checkpoints of finished runs, after asking.
+
+    Models, outputs, scores and logs stay: the runs are used and scored as before, and `attnkit
+    train` skips them. Only training one further starts over. Runs that are not finished keep
+    their checkpoints.
+
+      attnkit runs clean
+      attnkit runs clean runs/quickstart --yes
+    """
+    from attnkit.runs.status import clean as remove
+    from attnkit.runs.status import statuses
+    from attnkit.show.runs_table import size
+
+    found = [run for run in statuses(folder) if run.removable]
+    if not found:
+        console.say(f"{folder}: no finished run has checkpoints; nothing to remove")
+        return
+    for run in found:
+        console.say(f"{run.path}: {size(run.removable)}")
+    total = f"{_runs(found)}, {size(sum(run.removable for run in found))}"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"{folder}: would remove the checkpoints of {total}; add --yes, since no terminal "
+                "is here to ask"
+            )
+        if not typer.confirm(f"Remove the checkpoints of {total}?", err=True):
+            console.say("nothing was removed")
+            return
+    removed = remove(found, console.warn)
+    console.say(f"removed {size(removed)}")
+
+
+def _runs(runs: "list[RunStatus]") -> str:
+    return f"{len(runs)} run{'' if len(runs) == 1 else 's'}"

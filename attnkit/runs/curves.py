@@ -1,0 +1,340 @@
+"""Learning curves and scores of runs as plain numbers, ready to be drawn."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attnkit.errors import DataError, UsageError
+from attnkit.recipe.metrics import METRICS
+from attnkit.runs.run import Run
+from attnkit.runs.status import SEEDS, scores_of, title_of
+from attnkit.text import nearest, quoted
+
+Point = tuple[float, float]
+Object = Mapping[str, Any]
+FEW = 2
+"""Keys of a recipe that can stand in the name of a curve, at most."""
+
+
+class Logged(NamedTuple):
+    """A curve of the log: the key of its records, the title of its axis, the key of its time."""
+
+    key: str
+    title: str
+    seconds: str = "seconds"
+
+
+CURVES = {
+    "training-loss": Logged("loss", "training loss"),
+    "validation-loss": Logged("valid_loss", "validation loss", "valid_seconds"),
+    "validation-metric": Logged("value", "validation metric", "valid_seconds"),
+    "learning-rate": Logged("lr", "learning rate"),
+    "gradient-norm": Logged("grad_norm", "gradient norm"),
+    "tokens-per-second": Logged("tokens_per_second", "tokens per second"),
+}
+"""What is drawn against the progress of training, by its word on the command line."""
+SCORE = "score"
+"""The word for the first metric of the evaluation; the name of a metric is that metric."""
+AXES = {
+    "updates": "updates",
+    "tokens": "target tokens",
+    "time": "training time",
+    "parameters": "parameters",
+}
+TIMES = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
+"""From how many seconds on, seconds in it, and name of a unit of time."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The runs of one variant that differ in their seed alone: one line a run."""
+
+    name: str
+    lines: tuple[tuple[Point, ...], ...]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One quantity of several variants."""
+
+    title: str
+    """What is on the vertical axis."""
+    x: str
+    """What is on the horizontal axis, with its unit."""
+    series: tuple[Series, ...]
+    from_zero: bool
+    """Whether the horizontal axis begins at zero: that of a score does not."""
+
+
+class _Group(NamedTuple):
+    name: str
+    runs: list[Run]
+
+
+def plots(
+    runs: Sequence[Run],
+    names: Sequence[str] = (),
+    x: str | None = None,
+    *,
+    note: Callable[[str], object],
+) -> list[Plot]:
+    """What is to be drawn of some runs, finished or not; what cannot be drawn is noted.
+
+    Args:
+        runs: of one task, in the order of their colours.
+        names: words of CURVES, `score`, or metrics; by default the training loss, and what was
+            validated.
+        x: a word of AXES; by default time for scores, and updates for all else.
+        note: called with a sentence about each run that is left out, and about what a reader
+            must know.
+
+    Raises:
+        UsageError: runs of different tasks; an unknown name; nothing to draw.
+        DataError: the log or the scores of all runs are damaged.
+        MissingInputError: the plug-in of a run is missing.
+    """
+    tasks = {run.recipe.task: run.path for run in runs}
+    if len(tasks) > 1:
+        listed = " and ".join(f"{task} ({path})" for task, path in tasks.items())
+        raise UsageError(f"runs of different tasks have no common axis: {listed}; plot one task")
+    for name in names:
+        _check(name, x, runs)
+    if x == "parameters" and not names:
+        names = (SCORE,)
+    logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
+    groups = _groups(runs)
+    drawn = []
+    for name in names or ("training-loss", _validation(logs)):
+        if name in CURVES:
+            plot = _curve(name, x or "updates", groups, logs)
+            hopeless = [g.name for g in groups if not any(run.path in logs for run in g.runs)]
+        else:
+            plot, hopeless = _scores(name, x or "time", groups, note), []
+        present = [series.name for series in plot.series]
+        missing = [g.name for g in groups if g.name not in (*present, *hopeless)]
+        if present:
+            drawn.append(plot)
+        elif names:
+            raise UsageError(_nothing(name, runs))
+        if present and missing:
+            note(f"{', '.join(missing)}: without {plot.title} so far")
+    if any(plot.title.endswith(" loss") for plot in drawn):
+        _compare_data([run for run in runs if run.path in logs], note)
+    return drawn
+
+
+def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
+    """Raise UsageError where a name is unknown, or has no such axis."""
+    if name in CURVES:
+        if x == "parameters":
+            raise UsageError(f"{name} has no axis of parameters; that one is for --y {SCORE}")
+        return
+    known = [*CURVES, SCORE, *_metrics(runs)]
+    if name in METRICS and name not in known:
+        raise UsageError(
+            f"--y {name}: no run here is scored by it; `attnkit eval RUNS --metrics {name}` does "
+            f"that; there are {', '.join(known)}"
+        )
+    if name not in known:
+        near = nearest(name, known)
+        hint = f"did you mean {near}? " if near else ""
+        raise UsageError(f"--y {quoted(name)}: {hint}choose from {', '.join(known)}")
+
+
+def _metrics(runs: Sequence[Run]) -> list[str]:
+    """The metrics that any of the runs was evaluated by."""
+    found: dict[str, None] = {}
+    for run in runs:
+        found |= {metric: None for _, metric, _ in scores_of(run)}
+    return list(found)
+
+
+def _nothing(name: str, runs: Sequence[Run]) -> str:
+    if name in CURVES:
+        return f"--y {name}: no run has logged it yet"
+    return f"--y {name}: no run is evaluated; `attnkit eval {runs[0].path}` does it"
+
+
+def _logs(runs: Sequence[Run], note: Callable[[str], object]) -> dict[Path, Sequence[Object]]:
+    """The records of each run; runs without or with a damaged log are noted and left out."""
+    logs: dict[Path, Sequence[Object]] = {}
+    reasons = []
+    for run in runs:
+        try:
+            records = run.log.records()
+        except DataError as error:
+            reasons.append(str(error))
+            continue
+        if records:
+            logs[run.path] = records
+        else:
+            reasons.append(f"{run.log.path}: has no record yet")
+    if not logs:
+        raise DataError("; ".join(reasons))
+    for reason in reasons:
+        note(f"not drawn: {reason}")
+    return logs
+
+
+def _validation(logs: Mapping[Path, Sequence[Object]]) -> str:
+    """What the runs validate: a metric if all have the same, else the loss."""
+    monitors = _monitors(logs)
+    return "validation-loss" if len(monitors) > 1 or "loss" in monitors else "validation-metric"
+
+
+def _monitors(logs: Mapping[Path, Sequence[Object]]) -> list[str]:
+    found = (
+        str(record["monitor"]) for log in logs.values() for record in log if "monitor" in record
+    )
+    return list(dict.fromkeys(found))
+
+
+def _groups(runs: Sequence[Run]) -> list[_Group]:
+    """Runs whose recipes are equal but for the seed, under names that tell them apart."""
+    from attnkit.recipe.dumping import flat
+
+    values = {run.path: {k: v for k, v in flat(run.recipe).items() if k != SEEDS} for run in runs}
+    groups: list[list[Run]] = []
+    for run in runs:
+        for group in groups:
+            if _identity(group[0]) == _identity(run) and values[group[0].path] == values[run.path]:
+                group.append(run)
+                break
+        else:
+            groups.append([run])
+    several = len({run.name for run in runs}) > 1
+    names = [f"{g[0].name} {g[0].variant}" if several else g[0].variant for g in groups]
+    for name in {name for name in names if names.count(name) > 1}:
+        at = [place for place, other in enumerate(names) if other == name]
+        marks = _marks([groups[place][0] for place in at], values)
+        for place, mark in zip(at, marks, strict=True):
+            names[place] = f"{name} ({mark})"
+    return [_Group(name, group) for name, group in zip(names, groups, strict=True)]
+
+
+def _identity(run: Run) -> tuple[str, str, Path]:
+    return run.name, run.variant, run.path.parent
+
+
+def _marks(runs: Sequence[Run], values: Mapping[Path, Mapping[str, str]]) -> list[str]:
+    """What tells runs of one variant apart: one or two keys of their recipes, or their folders."""
+    recipes = [values[run.path] for run in runs]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    told = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
+    marks = [", ".join(f"{key}: {recipe.get(key)}" for key in told) for recipe in recipes]
+    if len(told) <= FEW and len({*marks}) == len(runs):
+        return marks
+    folders = [run.path.parent.parent.as_posix() for run in runs]
+    return folders if len({*folders}) == len(runs) else [run.path.as_posix() for run in runs]
+
+
+def _curve(
+    name: str, x: str, groups: Sequence[_Group], logs: Mapping[Path, Sequence[Object]]
+) -> Plot:
+    """One quantity of the logs against the progress of training."""
+    curve, title = CURVES[name], CURVES[name].title
+    if name == "validation-metric":
+        monitors = _monitors(logs)
+        if len(monitors) > 1:
+            raise UsageError(
+                f"--y {name}: the runs validate different metrics ({', '.join(monitors)}); plot "
+                "validation-loss, or runs of one metric"
+            )
+        title = f"validation {title_of(*monitors or ['loss'])}"
+    series = []
+    for group in groups:
+        lines = (_line(curve, x, logs.get(run.path, ())) for run in group.runs)
+        if drawn := tuple(line for line in lines if line):
+            series.append(Series(group.name, drawn))
+    return _in_units(title, x, series, from_zero=True)
+
+
+def _line(curve: Logged, x: str, records: Sequence[Object]) -> tuple[Point, ...]:
+    """The points of one run; tokens at a validation are those of the last interval before it."""
+    points, tokens = [], 0.0
+    for record in records:
+        tokens = _number(record.get("tokens")) or tokens
+        places = {
+            "updates": record["step"], "tokens": tokens,
+            "time": _number(record.get(curve.seconds)),
+        }  # fmt: skip
+        at, value = places[x], _number(record.get(curve.key))
+        if at is not None and value is not None:
+            points.append((float(at), value))
+    return tuple(points)
+
+
+def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], object]) -> Plot:
+    """One metric of the evaluations: a point a run."""
+    metric = None if name == SCORE else name
+    found = (scores_of(run, metric) for group in groups for run in group.runs)
+    split, metric, _ = next((scores[0] for scores in found if scores), ("", "", 0.0))
+    series, conditions = [], set()
+    for group in groups:
+        lines = []
+        for run in group.runs:
+            scores = [score for place, _, score in scores_of(run, metric) if place == split]
+            at = _spent(run, x)
+            if scores and at is not None:
+                lines.append(((at, scores[0]),))
+                conditions.add(_conditions(run.scores()[split], metric))
+        if lines:
+            series.append(Series(group.name, tuple(lines)))
+    if len(conditions) > 1:
+        note(
+            f"{title_of(metric)} on {split} was measured with different search, references or "
+            "settings: not comparable"
+        )
+    return _in_units(f"{title_of(metric)} on {split}", x, series, from_zero=False)
+
+
+def _spent(run: Run, x: str) -> float | None:
+    """How much of something a finished run took."""
+    finished = run.manifest.get("finished") or {}
+    return _number({
+        "updates": finished.get("updates", finished.get("step")),
+        "tokens": finished.get("tokens"),
+        "time": finished.get("seconds"),
+        "parameters": run.manifest.get("parameters"),
+    }[x])  # fmt: skip
+
+
+def _conditions(entry: Object, metric: str) -> str:
+    """What two scores must have in common to be compared."""
+    return json.dumps(
+        [
+            entry["metrics"][metric].get("signature"),
+            entry.get("search"),
+            (entry.get("digests") or {}).get("references"),
+        ],
+        sort_keys=True,
+    )
+
+
+def _in_units(title: str, x: str, series: Sequence[Series], *, from_zero: bool) -> Plot:
+    """A plot; seconds become minutes or hours where they are many."""
+    if x != "time":
+        return Plot(title, AXES[x], tuple(series), from_zero)
+    most = max((at for one in series for line in one.lines for at, _ in line), default=0.0)
+    _, unit, name = next(one for one in TIMES if most >= one[0])
+    scaled = (
+        Series(one.name, tuple(tuple((at / unit, y) for at, y in line) for line in one.lines))
+        for one in series
+    )
+    return Plot(title, f"{AXES[x]} ({name})", tuple(scaled), from_zero)
+
+
+def _compare_data(runs: Sequence[Run], note: Callable[[str], object]) -> None:
+    """Note where losses are of different texts or of other tokens."""
+    hashes = [run.manifest.get("hashes") or {} for run in runs]
+    if len({(one.get("data"), one.get("tokenizer")) for one in hashes}) > 1:
+        note("the runs differ in data or tokenizer: their losses are not comparable")
+
+
+def _number(value: Any) -> float | None:
+    """A number of a file, or None."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else None

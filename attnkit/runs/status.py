@@ -1,0 +1,275 @@
+"""What runs have come to: state, step, score, age and size, and how their recipes differ."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from attnkit.errors import AttnkitError, DataError, MissingInputError
+from attnkit.runs import layout
+from attnkit.runs.find import BASELINE, order
+from attnkit.runs.layout import run_folders
+from attnkit.runs.run import Run
+from attnkit.storage.lock import is_held
+
+State = Literal["done", "unfinished", "training", "failed", "damaged"]
+SEEDS = "train.seeds"
+ATTENTION, PLACES = "model.attention.", ("encoder", "decoder", "cross")
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run as a list of runs shows it; None where something is not known (yet)."""
+
+    path: Path
+    recipe: str
+    variant: str
+    seed: int | None
+    state: State
+    step: int | None = None
+    """Updates so far."""
+    steps: int | None = None
+    """Updates that the recipe asks for."""
+    metric: str | None = None
+    """First metric of its evaluation."""
+    split: str | None = None
+    """What the metric was measured on."""
+    score: float | None = None
+    monitor: str | None = None
+    """What validations measure (`train.monitor`)."""
+    validation: float | None = None
+    """Its value for the chosen weights, or at the last validation of an unfinished run."""
+    changed: float = 0.0
+    """When training or evaluation last wrote, in seconds since 1970."""
+    bytes: int = 0
+    """Size of all its files."""
+    removable: int = 0
+    """Size of its checkpoints, where it is done and needs them no longer."""
+    differs: tuple[str, ...] = ()
+    """Keys of its recipe with another value than its neighbours': see `differences`."""
+    fault: str | None = None
+    """Why it failed, or what is damaged."""
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Every value of its recipe by its key."""
+    baseline: bool = False
+    """Whether it is the variant that the others of its recipe are compared with."""
+
+
+def statuses(folder: Path) -> list[RunStatus]:
+    """Every run in a folder, sorted as by `find_runs`; damaged ones come last.
+
+    Raises:
+        MissingInputError: there is no such folder, or no run in it.
+    """
+    if not folder.is_dir():
+        raise MissingInputError(
+            f"{folder}: no such folder of runs; `attnkit train RECIPE` makes one"
+        )
+    found: list[tuple[tuple[Any, ...], RunStatus]] = []
+    damaged = []
+    for path in run_folders(folder):
+        try:
+            run = Run.open(path)
+            found.append((order(run), _status(run)))
+        except AttnkitError as error:
+            damaged.append(_damaged(path, str(error)))
+    if not found and not damaged:
+        raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
+    listed = [status for _, status in sorted(found, key=lambda pair: pair[0])]
+    for name in dict.fromkeys(status.recipe for status in listed):
+        at = [place for place, status in enumerate(listed) if status.recipe == name]
+        group = [listed[place] for place in at]
+        usual = [status.values for status in group if status.baseline and status.values]
+        keys = differences([status.values for status in group], usual)
+        for place, differs in zip(at, keys, strict=True):
+            listed[place] = replace(listed[place], differs=differs)
+    return listed + damaged
+
+
+def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
+    """Remove the checkpoints of those runs that are done; the number of bytes.
+
+    A run that is being trained, or whose weights are damaged, is passed over with a note.
+
+    Raises:
+        OutputPathError: a folder cannot be changed.
+    """
+    removed = 0
+    for status in runs:
+        if not status.removable:
+            continue
+        if is_held(status.path / layout.LOCK):
+            note(f"{status.path}: is being trained; its checkpoints stay")
+            continue
+        with Run(status.path).lock():
+            try:
+                Run(status.path).remove_checkpoints()
+            except (DataError, MissingInputError) as error:
+                note(f"{error}; its checkpoints stay")
+                continue
+            removed += status.removable
+    return removed
+
+
+def differences(
+    recipes: Sequence[Mapping[str, str]], usual: Sequence[Mapping[str, str]] = ()
+) -> list[tuple[str, ...]]:
+    """In which keys each recipe differs from the usual one, as `train.steps: 120`; seeds aside.
+
+    The usual value of a key is the most common one among the recipes `usual` (those of the baseline
+    variant), or among all where there is none.  Only options of mechanisms may be absent from it.
+    """
+    common: dict[str, str] = {}
+    for key in dict.fromkeys(key for values in recipes for key in values):
+        counts = Counter(values[key] for values in usual or recipes if key in values)
+        if not counts and not key.startswith(ATTENTION):  # of another version of attnkit
+            counts = Counter(values[key] for values in recipes if key in values)
+        if counts:
+            common[key] = counts.most_common(1)[0][0]
+    return [
+        _lines({k: v for k, v in values.items() if v != common.get(k) and k != SEEDS})
+        for values in recipes
+    ]
+
+
+def _lines(changed: dict[str, str]) -> tuple[str, ...]:
+    """Changed keys with their values; those of several places of attention in one."""
+    out: dict[str, str] = {}
+    for key, value in changed.items():
+        place, _, option = key.removeprefix(ATTENTION).partition(".")
+        dot = f".{option}" if option else ""
+        same = [name for name in PLACES if changed.get(f"{ATTENTION}{name}{dot}") == value]
+        if not key.startswith(ATTENTION) or same == [place]:
+            out[key] = value
+        elif len(same) == len(PLACES):
+            out[f"{ATTENTION[:-1]}{dot}"] = value
+        else:
+            out[f"{ATTENTION[:-1]}{dot} ({', '.join(same)})"] = value
+    return tuple(f"{key}: {value}" for key, value in out.items())
+
+
+def _status(run: Run) -> RunStatus:
+    """What is known of a run whose manifest can be read; faults of its other files are noted."""
+    training = is_held(run.path / layout.LOCK)
+    failed = run.manifest.get("failed")
+    state: State = (
+        "training" if training else "done" if run.finished else "failed" if failed else "unfinished"
+    )
+    faults = [str(failed)] if state == "failed" else []
+    facts: dict[str, Any] = {}
+    for read in (_recipe, _updates, _logged, _score):
+        try:
+            facts |= read(run)
+        except AttnkitError as error:
+            faults.append(str(error).replace(f"{run.path}/", ""))
+    checkpoints = layout.checkpoint_folders(run.path) if state == "done" else []
+    return RunStatus(
+        run.path,
+        run.name,
+        run.variant,
+        run.seed,
+        state,
+        changed=_changed(run.path),
+        bytes=layout.size_of(run.path),
+        removable=sum(map(layout.size_of, checkpoints)),
+        fault="; ".join(faults) or None,
+        baseline=run.variant == run.manifest.get(BASELINE),
+        **facts,
+    )
+
+
+def _recipe(run: Run) -> dict[str, Any]:
+    from attnkit.recipe.dumping import flat
+
+    recipe = run.recipe
+    return {
+        "values": flat(recipe),
+        "steps": recipe.train.steps,
+        "monitor": recipe.train.monitor,
+    }
+
+
+def _updates(run: Run) -> dict[str, Any]:
+    """The updates of a finished run."""
+    finished = run.manifest["finished"] if run.finished else {}
+    step = finished.get("updates", finished.get("step"))
+    return {"step": step} if isinstance(step, int) else {}
+
+
+def _logged(run: Run) -> dict[str, Any]:
+    """The last step of an unfinished run; the validation of the chosen weights, or the last."""
+    records = run.log.records()
+    validated = [record for record in records if isinstance(record.get("value"), int | float)]
+    if not run.finished:
+        value = validated[-1]["value"] if validated else None
+        return {"step": records[-1]["step"] if records else 0, "validation": value}
+    step = run.manifest["finished"].get("step")
+    chosen = [record["value"] for record in validated if record["step"] == step]
+    return {"validation": chosen[-1] if chosen else None}
+
+
+def _score(run: Run) -> dict[str, Any]:
+    """The first metric and split of the recipe that were evaluated."""
+    for split, metric, score in scores_of(run):
+        return {"split": split, "metric": metric, "score": score}
+    return {}
+
+
+def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float]]:
+    """(split, metric, score) of all that was evaluated, the recipe's first split and metric first.
+
+    Raises:
+        DataError: scores.json is damaged.
+    """
+    found = []
+    for split, entry in run.scores().items():
+        metrics = entry.get("metrics") if isinstance(entry, dict) else None
+        for name, value in metrics.items() if isinstance(metrics, dict) else ():
+            score = value.get("score") if isinstance(value, dict) else None
+            if isinstance(score, int | float) and metric in (None, name):
+                found.append((split, name, float(score)))
+    splits, metrics = run.recipe.eval.splits, run.recipe.eval.metrics
+
+    def place(one: tuple[str, str, float]) -> tuple[int, int]:
+        split = one[0].partition(".")[0]  # of questions: test.mean.4
+        return (
+            splits.index(split) if split in splits else len(splits),
+            metrics.index(one[1]) if one[1] in metrics else len(metrics),
+        )
+
+    return sorted(found, key=place)
+
+
+def title_of(metric: str) -> str:
+    """The name of a metric in tables; of one that another version of attnkit had, its word."""
+    from attnkit.recipe.metrics import metric_facts
+
+    try:
+        return metric_facts(metric).title
+    except KeyError:
+        return metric
+
+
+def _changed(path: Path) -> float:
+    """When a run's records were last written."""
+    times = [0.0]
+    for name in (layout.MANIFEST, layout.LOG, layout.SCORES):
+        if (path / name).is_file():
+            times.append((path / name).stat().st_mtime)
+    return max(times)
+
+
+def _damaged(path: Path, fault: str) -> RunStatus:
+    """A run whose manifest or recipe cannot be read; its folders say which it was."""
+    seed = path.name.removeprefix("seed-")
+    return RunStatus(
+        path,
+        path.parent.parent.name,
+        path.parent.name,
+        int(seed) if seed.isdecimal() and seed.isascii() else None,
+        "damaged",
+        changed=_changed(path),
+        bytes=layout.size_of(path),
+        fault=fault,
+    )

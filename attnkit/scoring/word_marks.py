@@ -1,0 +1,99 @@
+"""Words of any text, and which of them differ from another text."""
+
+import unicodedata
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import NamedTuple
+
+_UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF),
+             (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
+"""Blocks of scripts that put no space between words: there each character is a word."""
+
+
+class Word(NamedTuple):
+    """A word or a punctuation mark."""
+
+    text: str
+    space: bool
+    """Whether white space stands before it."""
+
+
+class Span(NamedTuple):
+    """A part of a text that differs from the other text, or does not."""
+
+    text: str
+    """Words with the spaces between them; empty where words of the other text are missing."""
+    space: bool
+    differs: bool
+
+
+def words(text: str) -> list[Word]:
+    """The words of a text; punctuation around them counts as words of its own."""
+    out: list[Word] = []
+    for chunk in text.split():
+        parts = _parts(chunk)
+        out += [Word(part, not place) for place, part in enumerate(parts)]
+    return out
+
+
+@lru_cache(1 << 16)
+def _parts(chunk: str) -> tuple[str, ...]:
+    """A chunk without spaces, cut at its outer punctuation and at unspaced characters."""
+    start, end = 0, len(chunk)
+    while start < end and _outer(chunk[start]):
+        start += 1
+    while end > start and _outer(chunk[end - 1]):
+        end -= 1
+    parts, word = [*chunk[:start]], ""
+    for character in chunk[start:end]:
+        if _unspaced(character):
+            parts += [word, character] if word else [character]
+            word = ""
+        elif parts[start:] and not word and unicodedata.combining(character):
+            parts[-1] += character
+        else:
+            word += character
+    return (*parts, *([word] if word else []), *chunk[end:])
+
+
+def _outer(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
+
+
+def _unspaced(character: str) -> bool:
+    return any(first <= ord(character) <= last for first, last in _UNSPACED)
+
+
+def marked(text: str, against: str) -> list[Span]:
+    """A text in spans, those that differ from another text marked (difflib, word by word)."""
+    own = words(text)
+    matcher = _matcher(own, words(against))
+    out: list[Span] = []
+    for kind, _, _, start, end in matcher.get_opcodes():
+        some = own[start:end]
+        space = not some or some[0].space
+        shown = "".join(f" {w.text}" if w.space and n else w.text for n, w in enumerate(some))
+        out.append(Span(shown, space, kind != "equal"))
+    return out
+
+
+def nearest_text(text: str, others: Sequence[str]) -> str:
+    """Which of some texts has the most words in common with this one; the first of equals."""
+    if len(others) == 1:
+        return others[0]
+    own = words(text)
+    return max(others, key=lambda other: _matcher(own, words(other)).ratio())
+
+
+def contains_words(text: str, wanted: str) -> bool:
+    """Whether a text has these words, one after the other; case does not count."""
+    found, wanted_words = ([w.text.casefold() for w in words(t)] for t in (text, wanted))
+    count = len(wanted_words)
+    return any(found[at : at + count] == wanted_words for at in range(len(found) - count + 1))
+
+
+def _matcher(own: Sequence[Word], other: Sequence[Word]) -> SequenceMatcher[str]:
+    return SequenceMatcher(
+        None, [word.text for word in other], [word.text for word in own], autojunk=False
+    )

@@ -1,0 +1,114 @@
+"""Aggregate differences between the outputs of several systems, as tables."""
+
+from collections.abc import Sequence
+
+from attnkit.recipe.metrics import direction_note, metric_facts
+from attnkit.scoring.output_comparison import Bucket, OutputComparison
+from attnkit.show.differences import signed
+from attnkit.show.table import NONE, Cell, Column, Table
+
+FEW = 3
+"""Systems whose differences fit beside their values."""
+
+
+def tables(comparison: OutputComparison) -> list[Table]:
+    """Systems on all lines, by length of the reference, by frequency of words.
+
+    Neither table tests anything: `attnkit eval` does.
+    """
+    title = metric_facts(comparison.metric).title
+    out = [_systems(comparison)]
+    if len(comparison.by_length) > 1:
+        out.append(
+            _buckets(
+                f"{title} by words in the reference", "words", "sentences", comparison.by_length,
+                comparison,
+            )
+        )  # fmt: skip
+    if comparison.by_frequency:
+        notes = []
+        if any(len(one.line.references) > 1 for one in comparison.lines):
+            notes.append("words are compared with those of the first reference")
+        out.append(
+            _buckets(
+                f"F1 of words by frequency in the {comparison.frequencies}", "frequency", "words",
+                comparison.by_frequency, comparison, notes,
+            )
+        )  # fmt: skip
+    return out
+
+
+def _heading(comparison: OutputComparison) -> str:
+    """What is compared: split, contexts, how many sentences of how many."""
+    shown, total = len(comparison.lines), comparison.total
+    what = "questions" if comparison.contexts else "sentences"
+    parts = [comparison.split]
+    if comparison.contexts:
+        parts.append(f"{comparison.contexts} contexts")
+    parts.append(f"{total:,} {what}" if shown == total else f"{shown:,} of {total:,} {what}")
+    return ", ".join(parts)
+
+
+def _systems(comparison: OutputComparison) -> Table:
+    facts = metric_facts(comparison.metric)
+    first = comparison.systems[0]
+    answers = comparison.contexts is not None
+    columns = [
+        Column("", "left"), Column(facts.title), Column("difference", under=True),
+        Column("better"), Column("worse"), Column("length ratio", priority=1),
+        *(() if answers else (Column("repetition", priority=2),)), Column("empty", priority=1),
+    ]  # fmt: skip
+    rows = []
+    for one in comparison.systems:
+        base = one is first
+        row = [
+            Cell(one.name), Cell(f"{one.score:.2f}"), _difference(one.score, first.score, base),
+            *(_count(number, base) for number in (one.better, one.worse)),
+            Cell(f"{one.length_ratio:.1f}"),
+            *(() if answers else (Cell(f"{one.repetition:.2f}"),)), Cell(f"{one.empty:,}"),
+        ]  # fmt: skip
+        rows.append(tuple(row))
+    what = "questions" if answers else "sentences"
+    notes = [
+        *comparison.notes,
+        f"better, worse: {what} by {facts.title}{direction_note(comparison.metric)}, compared with "
+        f"{first.name}; the rest are equal",
+        "no test of significance here: attnkit eval has one",
+    ]
+    if not answers:
+        notes.insert(-1, "repetition: seq-rep-4, % of the 4-grams of an output that it had before")
+    return Table(_heading(comparison), tuple(columns), tuple(rows), tuple(notes))
+
+
+def _count(number: int, base: bool) -> Cell:
+    return Cell(NONE if base else f"{number:,}")
+
+
+def _difference(value: float, base: float, first: bool) -> Cell:
+    return Cell(NONE if first else signed(value - base))
+
+
+def _buckets(
+    title: str, kind: str, what: str, buckets: Sequence[Bucket], comparison: OutputComparison,
+    notes: Sequence[str] = (),
+) -> Table:  # fmt: skip
+    """A row a bucket, with each system's value and difference; of many systems a row a system."""
+    names = [one.name for one in comparison.systems]
+    if len(names) > FEW:
+        columns = [Column("", "left"), *(Column(bucket.label) for bucket in buckets)]
+        counts = [Cell(what, dim=True), *(Cell(f"{one.count:,}", dim=True) for one in buckets)]
+        rows = [
+            [Cell(name), *(Cell(f"{one.values[at]:.1f}") for one in buckets)]
+            for at, name in enumerate(names)
+        ]
+        return Table(title, tuple(columns), tuple(map(tuple, (counts, *rows))), tuple(notes))
+    columns = [Column(kind, "left"), Column(what), Column(names[0])]
+    for name in names[1:]:
+        columns += [Column(name), Column("difference", under=True)]
+    rows = []
+    for one in buckets:
+        row = [Cell(one.label), Cell(f"{one.count:,}", dim=True), Cell(f"{one.values[0]:.1f}")]
+        for value in one.values[1:]:
+            row += [Cell(f"{value:.1f}"), _difference(value, one.values[0], False)]
+        rows.append(row)
+    return Table(title, tuple(columns), tuple(map(tuple, rows)), tuple(notes))

@@ -1,0 +1,180 @@
+"""Lines of a test set with what several systems made of them, differing words marked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from attnkit.recipe.metrics import metric_facts
+from attnkit.scoring.output_comparison import TIE, ComparedLine, OutputComparison
+from attnkit.scoring.word_marks import Span, marked, nearest_text
+from attnkit.show.differences import signed
+from attnkit.text import contains_answer, safe_text
+
+Against = Literal["reference", "first"]
+MISSING = "_"
+"""Stands for words of the other text that an output lacks."""
+EMPTY = "(empty)"
+DIFFERENT = "bold underline yellow"
+NARROW = 60  # cells below which texts stand under their labels
+LONGEST_LABEL = 24
+
+
+class ExampleGroup(NamedTuple):
+    """Lines under one heading."""
+
+    title: str
+    lines: Sequence[ComparedLine]
+
+
+def groups(comparison: OutputComparison, sort: str, count: int) -> list[ExampleGroup]:
+    """The examples to show: by difference, so many largest gains and losses of the second system.
+
+    By another order, so many lines from the first.
+    """
+    if sort != "difference":
+        words = {"score": "lowest scores first", "length": "longest references first",
+                 "line": "in the order of the test set"}  # fmt: skip
+        if sort == "score" and comparison.sign < 0:
+            words["score"] = "highest scores first"
+        return [ExampleGroup(words[sort], comparison.lines[:count])]
+    first, second = (one.name for one in comparison.systems[:2])
+    title = metric_facts(comparison.metric).title
+    gains = [one for one in comparison.lines if comparison.sign * one.difference > TIE]
+    losses = [one for one in comparison.lines if comparison.sign * one.difference < -TIE]
+    out = [
+        ExampleGroup(f"{second} is better than {first} by {title}", gains[:count]),
+        ExampleGroup(f"{second} is worse than {first} by {title}", losses[::-1][:count]),
+    ]
+    return [group for group in out if group.lines]
+
+
+def mark_outputs(line: ComparedLine, against: Against) -> list[list[Span]]:
+    """Each output in spans: compared with the reference most like it, or with the first output."""
+    out = []
+    for place, text in enumerate(line.outputs):
+        if against == "first":
+            other = line.outputs[0] if place else text
+        else:
+            other = nearest_text(text, line.line.references)
+        out.append(marked(text, other))
+    return out
+
+
+def context_notes(comparison: OutputComparison, line: ComparedLine) -> dict[int, str]:
+    """What is to be said of a line's contexts, by their places from 0; most have nothing."""
+    out = {}
+    for place, text in enumerate(line.line.contexts):
+        names = [
+            one.name
+            for one, chosen in zip(comparison.systems, line.chosen, strict=True)
+            if chosen == place
+        ]
+        notes = ["has the answer"] if contains_answer(text, line.line.references) else []
+        notes += [f"decisive for {', '.join(names)}"] if names else []
+        if notes:
+            out[place] = "; ".join(notes)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class OutputExamples:
+    """A rich renderable: one block a line of the test set."""
+
+    comparison: OutputComparison
+    groups: Sequence[ExampleGroup]
+    against: Against
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for group in self.groups:
+            yield Text(_line(group.title), style="bold", overflow="fold")
+            yield ""
+            for line in group.lines:
+                yield from self._example(line, options)
+                yield ""
+        if any(group.lines for group in self.groups):
+            first = self.comparison.systems[0].name
+            other = "the reference" if self.against == "reference" else f"the output of {first}"
+            note = f"[words]: not in {other} at this place; [{MISSING}]: words of it are missing"
+            yield Text(_line(note), style="dim", overflow="fold")
+            yield ""
+
+    def _example(self, line: ComparedLine, options: ConsoleOptions) -> Iterator[RenderableType]:
+        question = self.comparison.contexts is not None
+        head = f"{'question' if question else 'line'} {line.line.number:,}"
+        if len(line.scores) > 1:
+            title = metric_facts(self.comparison.metric).title
+            head += f"   {title} difference {signed(line.difference)}"
+        yield Text(head, style="bold cyan", overflow="fold")
+        several = len(line.line.references) > 1
+        rows = [(("question" if question else "source"), _plain(line.line.source))]
+        for number, text in enumerate(line.line.references, 1):
+            word = "answer" if question else "reference"
+            rows.append((f"{word} {number}" if several else word, _plain(text)))
+        spans = mark_outputs(line, self.against)
+        for one, score, text, parts in zip(
+            self.comparison.systems, line.scores, line.outputs, spans, strict=True
+        ):
+            shown = marked_text(parts) if text.strip() else Text(EMPTY, style="dim")
+            rows.append((f"{one.name} {score:.1f}", shown))
+        rows += self._contexts(line)
+        yield from _blocks(rows, options)
+
+    def _contexts(self, line: ComparedLine) -> list[tuple[str, Text]]:
+        """The contexts of which something is to be said, and how many others there are."""
+        notes = context_notes(self.comparison, line)
+        rows = []
+        for place, note in notes.items():
+            text = _plain(line.line.contexts[place])
+            rows.append((f"context {place + 1}", Text.assemble((f"({note}) ", "dim"), text)))
+        others = len(line.line.contexts) - len(notes)
+        if others:
+            word = "other contexts" if notes else "contexts"
+            rows.append((f"+ {others}", Text(word, style="dim")))
+        return rows
+
+
+def marked_text(spans: Sequence[Span]) -> Text:
+    """Spans as text: what differs in colour, underlined and in brackets."""
+    out = Text(overflow="fold")
+    for number, span in enumerate(spans):
+        if span.space and number:
+            out.append(" ")
+        if not span.differs:
+            out.append(_line(span.text))
+            continue
+        out.append("[", style="yellow")
+        out.append(_line(span.text) if span.text else MISSING, style=DIFFERENT)
+        out.append("]", style="yellow")
+    return out
+
+
+def _blocks(rows: Sequence[tuple[str, Text]], options: ConsoleOptions) -> Iterator[RenderableType]:
+    """Labels beside their texts, or above them on a narrow screen or where one is long."""
+    labels = [_line(label) for label, _ in rows]
+    if options.max_width < NARROW or max(map(cell_len, labels)) > LONGEST_LABEL:
+        for label, (_, text) in zip(labels, rows, strict=True):
+            yield Text(label, style="dim", overflow="fold")
+            yield Padding(text, (0, 0, 0, 2))
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(overflow="fold")
+    for label, (_, text) in zip(labels, rows, strict=True):
+        grid.add_row(label, text)
+    yield Padding(grid, (0, 0, 0, 2))
+
+
+def _plain(text: str) -> Text:
+    line = _line(text)
+    return Text(line, overflow="fold") if line else Text(EMPTY, style="dim")
+
+
+def _line(text: str) -> str:
+    """Text from anywhere on one line, made harmless."""
+    return " ".join(safe_text(text).split())

@@ -1,0 +1,126 @@
+"""Runs as tables: what has become of each, and how its recipe differs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attnkit.runs.status import RunStatus, title_of
+from attnkit.show.table import NONE, Cell, Column, Table, Value
+
+UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def runs_tables(runs: Sequence[RunStatus], now: float) -> list[Table]:
+    """A table for each folder of variants, as a screen shows them; the notes are below the last."""
+    folders = list(dict.fromkeys(_folder(run) for run in runs))
+    tables = []
+    for folder in folders:
+        group = [run for run in runs if _folder(run) == folder]
+        notes = _notes(runs) if folder == folders[-1] else ()
+        tables.append(_table(folder.as_posix(), group, now, notes, folder))
+    return tables
+
+
+def runs_table(runs: Sequence[RunStatus], now: float) -> Table:
+    """All runs in one table, for documents and programs."""
+    return _table("", runs, now, _notes(runs), None)
+
+
+def _folder(run: RunStatus) -> Path:
+    """Where the variants of its recipe are."""
+    return run.path.parent.parent
+
+
+def _table(
+    title: str, runs: Sequence[RunStatus], now: float, notes: Sequence[str], folder: Path | None
+) -> Table:
+    measured = {(run.metric, run.split) for run in runs if run.metric is not None}
+    monitors = {run.monitor for run in runs if run.validation is not None}
+    (metric, split) = next(iter(measured)) if len(measured) == 1 else (None, None)
+    monitor = next(iter(monitors)) if len(monitors) == 1 else None
+    score = f"{title_of(metric)} {split}" if metric else "score"
+    columns = (
+        Column("run", "left"),
+        Column("state", "left"),
+        Column("step", priority=1),
+        Column(score),
+        Column(f"validation {title_of(monitor)}" if monitor else "validation", priority=5),
+        Column("age", priority=2),
+        Column("size", priority=3),
+        Column("differs in", "left", priority=4, wrap=True),
+    )
+    rows = []
+    for run in runs:
+        path = run.path if folder is None else run.path.relative_to(folder)
+        rows.append((
+            Cell(path.as_posix(), _fields(run)),
+            Cell(run.state),
+            Cell(_step(run)),
+            Cell(_number(run.score, () if metric else (run.metric, run.split))),
+            Cell(_number(run.validation, () if monitor else (run.monitor,))),
+            Cell(age(now - run.changed)),
+            Cell(size(run.bytes)),
+            Cell(", ".join(key.removeprefix("model.") for key in run.differs) or NONE),
+        ))  # fmt: skip
+    return Table(title, columns, tuple(rows), tuple(notes))
+
+
+def _fields(run: RunStatus) -> Mapping[str, Value]:
+    """A run for programs."""
+    changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.changed))
+    return {
+        "run": run.path.as_posix(),
+        **{name: getattr(run, name) for name in (
+            "recipe", "variant", "seed", "state", "step", "steps", "metric", "split", "score",
+            "monitor", "validation",
+        )},
+        "changed": changed,
+        "bytes": run.bytes,
+        "removable_bytes": run.removable,
+        "differs": "; ".join(run.differs),
+        "fault": run.fault,
+    }  # fmt: skip
+
+
+def _step(run: RunStatus) -> str:
+    """Updates done, and asked for."""
+    if run.step is None:
+        return NONE
+    return f"{run.step:,}" if run.steps is None else f"{run.step:,}/{run.steps:,}"
+
+
+def _number(value: float | None, names: Sequence[str | None]) -> str:
+    """A number, and what it is where the head of the column does not say so."""
+    named = [title_of(name) for name in names if name is not None]
+    return NONE if value is None else " ".join([f"{value:.2f}", *named])
+
+
+def age(seconds: float) -> str:
+    """A length of time in its largest unit: 5 min."""
+    for unit, length in UNITS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "0 s"
+
+
+def size(number: float) -> str:
+    """A number of bytes in decimal units, as disks are sold and `ls --si` counts."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 999.5 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:,.1f} {unit}" if number < 9.95 and unit != "bytes" else f"{number:,.0f} {unit}"
+
+
+def _notes(runs: Sequence[RunStatus]) -> tuple[str, ...]:
+    """What a reader needs to know, and what went wrong."""
+    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {size(sum(r.bytes for r in runs))}"
+    removable = sum(run.removable for run in runs)
+    if removable:
+        total += f"; {size(removable)} are checkpoints of finished runs (`attnkit runs clean`)"
+    notes = [total]
+    if any(run.differs for run in runs):
+        usual = "the baseline" if any(run.baseline for run in runs) else "most runs of the recipe"
+        notes.append(f"differs in: keys of the recipe with another value than {usual} has")
+    notes += [f"{run.path.as_posix()}: {run.fault}" for run in runs if run.fault]
+    return tuple(notes)

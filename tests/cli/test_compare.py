@@ -1,0 +1,200 @@
+"""`attnkit compare`: on the terminal, as JSON lines, as a page; and what it refuses."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import questioned, trained
+from helpers.called import Done, called
+from helpers.pages import Document
+from helpers.scored import scored_run
+from helpers.shell import environment
+
+GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
+HOSTILE = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
+           "\u05d7\u05ea\u05d5\u05dc [katzen]", "eine sehr rote katze und zwei hunde"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two scored runs, one that is not, and one of questions."""
+    made = tmp_path_factory.mktemp("runs")
+    scored_run(made, "good", GOOD)
+    scored_run(made, "hostile", HOSTILE)
+    trained.make_run(made, "unscored")
+    for seed in (1, 2):
+        questioned.make_run(made / "asked", seed=seed)
+    return made
+
+
+@pytest.fixture
+def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command in this process, in the folder."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*words: str, command: str = "compare") -> Done:
+        return called(capsys, command, *words)
+
+    return run
+
+
+BOTH = ("runs/toy/good", "runs/toy/hostile")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 160])
+def test_examples_and_tables_fit_the_screen(
+    attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = attnkit(*BOTH)
+    assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= width
+    for text in ("hostile is better than good", "hostile is worse than good", "(empty)"):
+        assert text in " ".join(done.out.split())
+    assert "\x1b" not in done.out
+    assert "\u202e" not in done.out
+
+
+def test_words_are_marked_against_the_nearest_reference_or_the_first_run(attnkit: Any) -> None:
+    assert "eine [_] katze [_]\n" in re.sub(" +\n", "\n", attnkit(*BOTH).out)
+    shown = attnkit(*BOTH, "--against", "first").out
+    assert "eine [sehr rote] katze [und zwei hunde]" in shown
+    assert "[words]: not in the output of good" in " ".join(shown.split())
+
+
+def test_orders_and_filters(attnkit: Any) -> None:
+    lines = attnkit(*BOTH, "--sort", "line", "-n", "2").out
+    assert re.findall(r"^line (\d+)", lines, re.MULTILINE) == ["1", "2"]
+    lines = attnkit(*BOTH, "--sort", "length", "--word", "katze", "--max-length", "6").out
+    assert re.findall(r"^line (\d+)", lines, re.MULTILINE) == ["3"]
+    assert "test, 1 of 5 sentences" in lines
+
+
+def test_json_lines_hold_every_sentence_as_it_is(attnkit: Any) -> None:
+    done = attnkit(*BOTH, "--format", "jsonl")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert sorted(row["line"] for row in rows) == [1, 2, 3, 4, 5]
+    assert rows[0]["line"] == 5
+    assert rows[0]["metric"] == "chrf"
+    for row in rows:
+        first, second = row["systems"]
+        assert (first["name"], second["name"]) == ("good", "hostile")
+        assert first["output"] == GOOD[row["line"] - 1]
+        assert second["output"] == HOSTILE[row["line"] - 1]
+        assert row["difference"] == pytest.approx(second["score"] - first["score"])
+
+
+def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, folder: Path) -> None:
+    done = attnkit(*BOTH, "--save", "out.html")
+    assert done.code == 0, done.err
+    content = (folder / "out.html").read_bytes()
+    page = Document(content)
+    assert [tag for tag, _ in page.elements if tag == "script"] == ["script", "script"]
+    assert b"\x1b" not in content
+    assert b"http" not in content.replace(b"http-equiv", b"")
+    assert [line["line"] for line in page.data["lines"]] == [1, 2, 3, 4, 5]
+    assert "attnkit compare runs/toy/good runs/toy/hostile" in page.data["command"]
+
+
+def test_questions_with_their_contexts(attnkit: Any) -> None:
+    runs = [f"asked/runs/toy/base/seed-{seed}" for seed in (1, 2)]
+    assert attnkit(*runs, command="eval").code == 0
+    done = attnkit(runs[0], "--format", "jsonl")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert len(rows) == 6
+    for row in rows:
+        assert [one["name"] for one in row["systems"]] == ["entropy", "mean", "concat", "none"]
+        assert len(row["contexts"]) == 4
+        assert 1 <= row["systems"][0]["context"] <= 4
+        assert row["systems"][1]["context"] is None
+    done = attnkit(*runs, "--contexts", "2", "--sort", "line", "-n", "1")
+    assert "question 1" in done.out
+    assert "base seed 2" in done.out
+    assert "has the answer" in done.out
+    assert "test, 2 contexts, 6 questions" in done.out
+    refused = attnkit(*runs, "--method", "meen").refusal
+    assert "did you mean mean?" in refused
+    assert "scored: 1, 2, 4" in attnkit(*runs, "--contexts", "9").refusal
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("runs/toy/good",), "name at least two runs"),
+        (("runs/toy/good", "runs/toy/unscored"), "not scored yet: run `attnkit eval"),
+        ((*BOTH, "--split", "tets"), "did you mean test?"),
+        ((*BOTH, "--metric", "blue"), "did you mean bleu?"),
+        ((*BOTH, "--word", "horse"), "no sentence is left of 5"),
+        ((*BOTH, "--word", " "), "--word is empty"),
+        ((*BOTH, "--min-length", "5", "--max-length", "2"), "--max-length 2 is below"),
+        ((*BOTH, "--contexts", "2"), "--contexts is for question answering"),
+        (("runs/toy/good", "asked/runs/toy"), "compare runs of one task"),
+        ((*BOTH, "--save", "x.txt"), "unknown suffix"),
+        ((*BOTH, "--save", "x.html", "--format", "jsonl"), "leave out --format jsonl"),
+        (("nowhere", "runs/toy/good"), "no such folder of runs"),
+    ],
+)
+def test_refusals_are_one_line(attnkit: Any, words: tuple[str, ...], message: str) -> None:
+    done = attnkit(*words)
+    assert message in done.refusal
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+
+
+def test_changed_lines_and_changed_outputs_are_refused(
+    attnkit: Any, folder: Path, tmp_path: Path
+) -> None:
+    runs = [f"runs/toy/{name}/seed-1" for name in ("good", "hostile")]
+    test = folder / "test.jsonl"
+    lines = test.read_text(encoding="utf-8")
+    test.write_text(lines.replace("cats", "mice"), encoding="utf-8")
+    try:
+        assert "the corpus or the recipe has changed since it was scored" in attnkit(*runs).refusal
+    finally:
+        test.write_text(lines, encoding="utf-8")
+    copies = []
+    for run in runs:
+        copies.append(tmp_path / run)
+        shutil.copytree(run, copies[-1])
+    (output,) = (copies[1] / "outputs").glob("*.hyp.txt")
+    output.write_text("other\n", encoding="utf-8")
+    assert "damaged" in attnkit(*map(str, copies)).refusal
+
+
+def test_runs_of_different_lines_are_refused(
+    attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row._replace(source=row.source.replace("cats", "mice")) for row in trained.ROWS]
+    monkeypatch.setattr(trained, "ROWS", rows)
+    other = scored_run(tmp_path, "other", GOOD)
+    refused = attnkit("runs/toy/good", str(other.path)).refusal
+    assert "were scored on different test lines (sources differ)" in refused
+
+
+def test_different_searches_are_told(attnkit: Any, tmp_path: Path) -> None:
+    run = scored_run(tmp_path, "wide", GOOD)
+    scores = json.loads((run.path / "scores.json").read_text(encoding="utf-8"))
+    (entry,) = scores.values()
+    entry["search"]["beam"] = 7
+    (run.path / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    shown = " ".join(attnkit("runs/toy/good", str(run.path)).out.split())
+    assert "decoded by different searches: good beam=2; wide beam=7" in shown
+
+
+def test_no_model_is_loaded(attnkit: Any) -> None:
+    code = (
+        "import sys\n"
+        "from attnkit.cli import main\n"
+        f"assert main(['compare', *{BOTH!r}]) == 0\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
+    )
+    assert done.stdout.splitlines()[-1] == "False"

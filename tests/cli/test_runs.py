@@ -1,0 +1,153 @@
+"""`attnkit runs` and `attnkit runs clean` as people type them."""
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.logged import make_logged
+from helpers.shell import Command, attnkit_in, environment
+from helpers.small import small_recipe, write_corpus
+
+from attnkit.recipe import dump
+from attnkit.runs import Run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A finished baseline with two seeds, and an unfinished variant."""
+    for seed in (1, 2):
+        make_logged(tmp_path / "runs", seed=seed, scores={"bleu": 20.0 + seed})
+    make_logged(tmp_path / "runs", "quick", finished=False, train={"steps": 50, "lr": 0.125})
+    return tmp_path / "runs"
+
+
+def test_every_run_is_a_line(runs: Path, command: Command) -> None:
+    done = command("runs")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = {line.split()[0]: line for line in done.stdout.splitlines() if "seed-" in line}
+    assert [*lines] == ["base/seed-1", "base/seed-2", "quick/seed-1"]
+    assert lines["base/seed-2"].split()[1:4] == ["done", "30/100", "22.00"]
+    assert lines["quick/seed-1"].split()[1:3] == ["unfinished", "30/50"]
+    assert lines["quick/seed-1"].rstrip().endswith("train.steps: 50, train.lr: 0.125")
+    assert "3 runs, " in done.stdout
+    assert (
+        command("runs", "list", "runs/toy").stdout.splitlines()[1:3]
+        == (done.stdout.splitlines()[1:3])
+    )
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 160])
+def test_the_table_fits_and_says_what_it_leaves_out(
+    width: int, runs: Path, command: Command
+) -> None:
+    shown = command("runs", COLUMNS=str(width)).stdout
+    assert max(map(len, shown.splitlines())) <= width
+    assert ("not shown at this width" in " ".join(shown.split())) == (width == 60)
+    assert re.search(r"^quick/seed-1,? +unfinished\b", shown, re.MULTILINE)
+    assert ("train.lr:" in shown) == (width != 60)
+
+
+def test_programs_get_named_values(runs: Path, command: Command) -> None:
+    rows = list(csv.DictReader(io.StringIO(command("runs", "--format", "csv").stdout)))
+    assert [row["run"] for row in rows] == [
+        f"runs/toy/{name}" for name in ("base/seed-1", "base/seed-2", "quick/seed-1")
+    ]
+    assert rows[0]["removable_bytes"] == "1000"
+    assert rows[2]["differs"] == "train.steps: 50; train.lr: 0.125"
+    found = json.loads(command("runs", "--format", "json").stdout)["rows"]
+    assert [row["state"] for row in found] == ["done", "done", "unfinished"]
+    assert [row["score"] for row in found] == [21.0, 22.0, None]
+
+
+def test_a_hundred_runs_take_less_than_a_second(tmp_path: Path, command: Command) -> None:
+    """Processor time, since others may compete."""
+    first = make_logged(tmp_path / "runs", seed=0, losses=[1.0] * 100, scores={"bleu": 20.0})
+    for seed in range(1, 100):
+        Run(shutil.copytree(first.path, first.path.with_name(f"seed-{seed}"))).update(seed=seed)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = command("runs")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.count("seed-") == 100
+    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 1
+
+
+@pytest.mark.parametrize("words", [("runs",), ("plot", "runs"), ("runs", "clean", "--yes")])
+def test_nothing_heavy_is_imported(words: tuple[str, ...], runs: Path) -> None:
+    code = (
+        "import sys\nfrom attnkit.cli import main\n"
+        f"assert main({list(words)!r}) == 0\n"
+        "print(*(m for m in ('torch', 'numpy', 'sacrebleu', 'matplotlib') if m in sys.modules),"
+        " file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env=environment(), cwd=runs.parent,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1] == ""
+
+
+def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, command: Command) -> None:
+    done = command("runs", "clean")
+    assert done.returncode == 2
+    assert "the checkpoints of 2 runs, 2.0 kB; add --yes" in done.stderr
+    assert len(list(runs.rglob("step-*"))) == 3
+    done = command("runs", "clean", "--yes")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.endswith("removed 2.0 kB\n")
+    assert [path.parts[-4] for path in runs.rglob("step-*")] == ["quick"]
+    assert "nothing to remove" in command("runs", "clean", "--yes").stderr
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"y\n", 1), (b"n\n", 3), (b"\n", 3)])
+def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    done = subprocess.run(
+        [sys.executable, "-m", "attnkit", "runs", "clean"], stdin=theirs, capture_output=True,
+        text=True, env=environment(), cwd=runs.parent, timeout=60, check=True,
+    )  # fmt: skip
+    os.close(ours)
+    os.close(theirs)
+    assert "runs/toy/base/seed-2: 1.0 kB" in done.stderr
+    assert "Remove the checkpoints of 2 runs, 2.0 kB?" in done.stderr
+    assert len(list(runs.rglob("step-*"))) == left
+
+
+def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), steps=2)
+    (tmp_path / "tiny.yaml").write_text(dump(recipe))
+    command = attnkit_in(tmp_path)
+    assert command("train", "tiny.yaml").returncode == 0
+    before = (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes()
+    assert "removed" in command("runs", "clean", "--yes").stderr
+    done = command("train", "tiny.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "already trained" in done.stderr
+    assert (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes() == before
+    assert "done" in command("runs").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("runs", "nowhere"), 66, "nowhere: no such folder of runs; `attnkit train RECIPE` makes"),
+        (("runs", "clean", "nowhere"), 66, "nowhere: no such folder of runs"),
+        (("runs", "--format", "xml"), 2, "--format 'xml'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: tuple[str, ...], code: int, said: str, command: Command
+) -> None:
+    done = command(*words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,21 @@
+"""Finished runs of tiny models whose outputs were chosen by a test, and scored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+from attnkit.recipe.schema import EvalConfig
+from attnkit.runs import Run
+from attnkit.scoring import evaluation
+from helpers.trained import make_run
+
+
+def scored_run(
+    folder: Path, variant: str, outputs: Sequence[str], metrics: Sequence[str] = ("chrf", "bleu")
+) -> Run:
+    """A run below folder/runs/toy that wrote these texts for `helpers.trained.ROWS`."""
+    run = make_run(folder, variant)
+    answers = [[(text, 0.0)] for text in outputs]
+    with patch.object(evaluation, "translate", lambda *_, **__: iter(answers)):
+        evaluation.evaluate(run, ["test"], EvalConfig(metrics=tuple(metrics)))
+    return run

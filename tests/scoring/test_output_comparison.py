@@ -1,0 +1,139 @@
+"""Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.scored import scored_run
+from helpers.trained import ROWS
+from sacrebleu import sentence_bleu, sentence_chrf
+
+from attnkit.errors import UsageError
+from attnkit.runs import Run
+from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
+from attnkit.scoring.output_comparison import LineFilter, OutputComparison, compare_outputs
+
+GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
+BAD = ["ein hund", "zwei zwei zwei zwei zwei zwei", "ein hund und eine katze", "",
+       "eine sehr rote katze und zwei hunde"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("compared")
+    return [scored_run(folder, "good", GOOD), scored_run(folder, "bad", BAD)]
+
+
+@pytest.fixture(scope="module")
+def evaluated(runs: list[Run]) -> EvaluatedLines:
+    return read_lines(runs)
+
+
+def references(number: int) -> list[str]:
+    row = ROWS[number - 1]
+    return list(row.references or (row.target,))
+
+
+def test_sentence_scores_are_those_of_sacrebleu(evaluated: EvaluatedLines) -> None:
+    scorers = {"bleu": sentence_bleu, "chrf": sentence_chrf}
+    for metric, scorer in scorers.items():
+        for one in compare_outputs(evaluated, metric).lines:
+            expected = [scorer(text, references(one.line.number)).score for text in one.outputs]
+            assert one.scores == pytest.approx(expected)
+
+
+def numbers(comparison: OutputComparison) -> list[int]:
+    return [one.line.number for one in comparison.lines]
+
+
+def test_orders(evaluated: EvaluatedLines) -> None:
+    by_difference = compare_outputs(evaluated)
+    differences = [one.difference for one in by_difference.lines]
+    assert numbers(by_difference)[0] == 5
+    assert differences == sorted(differences, reverse=True)
+    assert numbers(compare_outputs(evaluated, sort="line")) == [1, 2, 3, 4, 5]
+    lengths = [one.length for one in compare_outputs(evaluated, sort="length").lines]
+    assert lengths == [7, 5, 3, 2, 1]
+    assert numbers(compare_outputs(evaluated, sort="score"))[-1] == 3
+    errors = compare_outputs(evaluated, "ter")
+    assert errors.sign == -1
+    assert errors.lines[0].line.number == 5
+    assert errors.lines[0].difference < 0
+
+
+def test_filters_hold_for_lines_and_totals(evaluated: EvaluatedLines) -> None:
+    keep = LineFilter(min_length=2, max_length=5, word="Hund")
+    some = compare_outputs(evaluated, keep=keep)
+    assert sorted(numbers(some)) == [1, 3]
+    assert some.total == 5
+    assert sum(bucket.count for bucket in some.by_length) == 2
+    assert some.systems[0].score == pytest.approx(100)
+    assert numbers(compare_outputs(evaluated, keep=LineFilter(word="two cats"))) == [2]
+    with pytest.raises(UsageError, match="no sentence is left of 5: references have 1 to 7 words"):
+        compare_outputs(evaluated, keep=LineFilter(word="horse"))
+
+
+def test_facts_of_the_systems(evaluated: EvaluatedLines) -> None:
+    good, bad = compare_outputs(evaluated).systems
+    assert (good.better, good.worse) == (0, 0)
+    assert (bad.better, bad.worse) == (1, 3)
+    assert (good.empty, bad.empty) == (0, 1)
+    assert good.repetition == 0
+    assert bad.repetition > 0
+
+
+def test_totals_are_the_stored_scores(runs: list[Run], evaluated: EvaluatedLines) -> None:
+    whole = compare_outputs(evaluated, "bleu")
+    for run, system in zip(runs, whole.systems, strict=True):
+        assert system.score == pytest.approx(run.scores()["test"]["metrics"]["bleu"]["score"])
+
+
+def test_words_by_frequency_against_plain_counts(evaluated: EvaluatedLines) -> None:
+    """The corpus has no training text: counts of the references, all between 1 and 9."""
+    comparison = compare_outputs(evaluated)
+    assert comparison.frequencies == "references"
+    (bucket,) = comparison.by_frequency
+    firsts = [references(n + 1)[0].split() for n in range(5)]
+    known = [word for line in firsts for word in line]
+    assert (bucket.label, bucket.count) == ("1-9", len(known))
+    for outputs, value in zip((GOOD, BAD), bucket.values, strict=True):
+        matched = written = 0
+        for line, text in zip(firsts, outputs, strict=True):
+            for word in {*known}:
+                written += text.split().count(word)
+                matched += min(text.split().count(word), line.count(word))
+        assert value == pytest.approx(200 * matched / (len(known) + written))
+
+
+def test_words_are_counted_in_the_training_text(runs: list[Run], tmp_path: Path) -> None:
+    made = []
+    for number, run in enumerate(runs):
+        path = tmp_path / f"v{number}"
+        shutil.copytree(run.path, path)
+        train = tmp_path / "train.jsonl"
+        rows = [{"source": "x", "target": "katzen " * times} for times in (10, 1)]
+        train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        copy = Run.open(path)
+        data = copy.recipe.data.model_copy(update={"train": str(train)})
+        copy.replace_recipe(copy.recipe.model_copy(update={"data": data}))
+        made.append(Run.open(path))
+    comparison = compare_outputs(read_lines(made))
+    assert comparison.frequencies == "training text"
+    counts = {bucket.label: bucket.count for bucket in comparison.by_frequency}
+    assert counts == {"0": 16, "10-99": 2}
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("blue", "did you mean bleu"),
+        ("distinct-1", "does not judge single sentences"),
+        ("length-ratio", "does not judge single sentences"),
+        ("rouge", "stands for several metrics"),
+        ("perplexity", "attnkit eval --metrics perplexity"),
+    ],
+)
+def test_metrics_that_cannot_judge(evaluated: EvaluatedLines, metric: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        compare_outputs(evaluated, metric)

@@ -1,0 +1,137 @@
+"""Charts fit every terminal and show every line; pictures are repeatable."""
+
+import re
+
+import pytest
+from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from attnkit.runs.curves import Plot, Series
+from attnkit.show.curves_chart import CurvesChart, number, scale
+from attnkit.show.curves_figure import picture
+
+FALL = tuple((10.0 * n, 5.0 / n) for n in range(1, 30))
+RISE = tuple((10.0 * n, n / 6) for n in range(1, 30))
+LOSS = Plot("training loss", "updates", (Series("one", (FALL,)), Series("two", (RISE,))), True)
+SCORE = Plot(
+    "BLEU on test", "parameters",
+    (Series("one", (((1e6, 80.0),), ((1e6, 90.0),))), Series("two", (((2e6, 85.0),),))), False,
+)  # fmt: skip
+NUMBERS = st.floats(-1e150, 1e150) | st.integers(-5, 5).map(float) | st.floats(0, 1e-6)
+LINES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8).map(tuple)
+SERIES = st.builds(Series, PIECES, st.lists(LINES, min_size=1, max_size=3).map(tuple))
+PLOTS = st.builds(
+    Plot, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans()
+)
+
+
+@given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS), st.booleans())
+def test_no_chart_is_wider_than_the_screen_or_commands_it(
+    plots: list[Plot], width: int, colour: str | None, ascii_only: bool
+) -> None:
+    text = STYLE.sub("", drawn(CurvesChart(plots), width, colour, ascii_only))
+    assert max(cell_len(line) for line in text.split("\n")) <= width
+    assert not CONTROL.search(text)
+    assert text.isascii() or not ascii_only
+
+
+@given(st.lists(NUMBERS, min_size=1), st.integers(1, 12), st.booleans())
+def test_an_axis_holds_its_values_and_has_labels_that_differ(
+    values: list[float], most: int, pad: bool
+) -> None:
+    axis = scale(values, most, pad=0.08 if pad else 0.0)
+    assert axis.low <= min(values) <= max(values) <= axis.high
+    assert axis.low < axis.high
+    assert {axis.place(value, 10) for value in values} <= {*range(10)}
+    assert 1 <= len(axis.ticks) <= max(most, 2) + 2
+
+
+@pytest.mark.parametrize(
+    ("values", "most", "labels"),
+    [
+        ((0, 650), 5, ["0", "200", "400", "600"]),
+        ((0.17, 5.5), 5, ["2", "4"]),
+        ((0, 0.0008), 4, ["0", "2.0e-4", "4.0e-4", "6.0e-4", "8.0e-4"]),
+        ((0, 0.004), 4, ["0.000", "0.001", "0.002", "0.003", "0.004"]),
+        ((0, 20_000_000), 4, ["0", "5M", "10M", "15M", "20M"]),
+        ((0, 20_000), 4, ["0", "5k", "10k", "15k", "20k"]),
+        ((3, 3), 2, ["3"]),
+        ((0, 4e20), 4, ["0", "1.0e20", "2.0e20", "3.0e20", "4.0e20"]),
+    ],
+)
+def test_labels_are_round_and_short(
+    values: tuple[float, float], most: int, labels: list[str]
+) -> None:
+    axis = scale(values, most)
+    assert [number(tick, axis) for tick in axis.ticks] == labels
+
+
+def rows(text: str) -> list[str]:
+    """The rows of the first chart, without their labels."""
+    return [re.split("[\u2502\u2524|+]", line, maxsplit=1)[1] for line in text.split("\n")[1:17]]
+
+
+def test_lines_are_drawn_by_letters_where_there_is_no_colour() -> None:
+    text = drawn(CurvesChart([LOSS]), 60, None)
+    chart = rows(text)
+    assert {*"".join(chart)} == {" ", "a", "b"}
+    assert chart[0].lstrip()[0] == "a"  # falls from the top left
+    assert chart[0].rstrip()[-1] == "b"  # to where the other has risen
+    assert chart[-1].rstrip()[-1] == "a"
+    assert all(line.strip() for line in chart)
+    assert "a one 0.172   b two 4.83" in text
+
+
+def test_ascii_is_ascii() -> None:
+    assert drawn(CurvesChart([LOSS, SCORE]), 160, None, ascii_only=True).isascii()
+
+
+def test_lines_are_dots_where_there_is_colour_and_letters_mark_their_ends() -> None:
+    text = STYLE.sub("", drawn(CurvesChart([LOSS]), 60, "256"))
+    found = {*"".join(rows(text))} - {" "}
+    assert {"a", "b"} < found
+    assert all("\u2800" <= glyph <= "\u28ff" for glyph in found - {"a", "b"})
+
+
+def test_many_lines_are_letters_even_in_colour() -> None:
+    many = tuple(Series(str(n), (((0.0, n), (9.0, n)),)) for n in range(8))
+    text = STYLE.sub("", drawn(CurvesChart([Plot("loss", "updates", many, True)]), 60, "256"))
+    assert {*"".join(rows(text))} == {" ", *"abcdefgh"}
+
+
+def test_a_variant_has_one_letter_in_all_charts() -> None:
+    other = Plot("validation loss", "updates", (LOSS.series[1],), True)
+    text = drawn(CurvesChart([LOSS, other]), 60, None)
+    assert text.count("b two 4.83") == 2
+
+
+def test_points_alone_stand_apart_and_their_mean_is_told() -> None:
+    text = drawn(CurvesChart([SCORE]), 60, None)
+    assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "a", "b"]
+    assert "a one 85 (mean of 2 seeds)" in text
+
+
+def test_points_in_one_place_stand_beside_each_other() -> None:
+    same = tuple(Series(name, (((1.0, 1.0),),)) for name in ("x", "y", "z"))
+    text = drawn(CurvesChart([Plot("s", "t", same, False)]), 60, None)
+    assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("width", "beside"), [(80, False), (160, True)])
+def test_two_charts_stand_side_by_side_on_a_wide_screen(width: int, beside: bool) -> None:
+    first = drawn(CurvesChart([LOSS, SCORE]), width).split("\n")[0]
+    assert ("BLEU on test" in first) == beside
+
+
+@pytest.mark.parametrize("format", ["png", "svg", "pdf"])
+def test_a_picture_is_repeatable_and_names_everything(format: str) -> None:
+    plots = [LOSS, SCORE, LOSS, SCORE]
+    made = picture(plots, format)
+    assert made == picture(plots, format)
+    assert made.warnings == ()
+    if format == "svg":
+        text = made.data.decode()
+        for words in ("training loss", "BLEU on test", "updates", "one (2 seeds)", "two"):
+            assert f">{words}</text>" in text, words

@@ -1,0 +1,45 @@
+"""Locks keep two trainings apart, and looking at one keeps nobody out."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from attnkit.errors import OutputPathError
+from attnkit.storage import lock
+
+
+def test_a_lock_is_seen_while_it_is_held(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    assert not lock.is_held(path)
+    with lock.held(path, "run"):
+        assert lock.is_held(path)
+        with pytest.raises(OutputPathError, match=r"^run: is being trained by process \d+"):
+            lock.held(path, "run").__enter__()
+    assert not lock.is_held(path)
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    with lock.held(tmp_path / "target", "run"):
+        (tmp_path / ".lock").symlink_to(tmp_path / "target")
+        assert not lock.is_held(tmp_path / ".lock")
+
+
+def test_who_only_looks_does_not_stop_a_training(tmp_path: Path) -> None:
+    """The moment of a look was enough to have a training refused."""
+    path, stop = tmp_path / ".lock", threading.Event()
+    path.touch()
+
+    def look() -> None:
+        while not stop.is_set():
+            lock.is_held(path)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        for _ in range(200):
+            with lock.held(path, "run"):
+                pass
+    finally:
+        stop.set()
+        watcher.join()
