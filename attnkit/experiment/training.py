@@ -13,11 +13,19 @@ import torch
 
 from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.device import pick_device
-from attnkit.errors import AttnkitError, DataError, RecipeError, StoppedError
+from attnkit.errors import AttnkitError, DataError, StoppedError
 from attnkit.experiment import cost
+from attnkit.experiment.resumption import (
+    Change,
+    allowed_changes,
+    goes_on,
+    recipe_of_run,
+    scored_anew,
+    texts,
+)
 from attnkit.nbce import question_sets
-from attnkit.recipe import Recipe, RecipeFile, difference, digest
-from attnkit.runs import Run, plugins
+from attnkit.recipe import Recipe, RecipeFile, digest
+from attnkit.runs import Run
 from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import baselines, comparison, evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
@@ -27,10 +35,6 @@ from attnkit.train.fit import TrainingJob, fit
 from attnkit.train.memory import keep_freed_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
-AFTER_TRAINING = ("eval.", "search.", "contexts.")
-"""Keys of a recipe that may change after training: runs are scored again, not trained again."""
-FILES = ("data.train:", "data.valid:", "data.test:", "tokenizer.model:")
-"""Keys of files that may lie elsewhere than before, if their content is the same."""
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
 
@@ -119,9 +123,7 @@ class Experiment:
 
     def recipe(self, variant: str, seed: int) -> Recipe:
         """The recipe of one run."""
-        recipe = self.file.variants[variant]
-        settings = recipe.train.model_copy(update={"seeds": (seed,)})
-        return recipe.model_copy(update={"train": settings})
+        return recipe_of_run(self.file, variant, seed)
 
     def check(self, variant: str, seed: int) -> None:
         """Before anything is trained: whether it can be scored, and an existing run goes on.
@@ -133,7 +135,7 @@ class Experiment:
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
         check_scorable(recipe)
         if run.exists and not self.fresh:
-            self._changes(Run.open(run.path), recipe)
+            allowed_changes(Run.open(run.path), recipe, allow=self.allow_change)
 
     def prepare(
         self, planned: Sequence[tuple[str, int]]
@@ -142,7 +144,7 @@ class Experiment:
         unfinished = {}
         for variant, seed in planned:
             run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-            if self.fresh or not run.finished or _of_weights(self._changes(run, recipe)):
+            if self.fresh or not run.finished or self._goes_on(run, recipe):
                 unfinished[variant, seed] = yield from self._prepared(recipe)
         return unfinished
 
@@ -172,22 +174,18 @@ class Experiment:
         the checkpoint has turned out to fit it.
         """
         resumes = run.exists and not self.fresh
-        changes: list[str] = []
+        changes: list[Change] = []
         if resumes:
             run = Run.open(run.path)
-            changes = self._changes(run, recipe)
+            changes = allowed_changes(run, recipe, allow=self.allow_change)
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
-        done = resumes and run.finished and not _of_weights(changes)
-        moved = any(line.startswith(FILES) for line in changes)
-        if moved or not done:
-            prepared = yield from self._prepared(recipe)
-        if moved:
-            _require_same_data(run, prepared)
-        if done:
-            yield from _accept(run, recipe, changes)
-            yield events.SkippedEvent("already trained")
-            return
+            if any(change.of_files for change in changes):
+                _require_same_data(run, (yield from self._prepared(recipe)))
+            if not goes_on(run, recipe, changes):
+                yield from _score_anew(run, recipe, changes)
+                return
+        prepared = yield from self._prepared(recipe)
         if resumes:
             yield from self._check_resumption(run, prepared)
         else:
@@ -202,7 +200,7 @@ class Experiment:
             for event in fit(job):
                 if isinstance(event, events.StartedEvent):
                     started = True
-                    yield from _accept(run, recipe, changes)
+                    yield from _accept(run, recipe, changes, event.resumed_from)
                     run.update(parameters=event.parameters, precision=precision, failed=None)
                 yield event
         except StoppedError:
@@ -235,20 +233,9 @@ class Experiment:
         run.write_tokenizer(prepared.tokenizer)
         return run
 
-    def _changes(self, run: Run, recipe: Recipe) -> list[str]:
-        """How the recipe differs from that of an existing run.
-
-        Raises:
-            RecipeError: so that it would train another model, and --allow-change is not given.
-        """
-        changes = difference(run.recipe, recipe) + plugins.changed(run.manifest)
-        refused = _of_weights(changes)
-        if refused and not self.allow_change:
-            raise RecipeError(
-                f"{run.path}: was trained by another recipe ({'; '.join(refused)}); use --fresh to"
-                " start over, --allow-change to resume it, or another --out"
-            )
-        return changes
+    def _goes_on(self, run: Run, recipe: Recipe) -> bool:
+        """Whether a run that is there is trained further."""
+        return goes_on(run, recipe, allowed_changes(run, recipe, allow=self.allow_change))
 
     def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
         """Refuse other data; a note where the result cannot be bit-identical."""
@@ -377,11 +364,6 @@ class Experiment:
         return events.ScoredEvent(**result)
 
 
-def _of_weights(changes: Sequence[str]) -> list[str]:
-    """The changes of a recipe that concern weights, not scores alone."""
-    return [line for line in changes if not line.startswith((*AFTER_TRAINING, *FILES))]
-
-
 def _require_same_data(run: Run, prepared: PreparedData) -> None:
     """Raise DataError where the data or the tokenizer differs from what a run was trained on."""
     if run.manifest.get("hashes", {}).get("data") != prepared.digest:
@@ -391,11 +373,26 @@ def _require_same_data(run: Run, prepared: PreparedData) -> None:
         )
 
 
-def _accept(run: Run, recipe: Recipe, changes: Sequence[str]) -> Iterator[Event]:
-    """Store a changed recipe in its run."""
-    if changes:
-        run.replace_recipe(recipe)
-        run.update(hashes={"recipe": digest(recipe)})
-        if _of_weights(changes):
-            run.update(finished=None)
-        yield NoteEvent(f"{run.path}: recipe changed: {'; '.join(changes)}")
+def _score_anew(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
+    """A finished run: its weights stay, and so does what its recipe says of them."""
+    later = [change for change in changes if not change.of_weights]
+    yield from _accept(run, scored_anew(run, recipe), later, None)
+    kept = [change for change in changes if change.of_weights]
+    why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
+    yield events.SkippedEvent(f"already trained{why}")
+
+
+def _accept(
+    run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None
+) -> Iterator[Event]:
+    """Store a changed recipe in its run, and after which step the training was changed."""
+    if not changes:
+        return
+    run.replace_recipe(recipe)
+    run.update(hashes={"recipe": digest(recipe)})
+    if of_weights := [change for change in changes if change.of_weights]:
+        run.update(finished=None)
+        if step is not None:
+            new = [{"step": step, **change._asdict()} for change in of_weights]
+            run.update(changes=[*run.manifest.get("changes", []), *new])
+    yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")

@@ -7,7 +7,7 @@ in outputs/, its scores in scores.json, in the run or in the folder of a model f
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +23,7 @@ from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
+from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import (
@@ -34,11 +35,12 @@ from attnkit.scoring import (
     expand,
     score,
 )
-from attnkit.scoring.evaluation import Progress, corpus_of
+from attnkit.scoring.evaluation import Progress, corpus_of, one_best
 from attnkit.scoring.saved_scores import describe_run, digest, reusable_scores
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
+    from attnkit.recipe import Recipe
     from attnkit.runs import Run
 
 PORTION = 32
@@ -66,6 +68,8 @@ class EvaluatedModel:
     """Called once, where not everything is known already."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How it reads, where answers depend on it: stored with them, as JSON."""
+    recipe: "Recipe | None" = None
+    """That of a run: answers by its search and merging have the plain names."""
 
     @cached_property
     def reader(self) -> ContextReader:
@@ -76,7 +80,10 @@ class EvaluatedModel:
         """A finished run; its answers are stored in it."""
         name, weights = f"{run.variant} seed {run.seed}", run.manifest["files"]["model.safetensors"]
         longest = run.recipe.data.max_length
-        return cls(name, describe_run(run), run, weights, longest, lambda: open_run(run, device))
+        return cls(
+            name, describe_run(run), run, weights, longest, lambda: open_run(run, device),
+            recipe=run.recipe,
+        )  # fmt: skip
 
     @classmethod
     def of_reader(
@@ -196,10 +203,9 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "context-found or a metric of text"
         )
-    one_best = search.model_copy(update={"n_best": 1})
     conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
     total = sum(len(one.questions) for one in conditions)
-    job = _Evaluation(model, eval, names, spec, one_best, force, progress, total)
+    job = _Evaluation(model, eval, names, spec, one_best(search), force, progress, total)
     return [job.entry(one) for one in conditions]
 
 
@@ -237,7 +243,7 @@ class _Evaluation:
         model, questions, name = self.model, condition.questions, condition.name
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
-        settings = self.spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
+        settings = _merging(self.spec)
         saved = reusable_scores(
             model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
@@ -245,6 +251,7 @@ class _Evaluation:
                 **self.search.model_dump(mode="json"),
                 "contexts": {"method": condition.method, **settings, **model.settings},
             },
+            own=self._own(settings),
         )  # fmt: skip
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
@@ -261,11 +268,19 @@ class _Evaluation:
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references)
-            saved.write(model.results, name)
-        entry = saved.entry(model.system, name).only(self.names)
+            saved.write(model.results)
+        entry = saved.entry(model.system).only(self.names)
         row = {"split": condition.split, "method": condition.method, "contexts": condition.number,
                "cut": saved.facts["decode"]["cut"]}  # fmt: skip
-        return Entry({**entry.row, **row}, entry.scores, entry.references)
+        return replace(entry, row={**entry.row, **row})
+
+    def _own(self, merging: Mapping[str, Any]) -> bool:
+        """Whether a run answers by the search and merging of its own recipe."""
+        recipe = self.model.recipe
+        if recipe is None:
+            return True
+        searches = [effective(one.model_dump()) for one in (self.search, recipe.search)]
+        return searches[0] == searches[1] and merging == _merging(recipe.contexts)
 
     def _answer(self, condition: Condition) -> tuple[list[Reply], dict[str, Any]]:
         """Answers, and how fast they came."""
@@ -295,6 +310,11 @@ class _Evaluation:
             "chosen": None if None in chosen else chosen,
             "cut": sum(bool(reply.notes) for reply in replies),
         }
+
+
+def _merging(spec: ContextsConfig) -> dict[str, Any]:
+    """What answers depend on, but for the method, as JSON."""
+    return spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
 
 
 def deciding_context(reply: Reply) -> int | None:

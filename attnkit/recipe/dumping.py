@@ -29,13 +29,18 @@ def dump(recipe: Recipe, header: Mapping[str, str] = {}) -> str:  # noqa: B006
 
 def difference(old: Recipe, new: Recipe) -> list[str]:
     """What differs, a line each: `train.lr: 0.001 -> 0.002`."""
+    return [f"{key}: {before} -> {after}" for key, before, after in changed_keys(old, new)]
+
+
+def changed_keys(old: Recipe, new: Recipe) -> list[tuple[str, str, str]]:
+    """What differs: dotted keys with their old and new values."""
     before, after = (
         {dotted(key): shown(value, LONGEST_PATH) for key, value in flatten(recipe)}
         for recipe in (old, new)
     )
     absent = "(not set)"
     return [
-        f"{key}: {before.get(key, absent)} -> {after.get(key, absent)}"
+        (key, before.get(key, absent), after.get(key, absent))
         for key in before | after
         if before.get(key) != after.get(key)
     ]

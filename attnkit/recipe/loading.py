@@ -108,8 +108,8 @@ def load(
     )
 
 
-def load_resolved(path: Path) -> Recipe:
-    """Read back what `dump` wrote: one resolved recipe, as a run keeps it.
+def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
     Types and ranges are checked; what fits together is not checked again, because the run exists.
     `train.init: null`, which earlier versions wrote, is ignored.
@@ -125,6 +125,8 @@ def load_resolved(path: Path) -> Recipe:
             del train.fields["init"]
     settings = Settings(problems)
     settings.put((), root.place, root)
+    for change in _by_variant(overrides, {}, problems)[0]:
+        settings.put(*change)
     built = build(settings, problems, root.place)
     problems.stop()
     assert built is not None

@@ -1,5 +1,6 @@
 """Names of a run's files, and the folders that hold runs."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from attnkit.storage import files
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
 MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, TENSORBOARD, DATA = "checkpoints", "outputs", "tensorboard", "data"
+STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, DATA)
 

@@ -44,10 +44,16 @@ def require(run: Path, manifest: Mapping[str, Any]) -> None:
 
 def changed(manifest: Mapping[str, Any]) -> list[str]:
     """A sentence for each mechanism of a run whose file has changed since."""
+    return [f"{path} has changed" for path, _, _ in changes(manifest)]
+
+
+def changes(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The files of mechanisms that have changed since, with the beginning of both SHA-256."""
     from attnkit import mechanisms
 
     paths = [(mechanisms.facts(word).path, entry["sha256"]) for word, entry in _used(manifest)]
-    return [f"{path} has changed" for path, digest in paths if _digest(path) != digest]
+    found = [(str(path), old[:8], _digest(path)[:8]) for path, old in paths]
+    return [change for change in found if change[1] != change[2]]
 
 
 def _used(manifest: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

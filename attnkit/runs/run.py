@@ -87,11 +87,7 @@ class Run(Results):
             OutputPathError: the folder holds a run or parts of one, or cannot be made.
         """
         run = cls(path, fs)
-        for part in (layout.MANIFEST, *layout.RESULTS):
-            if (run.path / part).exists():
-                raise OutputPathError(
-                    f"{run.path}: already holds {part} of another run; --fresh removes it"
-                )
+        run.check_free()
         files.make_folder(run.path, fs)
         identity = {"recipe": name, "variant": variant, "seed": seed}
         digest = run._write_recipe(recipe, identity)
@@ -106,6 +102,14 @@ class Run(Results):
             manifest[plugins.KEY] = used
         run._write_manifest(manifest | fields)
         return run
+
+    def check_free(self) -> None:
+        """Refuse a folder that holds a run or parts of one.  Raises OutputPathError."""
+        for part in (layout.MANIFEST, *layout.RESULTS):
+            if (self.path / part).exists():
+                raise OutputPathError(
+                    f"{self.path}: already holds {part} of another run; --fresh removes it"
+                )
 
     def _write_recipe(self, recipe: "Recipe", identity: Mapping[str, Any]) -> str:
         """Store the recipe under a comment that says whose it is; its SHA-256."""
@@ -341,6 +345,13 @@ class Run(Results):
         tensors.check(self.path / layout.MODEL, weights, expected)
         model.load_state_dict(weights, strict=False)
         return model.to(device).eval()
+
+    def checkpoint_steps(self) -> list[int]:
+        """The steps that have a checkpoint, the newest first; whole or damaged."""
+        with files.reading(self.checkpoints):
+            inside = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+            found = [layout.STEP.fullmatch(entry.name) for entry in inside]
+        return sorted((int(match[1]) for match in found if match), reverse=True)
 
     @property
     def checkpoints(self) -> Path:

@@ -223,7 +223,14 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
         DataError: scores.json is damaged.
     """
     found = []
-    for split, entry in run.scores().items():
+    stored = run.scores()
+
+    def of_other_search(name: str) -> bool:
+        """Whether it stands beside what the recipe's own search gave, under a longer name."""
+        return isinstance(stored[name], dict) and stored[name].get("split", name) != name
+
+    for split in sorted(stored, key=of_other_search):
+        entry = stored[split]
         metrics = entry.get("metrics") if isinstance(entry, dict) else None
         for name, value in metrics.items() if isinstance(metrics, dict) else ():
             score = value.get("score") if isinstance(value, dict) else None

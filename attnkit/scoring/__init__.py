@@ -1,6 +1,6 @@
 """Scores of text, their significance, and systems side by side."""
 
-from attnkit.scoring.comparison import Entry, side_by_side
+from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.metrics import (
     CONTEXT,
     TEACHER_FORCED,
@@ -15,6 +15,7 @@ from attnkit.scoring.metrics import (
 from attnkit.scoring.metrics.tokenizers import TOKENIZERS
 from attnkit.scoring.output_warnings import warnings
 from attnkit.scoring.significance import Comparison, compare, corrected
+from attnkit.scoring.systems import Entry
 
 __all__ = [
     "CONTEXT", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",

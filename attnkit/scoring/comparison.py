@@ -1,38 +1,18 @@
 """Systems side by side: one row a run and split, and every variant against its baseline."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from attnkit.recipe.metrics import base_metric, metric_facts
-from attnkit.scoring.metrics import Score
+from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.significance import LEVEL, SEED, Comparison, PairedTest, corrected
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One system on one split."""
-
-    row: Mapping[str, Any]
-    """What is reported: recipe, variant, seed, split, metrics, parameters, run, ..."""
-    scores: Mapping[str, Score]
-    """The same metrics with their per-sentence statistics."""
-    references: str
-    """Digest of the references; only systems scored on the same ones are compared."""
-
-    def only(self, metrics: Sequence[str]) -> "Entry":
-        """The same with these metrics alone, in this order; those without a score are left out.
-
-        BLEU by several tokenisers is one metric."""
-        names = [name for metric in metrics for name in self.scores if base_metric(name) == metric]
-        row = {**self.row, "metrics": {name: self.row["metrics"][name] for name in names}}
-        return Entry(row, {name: self.scores[name] for name in names}, self.references)
-
+from attnkit.scoring.systems import Entry, differences, name_systems
 
 System = tuple[str | None, str, str | None]
-"""Recipe, variant, and the method of question answering."""
+"""Recipe, name (see `name_systems`), and the method of question answering."""
 Group = dict[System, list[Entry]]
 """One entry a training seed."""
 
@@ -48,33 +28,37 @@ def side_by_side(
 ) -> dict[str, Any]:
     """The object that `attnkit eval --format json` prints.
 
-    Rows of questions have `method` and `contexts`, and so have their comparisons: every variant
-    and method with as many contexts.
+    Each row, comparison and best one has in `system` the name that tells it from others of its
+    variant; see `name_systems`.  Rows of questions have `method` and `contexts`, and so have their
+    comparisons: every variant and method with as many contexts.
+
+    Systems are compared with the first baseline that was scored on the same references.  Where
+    they differ from it in more than the system, `not_comparable` says in what: data, search,
+    metric (its settings) or budget.  Then nothing is tested, and only where the data and the metric
+    are the same is there a difference.
 
     Args:
         entries: in the order in which they are shown.
-        baselines: recipe -> the variant that others are compared with.  Systems are compared
-            when they were scored on the same references, with the first baseline among them.
+        baselines: recipe -> the variant, system or run that others are compared with.
         method: of the baseline, in question answering; the first when None.
         published: figures from elsewhere to be shown beside these; see `published_figures`.
         resamples: of the paired bootstrap; 0 leaves out p-values and what follows from them.
     """
-    splits: dict[tuple[Any, ...], Group] = {}
-    for entry in entries:
-        row = entry.row
-        group = splits.setdefault((row["split"], row.get("contexts"), entry.references), {})
-        key = (row["recipe"], row["variant"], row.get("method"))
-        group.setdefault(key, []).append(entry)
+    named = name_systems(entries)
+    entries = [
+        replace(entry, row={**entry.row, "system": name})
+        for entry, name in zip(entries, named, strict=True)
+    ]
     comparisons: list[dict[str, Any]] = []
     best: list[dict[str, Any]] = []
     used = []
-    for group in splits.values():
+    for group in _groups(entries, baselines):
         if len(group) == 1:
             continue
-        chosen = (key for key in group if baselines.get(key[0]) == key[1])
+        chosen = (key for key in group if _named(group[key], baselines))
         base = next((key for key in chosen if method in (None, key[2])), None)
         if base is not None:
-            used.append(base[1])
+            used.append(group[base][0].row["variant"])
         for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
             judged = _MetricJudgement(metric, group, base, resamples, seed)
             comparisons.extend(judged.against_baseline())
@@ -90,11 +74,42 @@ def side_by_side(
     }
 
 
+def _named(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> bool:
+    """Whether a system is its recipe's baseline."""
+    rows = [entry.row for entry in entries]
+    names = {row.get(key) for row in rows for key in ("variant", "system", "run")} - {None}
+    return baselines.get(rows[0]["recipe"]) in names
+
+
+def _groups(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> list[Group]:
+    """The systems of each split and number of contexts that were scored on the same references.
+
+    One that finds no baseline on its own references joins the first ones of its split, where it is
+    marked as not comparable.
+    """
+    places: dict[tuple[Any, ...], dict[str, Group]] = {}
+    for entry in entries:
+        row = entry.row
+        groups = places.setdefault((row["split"], row.get("contexts")), {})
+        group = groups.setdefault(entry.references, {})
+        group.setdefault((row["recipe"], row["system"], row.get("method")), []).append(entry)
+    out = []
+    for groups in places.values():
+        first, *others = groups.values()
+        out.append(first)
+        for group in others:
+            if len(group) > 1 and any(_named(some, baselines) for some in group.values()):
+                out.append(group)
+            else:
+                for key, some in group.items():
+                    first.setdefault(key, []).extend(some)
+    return out
+
+
 class _MetricJudgement:
     """The systems of one split by one metric.
 
-    Scores with different signatures measure different things: only those that are measured like
-    the baseline's (without one, the first system's) are tested.
+    Only those that can be compared with the baseline (without one, the first system) are tested.
     """
 
     def __init__(
@@ -107,15 +122,19 @@ class _MetricJudgement:
         }  # fmt: skip
         self.base = base if base in self.measured else None
         first = self.base or next(iter(self.measured), None)
-        like = {score.signature for score in self.measured[first]} if first else set()
-        self.alike = [
-            key for key, scores in self.measured.items()
-            if len(like) == 1 and {score.signature for score in scores} == like
-        ]  # fmt: skip
+        self.reasons = {key: self._reasons(key, first) for key in self.measured if first}
+        self.alike = [key for key, reasons in self.reasons.items() if not reasons]
         self.test: PairedTest | None = None
         systems = [self.measured[key] for key in self.alike]
         if resamples and len(systems) > 1 and systems[0][0].resampled:
             self.test = PairedTest(systems, resamples=resamples, seed=seed)
+
+    def _reasons(self, key: System, first: System) -> list[str]:
+        """Why a system cannot be compared with the first one; seeds may differ among themselves."""
+        pairs = product(self.group[first], self.group[key])
+        return list(dict.fromkeys(
+            reason for one, other in pairs for reason in differences(one, other, self.metric)
+        ))  # fmt: skip
 
     def against_baseline(self) -> list[dict[str, Any]]:
         """Every other system against the baseline; untested differences are null."""
@@ -169,7 +188,7 @@ class _MetricJudgement:
     def _name(self, key: System) -> dict[str, Any]:
         row = self.group[key][0].row
         questions = {"method": key[2], "contexts": row.get("contexts")}
-        named = {"recipe": key[0], "variant": key[1]}
+        named = {"recipe": key[0], "variant": row["variant"], "system": key[1]}
         return named | (questions if "contexts" in row else {})
 
     def _record(self, key: System, tested: tuple[Comparison, float] | None) -> dict[str, Any]:
@@ -177,7 +196,7 @@ class _MetricJudgement:
         assert self.base is not None
         result, p = tested or (None, None)
         difference: float | None = None
-        if key in self.alike and self.base in self.alike:
+        if not {"data", "metric"} & {*self.reasons[key], *self.reasons[self.base]}:
             system, against = self.measured[key], self.measured[self.base]
             difference = float(
                 np.mean([s.value for s in system]) - np.mean([s.value for s in against])
@@ -187,7 +206,9 @@ class _MetricJudgement:
             "split": row["split"],
             **self._name(key),
             "metric": self.metric,
-            "baseline": self.base[1],
+            "not_comparable": self.reasons[key],
+            "baseline": self.group[self.base][0].row["variant"],
+            "baseline_system": self.base[1],
             "baseline_recipe": self.base[0],
             **({"baseline_method": self.base[2]} if "contexts" in row else {}),
             "difference": difference,

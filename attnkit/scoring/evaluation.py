@@ -20,9 +20,10 @@ from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, RecipeError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
+from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring.comparison import Entry, side_by_side
+from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.metrics import (
     CONTEXT,
     TEACHER_FORCED,
@@ -34,7 +35,14 @@ from attnkit.scoring.metrics import (
 )
 from attnkit.scoring.output_warnings import SHARE, warnings
 from attnkit.scoring.published_figures import published_figures
-from attnkit.scoring.saved_scores import SavedScores, describe_run, digest, reusable_scores
+from attnkit.scoring.saved_scores import (
+    SavedScores,
+    describe_run,
+    digest,
+    reusable_scores,
+    stored_name,
+)
+from attnkit.scoring.systems import Entry
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import LineCounts, translate
 
@@ -63,7 +71,7 @@ def evaluate(
         device: auto takes a GPU where there is one.
         data_dir: where corpora are; $ATTNKIT_DATA by default.
         offline: never download.
-        search: instead of the recipe's; always one output a line.
+        search: instead of that of the run's recipe; always one output a line.
         force: compute everything again.
         progress: called after every decoded line.
 
@@ -76,7 +84,7 @@ def evaluate(
     recipe = run.recipe
     names = _metrics(eval, recipe.task)
     corpus = corpus_of(run, data_dir, offline, fresh=force)
-    spec = (search or recipe.search).model_copy(update={"n_best": 1})
+    spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
     return [job.split(split, list(corpus.rows(split))) for split in splits]
 
@@ -122,7 +130,7 @@ def comparison(
     if names is not None and "perplexity" in names:
         names = expand((*names, "word-perplexity"))
     runs = list(runs)
-    entries = [saved_entry(run, split) for run in runs for split in splits or run.scores()]
+    entries = [saved_entry(run, split) for run in runs for split in splits or scored_splits(run)]
     if names is not None:
         entries = [entry.only(names) for entry in entries]
     figures = published_figures(runs)
@@ -144,15 +152,31 @@ def baselines(
 
 
 def saved_entry(run: Run, split: str) -> Entry:
-    """What the last evaluation of a split saved.
+    """What was saved of a split: by the search of the run's recipe, else what has its name.
 
     Raises:
         MissingInputError: there was none.
         DataError: what it saved is damaged.
     """
-    if saved := SavedScores.read(run, split):
-        return saved.entry(describe_run(run), split)
+    search = one_best(run.recipe.search).model_dump(mode="json")
+    if saved := SavedScores.read(run, split, stored_name(run.scores(), split, search)):
+        return saved.entry(describe_run(run))
     raise MissingInputError(f"{run.path}: split {split} is not scored: run `attnkit eval` on it")
+
+
+def one_best(search: SearchConfig) -> SearchConfig:
+    """The same search with one output a line."""
+    return search.model_copy(update={"n_best": 1})
+
+
+def scored_splits(run: Run) -> list[str]:
+    """The splits that were scored, by whatever search."""
+    return list(
+        dict.fromkeys(
+            str(entry.get("split", name)) if isinstance(entry, Mapping) else name
+            for name, entry in run.scores().items()
+        )
+    )
 
 
 def model_scores(
@@ -175,7 +199,7 @@ def model_scores(
     """
     found: dict[str, Score] = {}
     if any(name in TEXT for name in metrics):
-        spec = (search or recipe.search).model_copy(update={"n_best": 1})
+        spec = one_best(search or recipe.search)
         sources = [row.source for row in rows]
         answers = translate(model, tokenizer, sources, spec, max_source=recipe.data.max_length)
         texts = [answer[0][0] for answer in answers]
@@ -214,6 +238,8 @@ class _EvaluationJob:
             source=digest([row.source for row in rows]),
             references=digest(*references),
             search=self.search.model_dump(mode="json"),
+            own=effective(self.search.model_dump())
+            == effective(self.run.recipe.search.model_dump()),
         )
         text = [name for name in self.names if name in TEXT]
         missing = [name for name in self.names if name not in saved.scores]
@@ -243,8 +269,8 @@ class _EvaluationJob:
                 )
             saved.facts["warnings"] = found
         if missing:
-            saved.write(self.run, split)
-        return saved.entry(describe_run(self.run), split).only(self.names)
+            saved.write(self.run)
+        return saved.entry(describe_run(self.run)).only(self.names)
 
     @cached_property
     def model(self) -> Model:

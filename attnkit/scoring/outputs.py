@@ -7,9 +7,9 @@ from typing import BinaryIO
 from attnkit.data.formats import BOM, ragged, read_lines
 from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import score
 from attnkit.scoring.output_warnings import warnings
+from attnkit.scoring.systems import Entry
 from attnkit.storage.files import input_error
 
 

@@ -1,4 +1,8 @@
-"""What an evaluation saves in a folder: outputs, per-sentence statistics, scores.json."""
+"""What an evaluation saves in a folder: outputs, per-sentence statistics, scores.json.
+
+What the search of the run's own recipe gave is stored under the name of the split; what another
+search gave stands beside it, under `<split>.<search>`, such as `test.beam-4-1a2b3c4d`.
+"""
 
 import hashlib
 import io
@@ -13,10 +17,12 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, MissingInputError
+from attnkit.recipe import flat
 from attnkit.recipe.schema import EvalConfig
+from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
-from attnkit.scoring.comparison import Entry
 from attnkit.scoring.metrics import Score, embedding
+from attnkit.scoring.systems import Entry
 from attnkit.storage import files
 
 SAVED_FACTS = ("sentences", "decode", "warnings")
@@ -24,6 +30,12 @@ TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_
                   "train_peak_memory_bytes", "train_device", "train_threads",
                   "train_precision")  # fmt: skip
 """What a row says of how its system was trained; null for one from elsewhere."""
+LATER = ("train.seeds", "search.", "eval.", "contexts.")
+"""Keys of a recipe in which seeds of one system may differ."""
+FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
+"""Keys of a recipe that name files, whose content has a digest in the manifest."""
+BUDGET = ("steps", "batch_tokens", "accumulate")
+"""Keys of `train` that say how much a system may learn from."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
 
 
@@ -46,20 +58,25 @@ class SavedScores:
     scores: dict[str, Score] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     """What is reported beside the scores; see SAVED_FACTS."""
+    split: str = ""
+    """The split (of questions: with method and number of contexts)."""
+    name: str = ""
+    """What it is stored under: the split, or with the name of the search behind it."""
 
     @classmethod
-    def read(cls, results: Results, split: str) -> "SavedScores | None":
-        """What is saved in a folder, or None.
+    def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
+        """What is saved of a split in a folder, under its own or another name, or None.
 
         Raises:
             DataError: a file is missing or is not the one that was saved.
         """
-        entry = results.scores().get(split)
+        name = name or split
+        entry = results.scores().get(name)
         if entry is None:
             return None
         try:
             digests = entry["digests"]
-            path = results.output_path(split)
+            path = results.output_path(name)
             data = _verified(path, digests["outputs"])
             packed = io.BytesIO(_verified(_statistics_path(path), digests["statistics"]))
             with np.load(packed, allow_pickle=False) as arrays:  # [sentences, k] of each metric
@@ -73,6 +90,8 @@ class SavedScores:
                 data.decode("utf-8").split("\n")[:-1],
                 {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
                 {key: entry[key] for key in SAVED_FACTS if key in entry or key != "decode"},
+                split,
+                name,
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -80,9 +99,10 @@ class SavedScores:
                 "score again with --fresh"
             ) from error
 
-    def write(self, results: Results, split: str) -> None:
+    def write(self, results: Results) -> None:
         """Save everything; scores.json, which has the other files' digests, comes last."""
-        path = results.output_path(split)
+        self._set_aside(results)
+        path = results.output_path(self.name)
         files.make_folder(path.parent, results.fs)
         packed = io.BytesIO()
         tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
@@ -92,6 +112,7 @@ class SavedScores:
         scores = {
             "metrics": {name: value.json() for name, value in self.scores.items()},
             **self.facts,
+            "split": self.split,
             "weights": self.weights,
             "search": self.search,
             "scoring": self.scoring,
@@ -102,25 +123,38 @@ class SavedScores:
                 "statistics": hashlib.sha256(packed.getvalue()).hexdigest(),
             },
         }
-        results.write_scores(split, self.texts, scores)
+        results.write_scores(self.name, self.texts, scores)
 
-    def entry(self, system: Mapping[str, Any], split: str) -> Entry:
+    def _set_aside(self, results: Results) -> None:
+        """Give what another search left under this name a name of its own."""
+        try:
+            old = SavedScores.read(results, self.split, self.name)
+        except DataError:
+            return
+        if old is not None and old.weights == self.weights and not _same(old, self):
+            old.name = _name_of(self.split, old.search)
+            old.write(results)
+
+    def entry(self, system: Mapping[str, Any]) -> Entry:
         """The row of a comparison, of a system as by `describe_run`."""
         decode = self.facts.get("decode", {})
         row = {
             **{name: system[name] for name in ("recipe", "variant", "seed")},
-            "split": split,
+            "split": self.split,
             "metrics": {name: value.json() for name, value in self.scores.items()},
             "sentences": self.facts["sentences"],
-            **{name: system.get(name) for name in TRAINING_FACTS},
+            **{name: system.get(name) for name in (*TRAINING_FACTS, "corpus", "budget")},
+            "changes": system.get("changes", []),
             "decode_sentences_per_second": decode.get("sentences_per_second"),
             "decode_tokens_per_second": decode.get("tokens_per_second"),
             "run": system["run"],
             "weights": self.weights,
             "search": self.search,
+            "search_from": "run",
+            "digests": {"source": self.source, "references": self.references},
             "warnings": self.facts["warnings"],
         }
-        return Entry(row, self.scores, self.references)
+        return Entry(row, self.scores, self.references, system.get("settings", {}))
 
 
 def reusable_scores(
@@ -133,10 +167,12 @@ def reusable_scores(
     source: str,
     references: str,
     search: dict[str, Any],
+    own: bool = True,
 ) -> SavedScores:
     """The part of an earlier evaluation of a split that still holds; nothing where `force` is set.
 
-    `weights`, `source` (what is decoded) and `references` are SHA-256 digests.
+    `weights`, `source` (what is decoded) and `references` are SHA-256 digests.  `own`: it is the
+    search of the run's own recipe, whose outputs have the name of the split.
 
     Raises:
         DataError: the scores are damaged, without `force`.
@@ -150,19 +186,23 @@ def reusable_scores(
         "rouge-score": version("rouge-score"),
         "nltk": version("nltk"),
     }
-    saved = SavedScores(weights, source, references, search, scoring)
+    saved = SavedScores(weights, source, references, search, scoring, split=split, name=split)
     try:
-        results.scores()
+        known = results.scores()
     except DataError as error:  # before the work, since it cannot be written to either
         if not force:
             text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
             raise DataError(text) from error
         results.remove_scores()
+        known = {}
+    found = stored_name(known, split, search)
+    if not own:
+        saved.name = found or _name_of(split, search)
     try:
-        old = None if force else SavedScores.read(results, split)
+        old = None if force or found is None else SavedScores.read(results, split, found)
     except DataError:
         return saved
-    if old is None or (old.weights, old.source, old.search) != (weights, source, search):
+    if old is None or (old.weights, old.source) != (weights, source):
         return saved
     saved.texts, saved.facts = old.texts, old.facts
     if (old.scoring, old.references) == (scoring, references):
@@ -170,6 +210,25 @@ def reusable_scores(
             name: score for name, score in old.scores.items() if embedding.current(score, eval)
         }
     return saved
+
+
+def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]) -> str | None:
+    """What the outputs of a split by this search are stored under; None where there are none."""
+    for name in (split, _name_of(split, search)):
+        entry = scores.get(name)
+        known = entry.get("search") if isinstance(entry, Mapping) else None
+        if isinstance(known, Mapping) and search_key(known) == search_key(search):
+            return name
+    return None
+
+
+def _same(one: SavedScores, other: SavedScores) -> bool:
+    """Whether two searches give the same outputs."""
+    return search_key(one.search) == search_key(other.search)
+
+
+def _name_of(split: str, search: Mapping[str, Any]) -> str:
+    return f"{split}.{search_name(search)}"
 
 
 def digest(*rows: Sequence[str]) -> str:
@@ -184,8 +243,17 @@ def digest(*rows: Sequence[str]) -> str:
 
 
 def describe_run(run: Run) -> dict[str, Any]:
-    """The description of a finished run in the rows of comparisons."""
-    finished = run.manifest["finished"]
+    """The description of a finished run in the rows of comparisons.
+
+    `settings` are those keys of its recipe by which it is told from another seed of the same
+    system: all but those of seeds, search and scoring.  Files of data count by their content, so
+    that moved runs stay equal.
+    """
+    finished, recipe = run.manifest["finished"], run.recipe
+    settings = {key: value for key, value in flat(recipe).items() if not key.startswith(LATER)}
+    if data := run.manifest.get("hashes", {}).get("data"):
+        settings = {key: value for key, value in settings.items() if key not in FILES}
+        settings["data"] = data[:8]
     return {
         "recipe": run.name,
         "variant": run.variant,
@@ -195,6 +263,10 @@ def describe_run(run: Run) -> dict[str, Any]:
            ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")},
         **{f"train_{name}": run.manifest.get(name) for name in ("device", "threads", "precision")},
         "run": run.path.as_posix(),
+        "corpus": recipe.data.corpus,
+        "budget": {name: getattr(recipe.train, name) for name in BUDGET},
+        "changes": list(run.manifest.get("changes", [])),
+        "settings": settings,
     }  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attnkit.recipe.metrics import direction_note, metric_facts
+from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, names_that_read
+from attnkit.recipe.search_text import search_text
 from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
 from attnkit.show.table import PLUS_MINUS
 
@@ -41,7 +42,7 @@ def comparison_notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
         )
     if trained(rows):
         notes.append(_seeds(rows))
-    notes += _training(rows) + _significance(comparison)
+    notes += _training(rows) + condition_notes(comparison) + _significance(comparison)
     return notes + _published(comparison) + run_notes(rows)
 
 
@@ -67,11 +68,109 @@ def run_notes(rows: Sequence[Object]) -> list[str]:
     return [f"runs: {' '.join(out)}"] if out else []
 
 
+def system_of(row: Object) -> str:
+    """The name that tells a row from others of its variant."""
+    return str(row.get("system") or row["variant"])
+
+
+def search_of(row: Object) -> str:
+    """How a row's outputs were decoded; nothing where none were."""
+    decoded = {base_metric(name) for name in row["metrics"]} - {*names_that_read("probabilities")}
+    return search_text(row["search"]) if row.get("search") and decoded else ""
+
+
+def changes_of(row: Object) -> str:
+    """What was changed in a run's recipe while it was trained."""
+    changes = row.get("changes") or ()
+    return ", ".join(
+        f"{change['key']} {change['old']} -> {change['new']} after step {change['step']}"
+        for change in changes
+    )
+
+
+def _by_system(rows: Sequence[Object], texts: Sequence[str]) -> str:
+    """The texts of rows, each once, with its systems where there are several; "" is left out."""
+    systems: dict[str, dict[str, None]] = {}
+    for row, text in zip(rows, texts, strict=True):
+        if text:
+            systems.setdefault(text, {})[system_of(row)] = None
+    if len(systems) == 1 and all(texts):
+        return next(iter(systems))
+    return "; ".join(f"{text} ({', '.join(names)})" for text, names in systems.items())
+
+
+FROM = {
+    "run": "the recipe of each run",
+    "recipe": "the recipe named here",
+    "command line": "the command line",
+}
+"""Who decided on the search."""
+
+
+def condition_notes(comparison: Object) -> list[str]:
+    """What must be equal for a fair comparison: search, data, changes; and where it is not."""
+    rows = comparison["rows"]
+    notes = []
+    if searches := _by_system(rows, [search_of(row) for row in rows]):
+        chosen = joined(FROM.get(row.get("search_from", "")) for row in rows if search_of(row))
+        notes.append(f"search: {searches}" + (f"; set by {chosen}" if chosen else ""))
+    if data := _by_system(rows, [_data(row) for row in rows]):
+        notes.append(f"data: {data}")
+    budgets = [_budget(row) for row in rows]
+    if len({*budgets}) > 1:
+        notes.append(f"training budget: {_by_system(rows, budgets)}")
+    if changes := _by_system(rows, [changes_of(row) for row in rows]):
+        notes.append(f"recipe changed during training: {changes}")
+    return notes + _not_comparable(comparison)
+
+
+def _data(row: Object) -> str:
+    """What was decoded and compared with."""
+    digests = row.get("digests") or {}
+    if not digests:
+        return ""
+    name = " ".join(filter(None, [row.get("corpus"), row["split"]]))
+    parts = [f"{what} {digest[:8]}" for what, digest in digests.items()]
+    return f"{name} (SHA-256: {', '.join(parts)})"
+
+
+def _budget(row: Object) -> str:
+    """How much a system may learn from."""
+    budget = row.get("budget")
+    if not budget:
+        return ""
+    return f"{budget['steps']:,} steps of {budget['batch_tokens'] * budget['accumulate']:,} tokens"
+
+
+def _not_comparable(comparison: Object) -> list[str]:
+    """The systems that differ from their baseline in more than the system."""
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for test in comparison["comparisons"]:
+        for reason in test.get("not_comparable") or ():
+            key = (system_of(test), str(test.get("baseline_system") or test["baseline"]))
+            reasons.setdefault(key, {})[WORDS[reason]] = None
+    if not reasons:
+        return []
+    listed = "; ".join(
+        f"{name} to {base} (other {', '.join(words)})" for (name, base), words in reasons.items()
+    )
+    return [f"not comparable, so not tested, differences in parentheses: {listed}"]
+
+
+WORDS = {
+    "data": "data",
+    "search": "search",
+    "metric": "metric settings",
+    "budget": "training budget",
+}
+"""Why systems are not comparable."""
+
+
 def _seeds(rows: Sequence[Object]) -> str:
     """The seeds of most variants, and those of the others by name."""
     by_variant: dict[tuple[str, str], list[Object]] = {}
     for row in rows:
-        by_variant.setdefault((row["recipe"], row["variant"]), []).append(row["seed"])
+        by_variant.setdefault((row["recipe"], system_of(row)), []).append(row["seed"])
     variants: dict[str, list[str]] = {}
     for (_, variant), seeds in by_variant.items():
         variants.setdefault(joined(seeds), []).append(variant)
@@ -127,11 +226,11 @@ def _published(comparison: Object) -> list[str]:
 
 def _baseline(test: Object, rows: Sequence[Object]) -> str:
     """What a variant was compared with: its name, and its runs where there are several recipes."""
-    name, recipe = str(test["baseline"]), test["baseline_recipe"]
+    name, recipe = str(test.get("baseline_system") or test["baseline"]), test["baseline_recipe"]
     if len({row["recipe"] for row in rows}) == 1:
         return name
     key = (recipe, name, test["split"])
-    runs = run_notes([row for row in rows if (row["recipe"], row["variant"], row["split"]) == key])
+    runs = run_notes([row for row in rows if (row["recipe"], system_of(row), row["split"]) == key])
     return f"{name} of {recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
 
 
@@ -143,10 +242,8 @@ def _significance(comparison: Object) -> list[str]:
         return level
     notes = [f"difference: to {joined(_baseline(test, comparison['rows']) for test in tests)}"]
     if any(test["p"] is not None for test in tests):
-        variants = len({(test["recipe"], test["variant"]) for test in tests})
+        variants = len({(test["recipe"], system_of(test)) for test in tests if test["p"]})
         resamples = comparison["resamples"]
         notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
         notes.append(scope_note(tests, "sentences", trained(comparison["rows"])))
-    if any(test["difference"] is None for test in tests):
-        notes.append("not compared: scores with different signatures")
     return [*notes, *level] if comparison["resamples"] else [*notes, NO_TESTS]

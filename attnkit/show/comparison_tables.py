@@ -9,12 +9,16 @@ from typing import Any
 from attnkit.recipe.metrics import metric_facts
 from attnkit.show.comparison_notes import (
     MEMORY,
+    changes_of,
     comparison_notes,
+    condition_notes,
     joined,
     metrics_of,
     published_score,
     run_notes,
+    search_of,
     signature_notes,
+    system_of,
     trained,
 )
 from attnkit.show.differences import scope_note, signed, significance, stars
@@ -31,7 +35,8 @@ FACTS = (
 SYSTEM = ("split", "recipe", "variant", "method")
 QUESTION_KEYS = ("method", "contexts")
 KEY = (*SYSTEM, "contexts")
-"""What tells rows apart but for the seed; the last two are None where no questions were asked."""
+"""What tells rows apart but for the seed, a variant by the name of its system; the last two are
+None where no questions were asked."""
 
 Object = Mapping[str, Any]
 Key = tuple[Any, ...]
@@ -49,6 +54,7 @@ class _Scores:
         for best in comparison.get("best", ()):
             for one in (best, *(other for other in best["others"] if other["level"])):
                 self.level.add((_key({**one, "split": best["split"]}), best["metric"]))
+        self.apart = {key for key, test in self.tests.items() if test.get("not_comparable")}
         self.published = comparison.get("published", ())
 
     def means(self, key: Key, metric: str) -> float | None:
@@ -63,7 +69,8 @@ class _Scores:
 
     def figure(self, key: Key, metric: str) -> tuple[float, bool] | None:
         """The published score that stands beside one, and whether they are comparable."""
-        split, recipe, variant, *_ = key
+        split, recipe, *_ = key
+        variant = self.groups[key][0]["variant"]
         for figures in self.published:
             score = published_score(figures, split, recipe, variant, metric)
             if score is not None:
@@ -71,8 +78,14 @@ class _Scores:
         return None
 
     def best(self, key: Key, metric: str, digits: int) -> bool:
-        """Whether none on the split with as many contexts is better, unless all are equal."""
-        group = [other for other in self.groups if (other[0], other[-1]) == (key[0], key[-1])]
+        """Whether none on the split with as many contexts is better, unless all are equal.
+
+        Those that cannot be compared with the baseline do not take part.
+        """
+        group = [
+            other for other in self.groups
+            if (other[0], other[-1]) == (key[0], key[-1]) and (other, metric) not in self.apart
+        ]  # fmt: skip
         means = {other: self.means(other, metric) for other in group}
         shown = {k: round(value, digits) for k, value in means.items() if value is not None}
         better = metric_facts(metric).better
@@ -83,7 +96,7 @@ class _Scores:
 
 
 def _key(row: Object) -> Key:
-    return tuple(row.get(name) for name in KEY)
+    return tuple(system_of(row) if name == "variant" else row.get(name) for name in KEY)
 
 
 def tables(comparison: Object) -> list[Table]:
@@ -151,11 +164,24 @@ def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
     if name != "variant":
         return Cell(text)
     runs = scores.groups[key]
+    first = runs[0]
+    budget, digests = first.get("budget") or {}, first.get("digests") or {}
+    reasons = (scores.tests[k].get("not_comparable") or () for k in scores.apart if k[0] == key)
     fields: dict[str, Value] = {
-        **{name: names[name] for name in ("recipe", "variant", "split")},
+        **{name: first[name] for name in ("recipe", "variant", "split")},
+        "system": text,
         **{name: names[name] for name in QUESTION_KEYS if names[name]},
         "seeds": joined(row["seed"] for row in runs),
-        "sentences": runs[0].get("sentences"),
+        "sentences": first.get("sentences"),
+        "corpus": first.get("corpus"),
+        "source_sha256": digests.get("source"),
+        "references_sha256": digests.get("references"),
+        "search": search_of(first),
+        "search_from": first.get("search_from"),
+        **{f"train_{name}": value for name, value in budget.items()},
+        "train_updates": joined(row.get("train_updates") for row in runs),
+        "train_changes": joined(changes_of(row) for row in runs),
+        "not_comparable": joined(reason for some in reasons for reason in some),
         "runs": joined(row["run"] for row in runs),
     }
     return Cell(text, fields)
@@ -196,6 +222,8 @@ def _difference_cell(metric: str, test: Object | None) -> Cell:
     fields = {f"{metric}_{name}": value for name, value in named.items()}
     if difference is None:
         return Cell(NONE, fields)
+    if test.get("not_comparable"):
+        return Cell(f"({signed(difference)})", fields, dim=True)
     return Cell(signed(difference) + significance(corrected), fields)
 
 
@@ -229,14 +257,15 @@ def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
     shown = [
         place for place, name in enumerate(SYSTEM)
         if name == "method" or (name == "variant" and untrained)
-        or len({row[name] for row in rows}) > 1
+        or len({_key(row)[place] for row in rows}) > 1
     ]  # fmt: skip
     titles = ["model" if SYSTEM[at] == "variant" and untrained else SYSTEM[at] for at in shown]
     place = titles.index("split") + 1 if "split" in titles else 0
     titles.insert(place, "metric")
     columns = [Column(title, "left") for title in titles]
     columns += [Column(str(count)) for count in counts]
-    seen = [list(dict.fromkeys(row[name] for row in rows)) for name in SYSTEM]
+    keys = [_key(row)[:-1] for row in rows]
+    seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)]
     systems = [one for one in product(*seen) if any((*one, count) in scores.groups
                                                     for count in counts)]  # fmt: skip
     body = []
@@ -268,6 +297,7 @@ def _contexts_notes(comparison: Object) -> list[str]:
     if any(row["contexts"] == 1 for row in rows):
         notes.append("1 context: what the question needs, alone")
     notes += _truncations(rows)
+    notes += condition_notes(comparison)
     if seeds := joined(row["seed"] for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
     return notes + _contexts_significance(comparison) + run_notes(rows)

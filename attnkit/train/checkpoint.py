@@ -12,7 +12,6 @@ is found by looking at what is there, never by a pointer.  Nothing is pickled.
 import hashlib
 import json
 import platform
-import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import Tensor
 
 import attnkit
 from attnkit.errors import AttnkitError, DataError, DivergedError
+from attnkit.runs import layout
 from attnkit.storage import files, tensors
 from attnkit.storage.files import Filesystem
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 _FORMAT = 1
-_STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 _STATE_LIMIT = 4 << 20
 
 
@@ -71,7 +70,7 @@ def save(
     final = run.checkpoints / f"step-{step}"
     prepared = files.temporary(final)
     files.make_folder(run.checkpoints, fs)
-    before = next((old for old, _ in _steps(run.checkpoints) if old < step), step)
+    before = next((old for old, _ in _steps(run) if old < step), step)
     with files.writing(final):
         try:
             if prepared.exists():
@@ -83,7 +82,7 @@ def save(
             with suppress(OSError):
                 files.remove(prepared, fs)
             raise
-        for old, path in _steps(run.checkpoints):
+        for old, path in _steps(run):
             if old < step and old != before and old not in keep:
                 leftover = files.temporary(path)
                 if leftover.exists():
@@ -126,7 +125,7 @@ def latest(run: "Run") -> Checkpoint | None:
     """
     files.remove_leftovers(run.checkpoints, run.fs, dead_only=False)
     damaged: list[tuple[Path, str]] = []
-    for step, path in _steps(run.checkpoints):
+    for step, path in _steps(run):
         if (fault := _fault(path)) is not None:
             damaged.append((path, fault))
             continue
@@ -168,12 +167,9 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
     return tensors.read(path / _TENSORS, prefix=prefix), state
 
 
-def _steps(folder: Path) -> list[tuple[int, Path]]:
+def _steps(run: "Run") -> list[tuple[int, Path]]:
     """The checkpoints by name, newest first; whole or damaged."""
-    with files.reading(folder):
-        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    steps = [int(match[1]) for name in names if (match := _STEP.fullmatch(name))]
-    return [(step, folder / f"step-{step}") for step in sorted(steps, reverse=True)]
+    return [(step, run.checkpoints / f"step-{step}") for step in run.checkpoint_steps()]
 
 
 def _fault(path: Path) -> str | None:
@@ -182,7 +178,7 @@ def _fault(path: Path) -> str | None:
         manifest = files.read_json(path / _MANIFEST)
         if manifest.get("format") != _FORMAT:
             return f"{_MANIFEST}: format must be {_FORMAT}, is {manifest.get('format')!r:.40}"
-        if _STEP.fullmatch(path.name) and path.name != f"step-{manifest.get('step')}":
+        if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest.get('step')}":
             return f"{_MANIFEST}: is that of step {manifest.get('step')!r:.40}"
         sums = manifest.get("files")
         for name in (_TENSORS, _STATE):

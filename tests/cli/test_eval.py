@@ -300,6 +300,70 @@ def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_p
     assert "--baseline 'vanila': did you mean vanilla? choose from vanilla, linear" in done.err
 
 
+def test_the_table_says_whose_search_it_is_and_keeps_the_others(
+    attnkit: Any, tmp_path: Path
+) -> None:
+    """`eval RECIPE` and `eval RUN` of one run printed two BLEUs and overwrote each other."""
+    run = make_run(tmp_path)
+    write_recipe(tmp_path)
+    text = (tmp_path / "toy.yaml").read_text(encoding="utf-8")
+    text = text.replace("beam: 2", "method: greedy").replace("linear: {}, ", "base: {}, ")
+    (tmp_path / "toy.yaml").write_text(text, encoding="utf-8")
+    words = {"run": ["runs"], "recipe": ["toy.yaml"], "command line": ["toy.yaml", "search.beam=3",
+             "search.method=beam"]}  # fmt: skip
+    found = {"run": "beam 2", "recipe": "greedy", "command line": "beam 3"}
+    for _ in range(2):  # the second time everything is there
+        for source, search in found.items():
+            done = attnkit(*words[source], "--format", "json", "--device", "cpu")
+            (row,) = json.loads(done.out)["rows"]
+            assert row["search_from"] == source
+            table = attnkit(*words[source], "--format", "markdown", "--device", "cpu").out
+            assert f"- search: {search}, " in table
+    assert "decoded" not in done.err
+    assert len([*(run.path / "outputs").glob("*.hyp.txt")]) == 3
+    assert "decoded as the recipe file says (greedy" in attnkit("toy.yaml", "--device", "cpu").err
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
+def test_every_export_says_how_the_numbers_came_about(
+    attnkit: Any, tmp_path: Path, format: str
+) -> None:
+    make_run(tmp_path)
+    out = attnkit("runs", "--format", format, "--device", "cpu").out.replace("\n", " ")
+    searched = ["beam 2, length penalty 1.0"] if format != "json" else ['"beam": 2']
+    for part in (*searched, "test", "references", "7" if format != "json" else '"steps": '):
+        assert part in out
+
+
+def test_one_variant_in_two_folders_is_two_rows(attnkit: Any, tmp_path: Path) -> None:
+    make_run(tmp_path, model_options={"dropout": 0.2})
+    Path("runs").rename("b")
+    make_run(tmp_path)
+    words = ("runs/toy/base/seed-1", "b/toy/base/seed-1", "--device", "cpu", "--format", "json")
+    done = attnkit(*words)
+    result = json.loads(done.out)
+    assert [row["system"] for row in result["rows"]] == ["base (dropout=0.1)", "base (dropout=0.2)"]
+    assert result["comparisons"][0]["baseline_system"] == "base (dropout=0.1)"
+    result = json.loads(attnkit(*words, "--baseline", "b/toy/base/seed-1").out)
+    assert result["comparisons"][0]["baseline_system"] == "base (dropout=0.2)"
+
+
+def test_the_first_run_is_the_baseline_where_the_recipe_names_one_that_is_not_there(
+    attnkit: Any, tmp_path: Path
+) -> None:
+    for variant in ("linear", "dense"):
+        make_run(tmp_path, variant, baseline="vanilla")
+    words = ("runs/toy/linear/seed-1", "runs/toy/dense/seed-1", "--device", "cpu")
+    result = json.loads(attnkit(*words, "--format", "json").out)
+    assert result["baseline"] == "linear"
+
+
+def test_settings_of_training_are_refused(attnkit: Any) -> None:
+    done = attnkit("runs", "train.lr=1")
+    assert done.code == 2
+    assert "eval changes search.KEY, contexts.KEY and eval.KEY only" in done.refusal
+
+
 def test_fresh_decodes_again(attnkit: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     attnkit("runs", "--device", "cpu")

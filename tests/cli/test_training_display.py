@@ -260,6 +260,22 @@ def test_a_dry_run_trains_nothing_and_shows_the_plan(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_dry_run_refuses_what_training_refuses(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "runs/toy/linear/seed-1/outputs").mkdir(parents=True)
+    assert train("--dry-run") == 73
+    shown = capsys.readouterr()
+    states = [line.split()[2:4] for line in shown.out.splitlines()[3:5]]
+    assert states == [["new", "runs/toy/vanilla/seed-1"], ["refused:", "in"]]
+    assert "already holds outputs of another run" in shown.err
+    assert train("--dry-run", "--json") == 73
+    plans = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [plan["state"] for plan in plans] == ["new", "refused"]
+    assert plans[0]["reason"] is None
+    assert "already holds outputs" in plans[1]["reason"]
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_plan_fits_any_screen_and_stays_ascii_in_a_c_locale(
     width: int,

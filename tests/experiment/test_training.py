@@ -8,11 +8,15 @@ import torch
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, MissingInputError
+from attnkit.experiment.resumption import allowed_changes, goes_on, state_of
 from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.schema import Published
 from attnkit.runs import Run
+from attnkit.scoring.evaluation import comparison
 from attnkit.scoring.published_figures import published_figures
+from attnkit.show.comparison_tables import comparison_table
+from attnkit.storage.lock import held
 from attnkit.train.events import Event
 from attnkit.train.peak_memory import reset_peak_memory
 
@@ -70,7 +74,7 @@ def test_a_change_that_does_not_fit_the_checkpoint_leaves_the_run_as_it_was(
     session(tmp_path)
     before = files(tmp_path)
     with pytest.raises(DataError, match="does not fit"):
-        session(tmp_path, model={"width": 32}, allow_change=True)
+        session(tmp_path, model={"width": 32}, steps=7, allow_change=True)
     assert files(tmp_path) == before
 
 
@@ -80,6 +84,77 @@ def test_an_allowed_change_is_told_stored_and_followed(tmp_path: Path) -> None:
     assert "train.steps: 5 -> 7" in told
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     assert (run.recipe.train.steps, run.manifest["finished"]["updates"]) == (7, 7)
+
+
+def test_an_allowed_change_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    """Its recipe said from then on what its weights were not trained by."""
+    session(tmp_path)
+    before = files(tmp_path)
+    told = texts(session(tmp_path, lr=0.5, allow_change=True))
+    assert "already trained; not changed: train.lr: 0.005 -> 0.5 (--fresh trains it so)" in told
+    assert files(tmp_path) == before
+
+
+def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> None:
+    session(tmp_path)
+    session(tmp_path, steps=7, lr=0.5, allow_change=True)
+    session(tmp_path, steps=9, lr=0.5, allow_change=True)
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    assert run.manifest["changes"] == [
+        {"step": 5, "key": "train.steps", "old": "5", "new": "7"},
+        {"step": 5, "key": "train.lr", "old": "0.005", "new": "0.5"},
+        {"step": 7, "key": "train.steps", "old": "7", "new": "9"},
+    ]
+    result = comparison([run])
+    assert result["rows"][0]["changes"] == run.manifest["changes"]
+    notes = comparison_table(result).notes
+    assert any(
+        note.startswith("recipe changed during training: train.steps 5 -> 7 after step 5, train.lr")
+        for note in notes
+    )
+
+
+def test_what_would_be_done_is_what_is_done(tmp_path: Path) -> None:
+    """--dry-run called refused runs `done`."""
+    data = write_corpus(tmp_path)
+    recipe = small_recipe(data, steps=5)
+    run = Run(tmp_path / "runs/small/base/seed-1")
+
+    def state(fresh: bool = False, allow_change: bool = False, **changes: Any) -> Any:
+        train = recipe.train.model_copy(update={"seeds": (1,), **changes})
+        changed = recipe.model_copy(update={"train": train})
+        return state_of(run, changed, fresh=fresh, allow_change=allow_change)
+
+    assert state().text == "new"
+    (run.path / "outputs").mkdir(parents=True)
+    assert state().text == "refused: in use"
+    (run.path / "outputs").rmdir()
+    session(tmp_path)
+    assert state().text == "skipped: done"
+    assert state(fresh=True).text == "new"
+    assert state(lr=0.5).text == "refused: recipe changed"
+    assert "train.lr: 0.005 -> 0.5" in str(state(lr=0.5).error)
+    assert state(lr=0.5, allow_change=True).text == "skipped: done"
+    assert state(steps=9, allow_change=True).text == "resumes at 5"
+    with held(run.path / ".lock", "this run"):
+        assert state().text == "refused: in use"
+    (run.path / "manifest.json").write_text("{")
+    assert state().text == "refused: damaged"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [(3, 3, False), (3, 2, False), (3, 5, True), (3, 0, True)],
+)
+def test_a_run_that_ended_by_patience_goes_on_with_more_of_it(
+    tmp_path: Path, before: int, now: int, expected: bool
+) -> None:
+    session(tmp_path, patience=before)
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    run.update(finished={"reason": "patience"})
+    train = run.recipe.train.model_copy(update={"patience": now, "steps": 50})
+    recipe = run.recipe.model_copy(update={"train": train})
+    assert goes_on(run, recipe, allowed_changes(run, recipe, allow=True)) == expected
 
 
 def test_a_run_goes_on_in_the_precision_that_it_is_told(tmp_path: Path) -> None:

@@ -172,7 +172,54 @@ def test_other_search_settings_force_and_damage_decode_again(
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]
-    assert saved_entry(run, "test").row["search"]["beam"] == (3 if change == "search" else 2)
+    assert saved_entry(run, "test").row["search"]["beam"] == 2
+
+
+def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They overwrote each other, so what `comparison` and the files said depended on the order."""
+    run = make()
+    greedy = SearchConfig(method="greedy", max_length=8)
+    own = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0].row]
+    other = [evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)[0].row]
+    monkeypatch.setattr(Run, "model", None)  # nothing is decoded again
+    own += [
+        evaluate(run, ["test"], EvalConfig(), device="cpu")[0].row,
+        saved_entry(run, "test").row,
+    ]
+    same = greedy.model_copy(update={"beam": 9, "batch_tokens": 99})  # greedy knows no beam
+    other += [evaluate(run, ["test"], EvalConfig(), device="cpu", search=same)[0].row]
+    assert {row["search"]["method"] for row in own} == {"beam"}
+    assert {row["search"]["method"] for row in other} == {"greedy"}
+    assert {row["split"] for row in own + other} == {"test"}
+    names = sorted(path.name for path in (run.path / "outputs").glob("*.hyp.txt"))
+    assert names[1] == "test.hyp.txt"
+    assert names[0].startswith("test.greedy-")
+    assert len(comparison([run])["rows"]) == 1
+
+
+def test_an_old_file_of_another_search_is_found_and_then_set_aside(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    greedy = SearchConfig(method="greedy", max_length=8)
+    evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
+    scores = run.scores()  # as an earlier version wrote it: what came last had the split's name
+    (name,) = scores
+    entry = {key: value for key, value in scores[name].items() if key != "split"}
+    (run.path / "scores.json").write_text(json.dumps({"test": entry}), encoding="utf-8")
+    for old in (run.path / "outputs").iterdir():
+        old.rename(old.with_name(old.name.replace(name, "test")))
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "model", None)
+        (found,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
+        assert saved_entry(run, "test").row["search"]["method"] == "greedy"
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    assert saved_entry(run, "test").row["search"]["method"] == "beam"
+    monkeypatch.setattr(Run, "model", None)
+    (again,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
+    assert again.row["metrics"] == found.row["metrics"]
 
 
 def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> None:

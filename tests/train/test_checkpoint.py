@@ -18,7 +18,7 @@ from helpers.faults import FAULTS, Faulty, Killed
 from torch import Tensor
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, OutputError, OutputPathError
-from attnkit.runs import Run
+from attnkit.runs import Run, layout
 from attnkit.storage.tensors import check
 from attnkit.train import checkpoint
 
@@ -220,7 +220,7 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
         assert kept[: len(before)] == list(before)
         assert kept[-1] == found.step
     if run.checkpoints.is_dir():
-        assert all(checkpoint._STEP.fullmatch(name) for name in names(run))
+        assert all(layout.STEP.fullmatch(name) for name in names(run))
     assert not list(folder.glob("*.tmp-*"))
     checkpoint.save(run, 50, values(50), state(50))
     assert checkpoint.latest(run) == (50, run.checkpoints / "step-50", ())

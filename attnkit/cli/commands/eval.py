@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -9,23 +10,27 @@ import typer
 from typer import Argument
 
 from attnkit.cli import completion, console, options, output
+from attnkit.cli.found_runs import (
+    Baselines,
+    EvalRequest,
+    RunToScore,
+    runs_in_folder,
+    runs_of_recipe,
+    sort_words,
+)
 from attnkit.cli.options import flag, suggestion, value
 from attnkit.cli.progress_bar import progress_bar
-from attnkit.errors import MissingInputError, UsageError
+from attnkit.errors import UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
-    from attnkit.runs import Run
     from attnkit.scoring import Entry
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
-
-RunToScore = tuple["Run", "Recipe"]  # a run, and the recipe by which it is scored and searched
-Baselines = dict[str | None, str]  # recipe -> its baseline variant
 
 
 class ScoredEntries(NamedTuple):
@@ -38,32 +43,14 @@ class ScoredEntries(NamedTuple):
     published: "Sequence[dict[str, Any]]" = ()  # figures from elsewhere to stand beside them
 
 
-class FoundRuns(NamedTuple):
-    """What one word of the command line leads to."""
-
-    runs: list[RunToScore]
-    baselines: Baselines
-    published: "list[dict[str, Any]]"
-
-
-class EvalRequest(NamedTuple):
-    """What the command line says of the evaluation of models."""
-
-    changes: dict[str, Any]  # of the recipes' eval sections
-    splits: Sequence[str]
-    baseline: str | None
-    out: Path
-    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
-    fresh: bool
-
-
 def eval(
     context: typer.Context,
     targets: Annotated[
         list[str] | None,
         Argument(
-            metavar="RECIPE|RUN",
-            help="A recipe (its runs under --out), or a folder of one or more runs.",
+            metavar="RECIPE|RUN|KEY=VALUE",
+            help="A recipe (its runs under --out), or a folder of one or more runs. "
+            "search.KEY=VALUE decides on the search, else the named recipe, else that of the run.",
             autocompletion=completion.recipes,
         ),
     ] = None,
@@ -109,7 +96,11 @@ def eval(
     ] = False,
     baseline: Annotated[
         str | None,
-        value("NAME", "Variant to compare the others with; for question answering also a method."),
+        value(
+            "NAME",
+            "Variant or run to compare the others with; for question answering also a method. "
+            "[default: the recipe's, or the first]",
+        ),
     ] = None,
     model: Annotated[
         list[str] | None,
@@ -141,6 +132,7 @@ def eval(
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
+      attnkit eval runs/quickstart search.method=beam search.beam=4
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
@@ -148,8 +140,9 @@ def eval(
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
+    targets, overrides = sort_words(targets or [])
     request = EvalRequest(
-        changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh
+        changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh, overrides
     )
     if hyp or ref:
         if not hyp or not ref:
@@ -167,9 +160,9 @@ def eval(
             "device": device, "dtype": dtype, "offline": offline, "chat": chat,
             "template": template.replace("\\n", "\n"),
         }  # fmt: skip
-        scored = _models(targets or [], model, how, request)
+        scored = _models(targets, model, how, request)
     else:
-        scored = _runs(targets or [], device, request)
+        scored = _runs(targets, device, request)
     _print(scored, format)
 
 
@@ -218,11 +211,18 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEnt
 
 
 def _baseline(
-    name: str | None, usual: Baselines, variants: Sequence[str], methods: Sequence[str]
+    name: str | None,
+    usual: Baselines,
+    variants: Sequence[str],
+    methods: Sequence[str],
+    folders: Sequence[str] = (),
 ) -> tuple[Baselines, str | None]:
-    """The baseline variant of each recipe, and the baseline method where --baseline names one."""
-    if name is None or name in variants:
-        return usual if name is None else dict.fromkeys(usual, name), None
+    """The baseline of each recipe, and the baseline method where --baseline names one."""
+    if name is None:
+        return usual, None
+    folder = Path(name).as_posix()
+    if name in variants or folder in folders:
+        return dict.fromkeys(usual, name if name in variants else folder), None
     if name in methods:
         return usual, name
     raise UsageError(f"--baseline {quoted(name)}: {suggestion(name, [*variants, *methods])}")
@@ -232,7 +232,7 @@ def _models(
     targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
 ) -> ScoredEntries:
     """Ask models, opened in this way, the questions of a recipe."""
-    name, recipe = _questions(targets, models)
+    name, recipe = _questions(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
     methods = recipe.contexts.methods
     baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
@@ -268,7 +268,9 @@ def _models(
     return ScoredEntries(entries, baselines, method, settings.bootstrap)
 
 
-def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Recipe]":
+def _questions(
+    targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]
+) -> "tuple[str, Recipe]":
     """The recipe whose questions models are asked, with its name."""
     from attnkit.recipe import load
 
@@ -281,7 +283,7 @@ def _questions(targets: Sequence[str], models: Sequence[str]) -> "tuple[str, Rec
             f"{quoted(targets[0], 200)} is a folder of runs: name the recipe for --model, or leave "
             "--model out"
         )
-    file = load(targets[0])
+    file = load(targets[0], overrides)
     recipe = file.variants[file.baseline or next(iter(file.variants))]
     if recipe.task != QUESTIONS:
         raise UsageError(
@@ -300,28 +302,29 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
     published: list[dict[str, Any]] = []
     for target in targets:
         folder = Path(target).is_dir()
-        runs, defaults, figures = _folder(target) if folder else _recipe(target, request.out)
+        runs, defaults, figures = (runs_in_folder if folder else runs_of_recipe)(target, request)
         published += [some for some in figures if some not in published]
-        for run, recipe in runs:
-            settings = recipe.eval.model_copy(update=request.changes)
-            task = run, recipe.model_copy(update={"eval": settings})
-            tasks.setdefault(run.path.resolve(), task)
+        for task in runs:
+            settings = task.recipe.eval.model_copy(update=request.changes)
+            task = task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
+            tasks.setdefault(task.run.path.resolve(), task)
         usual = defaults | usual
-    question_recipes = [recipe for run, recipe in tasks.values() if run.recipe.task == QUESTIONS]
+    question_recipes = [one.recipe for one in tasks.values() if one.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods
     )
-    variants = dict.fromkeys(run.variant for run, _ in tasks.values())
-    baselines, method = _baseline(request.baseline, usual, [*variants], [*methods])
+    variants = dict.fromkeys(one.run.variant for one in tasks.values())
+    folders = [one.run.path.as_posix() for one in tasks.values()]
+    baselines, method = _baseline(request.baseline, usual, [*variants], [*methods], folders)
 
     from attnkit.nbce import question_sets
     from attnkit.scoring import evaluation
 
     entries: list[Entry] = []
     with progress_bar("sentences decoded") as progress:
-        for run, recipe in tasks.values():
+        for run, recipe, search_from in tasks.values():
             questions = run.recipe.task == QUESTIONS
-            entries += (question_sets if questions else evaluation).evaluate(
+            scored = (question_sets if questions else evaluation).evaluate(
                 run,
                 request.splits or recipe.eval.splits,
                 recipe.eval,
@@ -332,47 +335,9 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
                 **request.corpus,
                 **({"spec": recipe.contexts} if questions else {}),
             )
-    resamples = next(iter(tasks.values()))[1].eval.bootstrap
+            entries += [replace(e, row={**e.row, "search_from": search_from}) for e in scored]
+    resamples = next(iter(tasks.values())).recipe.eval.bootstrap
     return ScoredEntries(entries, baselines, method, resamples, published)
-
-
-def _folder(target: str) -> FoundRuns:
-    """The runs in a folder; a run's manifest may name the baseline variant."""
-    from attnkit.runs import find_runs
-    from attnkit.scoring.published_figures import published_figures
-
-    runs = find_runs([target], note=console.warn)
-    baselines: Baselines = {}
-    for run in runs:
-        named = run.manifest.get("baseline")
-        baselines.setdefault(run.name, named if isinstance(named, str) else run.variant)
-    runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
-    return FoundRuns([(run, run.recipe) for run in runs], baselines, published_figures(runs))
-
-
-def _recipe(target: str, out: Path) -> FoundRuns:
-    """The runs of a recipe under --out, to be scored and searched as the file says now."""
-    from attnkit.recipe import load
-    from attnkit.runs import Run, find_runs
-    from attnkit.scoring.published_figures import published_figures
-
-    try:
-        file = load(target)
-    except MissingInputError as error:
-        raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
-    tasks = []
-    for variant, recipe in file.variants.items():
-        folder = Run.find(out, file.name, variant, 0).parent
-        runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
-        tasks += [(run, recipe) for run in runs]
-        if not runs:
-            console.warn(f"{folder}: variant {variant} skipped: it has no finished run")
-    if not tasks:
-        raise MissingInputError(
-            f"{file.name}: no finished run in {out / file.name}; train one: attnkit train {target}"
-        )
-    baselines: Baselines = {file.name: file.baseline or next(iter(file.variants))}
-    return FoundRuns(tasks, baselines, published_figures(file))
 
 
 def _print(scored: ScoredEntries, format: str) -> None:

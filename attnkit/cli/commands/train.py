@@ -54,7 +54,12 @@ def train(
     out: options.Out = Path("runs"),
     fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
     allow_change: Annotated[
-        bool, flag("--allow-change", "Resume a run although its recipe has changed.")
+        bool,
+        flag(
+            "--allow-change",
+            "Resume a run although its recipe has changed. A finished run goes on only to more "
+            "steps; its manifest keeps what was changed.",
+        ),
     ] = False,
     match: Annotated[
         str | None,
@@ -66,7 +71,10 @@ def train(
             "COST",
         ),
     ] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Print what would be trained, and stop.")] = False,
+    dry_run: Annotated[
+        bool,
+        flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
+    ] = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -99,7 +107,7 @@ def train(
         file = load(recipe, settings, option_check=check_options)
     if dry_run:
         _check_data(file, planned, data_dir)
-        _announce(file, planned, jobs, as_json)
+        _announce(file, planned, jobs, as_json, fresh=fresh, allow_change=allow_change)
         return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
@@ -282,21 +290,35 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
             )
 
 
-def _announce(file: "RecipeFile", planned: Sequence[PlannedRun], jobs: int, as_json: bool) -> None:
-    """--dry-run: the trainings, their size, their folder, and what is there already."""
-    from attnkit.device import sharing, threads_each
+def _announce(
+    file: "RecipeFile",
+    planned: Sequence[PlannedRun],
+    jobs: int,
+    as_json: bool,
+    *,
+    fresh: bool,
+    allow_change: bool,
+) -> None:
+    """--dry-run: the trainings, their size, their folder, and what would be done with them.
+
+    Raises the error by which the first one would be refused.
+    """
+    from attnkit.device import threads_each
     from attnkit.experiment.cost import parameters
+    from attnkit.experiment.resumption import recipe_of_run, state_of
     from attnkit.runs import Run
 
-    rows = []
+    rows, states = [], []
     for variant, seed, folder in planned:
-        run, recipe = Run(folder), file.variants[variant]
+        recipe = recipe_of_run(file, variant, seed)
+        state = state_of(Run(folder), recipe, fresh=fresh, allow_change=allow_change)
+        states.append(state)
         sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         rows.append(
             {
                 "variant": variant,
                 "seed": seed,
-                "state": "done" if run.finished else "begun" if run.exists else "new",
+                "state": state.state if as_json else state.text,
                 "run": str(folder),
                 "steps": recipe.train.steps,
                 "parameters": parameters(recipe, sizes).total,
@@ -304,10 +326,22 @@ def _announce(file: "RecipeFile", planned: Sequence[PlannedRun], jobs: int, as_j
         )
     if as_json:
         how = {"jobs": jobs, "threads": threads_each(jobs)}
-        for row in rows:
-            plan = {"event": "planned", "recipe": file.name, **row, **how}
+        for row, state in zip(rows, states, strict=True):
+            reason = state.error and str(state.error)
+            then = {"resumes_from": state.step, "reason": reason}
+            plan = {"event": "planned", "recipe": file.name, **row, **how, **then}
             output.write_json(plan, indent=None)
-        return
+    else:
+        _write_plan(file.name, rows, jobs)
+    if errors := [state.error for state in states if state.error is not None]:
+        for error in errors[1:]:
+            console.warn(str(error))
+        raise errors[0]
+
+
+def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int) -> None:
+    """The plan as a table."""
+    from attnkit.device import sharing
     from attnkit.show.table import Cell, Column, Table
 
     numbers = ("steps", "parameters")
@@ -320,7 +354,7 @@ def _announce(file: "RecipeFile", planned: Sequence[PlannedRun], jobs: int, as_j
         "parameters: for the vocabulary size of the recipe; small data may yield fewer",
         sharing(jobs),
     )
-    output.write_tables([Table(file.name, tuple(columns), cells, notes)], "table")
+    output.write_tables([Table(name, tuple(columns), cells, notes)], "table")
 
 
 def _next_commands(file: "RecipeFile", planned: Sequence[PlannedRun], out: Path) -> None:

@@ -1,0 +1,133 @@
+"""The runs that `attnkit eval` scores, found in folders or by their recipe, and their search.
+
+The search is that of the command line, else of the recipe that is named, else of the run's own.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attnkit.cli import console
+from attnkit.errors import MissingInputError, UsageError
+from attnkit.text import quoted
+
+if TYPE_CHECKING:
+    from attnkit.recipe import Recipe
+    from attnkit.runs import Run
+
+SECTIONS = ("search.", "contexts.", "eval.")  # of a recipe, that KEY=VALUE may change here
+Baselines = dict[str | None, str]  # recipe -> its baseline variant, system or run
+
+
+class RunToScore(NamedTuple):
+    """A run, the recipe by which it is searched and scored, and whose recipe that is."""
+
+    run: "Run"
+    recipe: "Recipe"
+    search_from: str  # command line; recipe: the one that is named; run: its own
+
+
+class FoundRuns(NamedTuple):
+    """What one word of the command line leads to."""
+
+    runs: list[RunToScore]
+    baselines: Baselines
+    published: "list[dict[str, Any]]"
+
+
+class EvalRequest(NamedTuple):
+    """What the command line says of the evaluation of models."""
+
+    changes: dict[str, Any]  # of the recipes' eval sections
+    splits: Sequence[str]
+    baseline: str | None
+    out: Path
+    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
+    fresh: bool
+    overrides: Sequence[str] = ()  # KEY=VALUE of the sections SECTIONS
+
+    def search_from(self, otherwise: str) -> str:
+        """Who decides on the search."""
+        searched = any(word.startswith(("search.", "contexts.")) for word in self.overrides)
+        return "command line" if searched else otherwise
+
+
+def sort_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Recipes and runs, and KEY=VALUE words apart."""
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    for word in settings:
+        if not word.startswith(SECTIONS):
+            raise UsageError(
+                f"{quoted(word, 200)}: eval changes search.KEY, contexts.KEY and eval.KEY only; "
+                "what concerns training needs `attnkit train`"
+            )
+    return [word for word in words if word not in settings], settings
+
+
+def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
+    """The runs in a folder; a run's manifest may name the baseline, else it is the first run's."""
+    from attnkit.recipe import load_resolved
+    from attnkit.runs import find_runs
+    from attnkit.runs.layout import RECIPE
+    from attnkit.scoring.published_figures import published_figures
+
+    runs = find_runs([target], note=console.warn)
+    here = {(run.name, run.variant) for run in runs}
+    baselines: Baselines = {}
+    for run in runs:
+        named = str(run.manifest.get("baseline"))
+        baselines.setdefault(run.name, named if (run.name, named) in here else run.variant)
+    runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
+    words, decides = request.overrides, request.search_from("run")
+    tasks = [
+        RunToScore(run, load_resolved(run.path / RECIPE, words) if words else run.recipe, decides)
+        for run in runs
+    ]
+    return FoundRuns(tasks, baselines, published_figures(runs))
+
+
+def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
+    """The runs of a recipe under --out, to be scored and searched as the file says now."""
+    from attnkit.recipe import load
+    from attnkit.runs import Run, find_runs
+    from attnkit.scoring.published_figures import published_figures
+
+    try:
+        file = load(target, request.overrides)
+    except MissingInputError as error:
+        raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
+    out, tasks = request.out, list[RunToScore]()
+    for variant, recipe in file.variants.items():
+        folder = Run.find(out, file.name, variant, 0).parent
+        runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
+        tasks += [RunToScore(run, recipe, request.search_from("recipe")) for run in runs]
+        if not runs:
+            console.warn(f"{folder}: variant {variant} skipped: it has no finished run")
+    if not tasks:
+        raise MissingInputError(
+            f"{file.name}: no finished run in {out / file.name}; train one: attnkit train {target}"
+        )
+    if request.search_from("recipe") == "recipe":
+        _warn_of_search(tasks)
+    here = [task.run.variant for task in tasks]
+    baselines: Baselines = {file.name: file.baseline if file.baseline in here else here[0]}
+    return FoundRuns(tasks, baselines, published_figures(file))
+
+
+def _warn_of_search(tasks: Sequence[RunToScore]) -> None:
+    """Say where a recipe's search is not the one that its runs were trained and scored with."""
+    from attnkit.recipe.search_text import search_text
+
+    texts = [
+        [search_text(recipe.search.model_dump()) for recipe in (task.recipe, task.run.recipe)]
+        for task in tasks
+    ]
+    other = [(task.run.path, *pair) for task, pair in zip(tasks, texts, strict=True)
+             if pair[0] != pair[1]]  # fmt: skip
+    if other:
+        path, file, own = other[0]
+        more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+        console.warn(
+            f"{path}{more}: decoded as the recipe file says ({file}); its own recipe says {own}: "
+            "name the run instead of the recipe for that"
+        )

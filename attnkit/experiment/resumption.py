@@ -1,0 +1,135 @@
+"""What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
+from attnkit.recipe import Recipe, RecipeFile
+from attnkit.recipe.dumping import changed_keys
+from attnkit.runs import Run, layout, plugins
+from attnkit.storage.lock import held
+
+AFTER_TRAINING = ("eval.", "search.", "contexts.")
+"""Keys of a recipe that may change after training: runs are scored again, not trained again."""
+FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
+"""Keys of files that may lie elsewhere than before, if their content is the same."""
+FILE = "file "
+"""Before the path of a mechanism's file, where that stands for a key."""
+
+
+class Change(NamedTuple):
+    """One key of a run's recipe, or the file of a mechanism, that is not what it was."""
+
+    key: str
+    old: str
+    new: str
+
+    @property
+    def text(self) -> str:
+        """What changed, in words; of a file not its digests."""
+        if self.key.startswith(FILE):
+            return f"{self.key.removeprefix(FILE)} has changed"
+        return f"{self.key}: {self.old} -> {self.new}"
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether it concerns weights, not scores alone."""
+        return not (self.key.startswith(AFTER_TRAINING) or self.of_files)
+
+    @property
+    def of_files(self) -> bool:
+        """Whether it names files, which may have moved."""
+        return self.key in FILES
+
+
+class RunState(NamedTuple):
+    """What training would do with a run."""
+
+    state: str
+    """new, begun, done or refused."""
+    step: int | None = None
+    """Where a begun one goes on."""
+    error: AttnkitError | None = None
+    """Why it is refused."""
+
+    @property
+    def text(self) -> str:
+        """The state in a few words."""
+        if self.state == "begun":
+            return f"resumes at {self.step or 0:,}"
+        if self.state == "done":
+            return "skipped: done"
+        kinds = {RecipeError: "recipe changed", OutputPathError: "in use", DataError: "damaged"}
+        why = kinds.get(type(self.error), "see below") if self.error else ""
+        return f"refused: {why}" if self.state == "refused" else self.state
+
+
+def recipe_of_run(file: RecipeFile, variant: str, seed: int) -> Recipe:
+    """The recipe of one training."""
+    recipe = file.variants[variant]
+    settings = recipe.train.model_copy(update={"seeds": (seed,)})
+    return recipe.model_copy(update={"train": settings})
+
+
+def texts(changes: Sequence[Change]) -> str:
+    return "; ".join(change.text for change in changes)
+
+
+def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
+    """How a recipe differs from that of an existing run.
+
+    Raises:
+        RecipeError: so that it would train another model, and this is not allowed.
+    """
+    changes = [Change(*change) for change in changed_keys(run.recipe, recipe)]
+    changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest)]
+    refused = [change for change in changes if change.of_weights]
+    if refused and not allow:
+        raise RecipeError(
+            f"{run.path}: was trained by another recipe ({texts(refused)}); use --fresh to"
+            " start over, --allow-change to resume it, or another --out"
+        )
+    return changes
+
+
+def goes_on(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
+    """Whether updates follow: a run is not finished, or its recipe now asks for more."""
+    if not run.finished:
+        return True
+    finished, patience = run.manifest["finished"], recipe.train.patience
+    longer = recipe.train.steps > finished.get("updates", finished["step"])
+    if finished.get("reason") == "patience":
+        longer = longer and (patience == 0 or patience > run.recipe.train.patience)
+    return longer and any(change.of_weights for change in changes)
+
+
+def scored_anew(run: Run, recipe: Recipe) -> Recipe:
+    """The recipe of a run with the search, the scoring and the places of files of another."""
+    later: dict[str, Any] = {
+        "search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts
+    }  # fmt: skip
+    for key in FILES:
+        section, name = key.split(".")
+        part = later.get(section, getattr(run.recipe, section))
+        value = getattr(getattr(recipe, section), name)
+        later[section] = part.model_copy(update={name: value})
+    return run.recipe.model_copy(update=later)
+
+
+def state_of(run: Run, recipe: Recipe, *, fresh: bool, allow_change: bool) -> RunState:
+    """What training would do with a run; changes nothing."""
+    try:
+        if (run.path / layout.LOCK).exists():
+            with held(run.path / layout.LOCK, str(run.path)):
+                pass
+        if fresh:
+            return RunState("new")
+        if not run.exists:
+            run.check_free()
+            return RunState("new")
+        run = Run.open(run.path)
+        if not goes_on(run, recipe, allowed_changes(run, recipe, allow=allow_change)):
+            return RunState("done")
+        return RunState("begun", max(run.checkpoint_steps(), default=None))
+    except AttnkitError as error:
+        return RunState("refused", error=error)

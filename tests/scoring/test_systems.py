@@ -1,0 +1,132 @@
+"""Which runs are one system, and which systems can be compared."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnkit.recipe.schema import SearchConfig
+from attnkit.recipe.search_text import ALWAYS, OWN, effective, search_name, search_text
+from attnkit.scoring import Entry, Score, side_by_side
+from attnkit.scoring.systems import differences, name_systems
+
+VALUES = np.stack([np.random.default_rng(0).random(60), np.ones(60)], 1)
+BEAM, GREEDY = ({"method": method, "beam": 4, "max_length": 9} for method in ("beam", "greedy"))
+BUDGET = {"steps": 650, "batch_tokens": 1024, "accumulate": 1}
+
+
+def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Entry:
+    """A run of recipe r; `steps` is its setting and its budget."""
+    steps = more.pop("steps", 650)
+    settings = {"train.steps": str(steps), "train.lr": "0.1"} | more.pop("settings", {})
+    references = more.pop("references", "same")
+    scores = {
+        name: Score.of(name, VALUES + np.array([gain, 0]), more.get("signature", "s"))
+        for name in ("exact-match", "accuracy")
+    }
+    row = {
+        "recipe": "r", "variant": variant, "seed": seed, "split": "test", "search": BEAM,
+        "run": f"runs/r/{variant}/seed-{seed}", "budget": BUDGET | {"steps": steps},
+        "digests": {"source": "x", "references": references},
+        "metrics": {name: score.json() for name, score in scores.items()},
+    }  # fmt: skip
+    return Entry(row | more, scores, references, settings)
+
+
+@pytest.mark.parametrize(
+    ("entries", "names"),
+    [
+        ([entry(seed=1), entry(seed=2)], ["a", "a"]),
+        ([entry(steps=650), entry(steps=120)], ["a (steps=650)", "a (steps=120)"]),
+        ([entry(seed=1), entry(seed=2, steps=120), entry(seed=3)],
+         ["a (steps=650)", "a (steps=120)", "a (steps=650)"]),
+        ([entry("a"), entry("b", steps=120)], ["a", "b"]),
+        ([entry(), entry(run="b/r/a/seed-1")], ["a (runs/r/a)", "a (b/r/a)"]),
+        ([entry(), entry(seed=2, run="runs/r/a/seed-2"), entry(run="b/seed-1")],
+         ["a (runs/r/a)", "a (runs/r/a)", "a (b)"]),
+        ([entry(search=BEAM), entry(search=GREEDY)],
+         ["a (beam 4, length penalty 1.0, max_length 9)", "a (greedy, max_length 9)"]),
+        ([entry(), entry(changes=[{"step": 60, "key": "train.lr", "old": "1", "new": "2"}])],
+         ["a", "a (changed: train.lr at step 60)"]),
+        ([entry(settings={f"k.{i}": "1" for i in range(5)}), entry()],
+         ["a (0=1, 1=1, 2=1, 2 more)", "a"]),
+    ],
+)  # fmt: skip
+def test_only_seeds_of_equal_recipes_are_one_system(entries: list[Entry], names: list[str]) -> None:
+    assert name_systems(entries) == names
+
+
+def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
+    many = [entry(settings={f"k.{i}": "1" for i in range(4)} | {"k.9": str(v)},
+                  run=f"x{v}/seed-1") for v in (1, 2)]  # fmt: skip
+    names = name_systems([*many, entry()])
+    assert len({*names}) == 3
+    assert names[1].endswith("(x2)")
+
+
+def test_two_budgets_are_two_rows_and_no_spread() -> None:
+    """650 and 120 steps became `43.24 +- 55.58, seeds: 1`."""
+    result = side_by_side([entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, resamples=50)
+    assert [row["system"] for row in result["rows"]] == ["a (steps=650)", "a (steps=120)"]
+    record = result["comparisons"][0]
+    assert (record["variant"], record["system"]) == ("a", "a (steps=120)")
+    assert (record["baseline"], record["baseline_system"]) == ("a", "a (steps=650)")
+    assert record["not_comparable"] == ["budget"]
+    assert record["difference"] < 0
+    assert (record["p"], record["p_corrected"], record["interval"]) == (None, None, None)
+    assert result["best"] == []
+
+
+@pytest.mark.parametrize("chosen", ["b", "b/seed-1"])
+def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
+    entries = [entry("a"), entry("b", run="b/seed-1")]
+    assert side_by_side(entries, {"r": chosen}, resamples=0)["baseline"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("more", "metric", "reasons"),
+    [
+        ({}, "exact-match", []),
+        ({"search": GREEDY}, "exact-match", ["search"]),
+        ({"search": GREEDY}, "accuracy", []),
+        ({"search": BEAM | {"batch_tokens": 9, "temperature": 2.0}}, "exact-match", []),
+        ({"references": "other"}, "exact-match", ["data"]),
+        ({"digests": {"source": "other"}}, "exact-match", ["data"]),
+        ({"signature": "t"}, "exact-match", ["metric"]),
+        ({"budget": None, "search": None, "digests": None}, "exact-match", []),
+        ({"steps": 9, "search": GREEDY}, "exact-match", ["search", "budget"]),
+    ],
+)
+def test_what_makes_scores_not_comparable(
+    more: dict[str, Any], metric: str, reasons: list[str]
+) -> None:
+    assert differences(entry(), entry("b", **more), metric) == reasons
+
+
+def test_other_data_is_marked_unless_it_has_a_baseline_of_its_own() -> None:
+    old = [entry("a"), entry("b")]
+    new = [entry("b", references="o", run="x/r/b/seed-1")]
+    result = side_by_side([*old, *new], {"r": "a"}, resamples=20)
+    marked = {c["system"]: c for c in result["comparisons"] if c["metric"] == "exact-match"}
+    assert marked["b (x/r/b)"]["not_comparable"] == ["data"]
+    assert marked["b (x/r/b)"]["difference"] is None
+    both = [*old, entry("a", references="o", run="x/r/a/seed-1"), *new]
+    result = side_by_side(both, {"r": "a"}, resamples=20)
+    bases = {c["system"]: c["baseline_system"] for c in result["comparisons"]}
+    assert bases == {"b (runs/r/b)": "a (runs/r/a)", "b (x/r/b)": "a (x/r/a)"}
+
+
+def test_every_key_of_a_search_is_known_to_matter_or_not() -> None:
+    without = {"method", "n_best", "batch_tokens"}  # one output a line; only speed
+    known = without | {*ALWAYS} | {name for names in OWN.values() for name in names}
+    assert known == {*SearchConfig.model_fields}
+
+
+def test_a_search_in_words_and_in_file_names() -> None:
+    search = SearchConfig(method="beam", beam=4, min_length=2).model_dump()
+    assert search_text(search) == "beam 4, length penalty 1.0, max_length 100, min_length 2"
+    assert search_text(SearchConfig(method="greedy").model_dump()) == "greedy, max_length 100"
+    assert search_name(search).startswith("beam-4-")
+    assert search_name(search) == search_name(search | {"batch_tokens": 1, "top_p": 0.5})
+    assert search_name(search) != search_name(search | {"length_penalty": 0.5})
+    assert "temperature" in effective(SearchConfig(method="sample").model_dump())
