@@ -76,9 +76,12 @@ def prepare(folder: Path) -> None:
     (folder / "book.txt").write_text(text, encoding="utf-8")
     (folder / "passages.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     for variant in load("quickstart").variants:
-        shutil.copytree(
-            folder / "runs" / "recipe" / "base", folder / "runs" / "quickstart" / variant
-        )
+        copied = folder / "runs" / "quickstart" / variant
+        shutil.copytree(folder / "runs" / "recipe" / "base", copied)
+        manifest = copied / "seed-1" / "manifest.json"
+        facts = json.loads(manifest.read_text("utf-8"))
+        named = {"recipe": "quickstart", "variant": variant}
+        manifest.write_text(json.dumps(facts | named), encoding="utf-8")
     (folder / "runs" / "translation" / "multi30k").mkdir(parents=True)
     vanilla = folder / "runs" / "translation" / "multi30k" / "vanilla"
     vanilla.symlink_to(folder / "runs" / "recipe" / "base")

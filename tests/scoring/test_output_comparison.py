@@ -115,7 +115,7 @@ def test_words_are_counted_in_the_training_text(runs: list[Run], tmp_path: Path)
         rows = [{"source": "x", "target": "katzen " * times} for times in (10, 1)]
         train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         copy = Run.open(path)
-        data = copy.recipe.data.model_copy(update={"train": str(train)})
+        data = run.recipe.data.model_copy(update={"train": str(train)})
         copy.replace_recipe(copy.recipe.model_copy(update={"data": data}))
         made.append(Run.open(path))
     comparison = compare_outputs(read_lines(made))
