@@ -4,6 +4,7 @@ The search is that of the command line, else of the recipe that is named, else o
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -99,7 +100,9 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     out, tasks = request.out, list[RunToScore]()
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent
-        runs = find_runs([folder], note=console.warn) if any(folder.glob("*/manifest.json")) else []
+        runs = list[Run]()
+        with suppress(MissingInputError):  # nothing there, or nothing finished
+            runs = find_runs([folder], note=console.warn)
         tasks += [RunToScore(run, recipe, request.search_from("recipe")) for run in runs]
         if not runs:
             console.warn(f"{folder}: variant {variant} skipped: it has no finished run")

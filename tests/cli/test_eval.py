@@ -265,10 +265,13 @@ def test_published_figures_come_from_the_recipe_or_from_its_runs(
     assert "runs/toy/linear/seed-1 runs/toy/vanilla/seed-1" in of_runs
 
 
+@pytest.mark.parametrize("begun", [False, True])
 def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
-    attnkit: Any, tmp_path: Path
+    attnkit: Any, tmp_path: Path, begun: bool
 ) -> None:
     make_run(tmp_path, "linear")
+    if begun:
+        make_run(tmp_path, "vanilla").update(finished=None)
     write_recipe(tmp_path)
     done = attnkit("toy.yaml", "--device", "cpu", "--format", "csv")
     assert done.code == 0
