@@ -160,6 +160,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ("--hyp hyp.txt --ref ref.txt --split test", 2, "--split is for trained runs"),
         ("--hyp hyp.txt --ref ref.txt --metrics blue", 2, "did you mean bleu?"),
         ("--hyp hyp.txt --ref ref.txt --metrics perplexity", 2, "needs a trained run"),
+        ("--hyp hyp.txt --ref ref.txt --metrics context-found", 2, "a file has no chosen contexts"),
         ("--hyp hyp.txt --ref ref.txt --tokenize zhh", 2, "did you mean zh?"),
         ("--hyp hyp.txt --ref ref.txt --tokenize 13a,zhh", 2, "did you mean zh?"),
         ("--hyp hyp.txt --ref ref.txt --metrics meteors", 2, "did you mean meteor?"),

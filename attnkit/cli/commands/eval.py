@@ -198,14 +198,13 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
 def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEntries:
     """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import TEACHER_FORCED
+    from attnkit.scoring import CONTEXT, TEACHER_FORCED
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    if of_models := [name for name in settings.metrics if name in TEACHER_FORCED]:
-        raise UsageError(
-            f"--metrics {of_models[0]} needs a trained run; a file has no probabilities"
-        )
+    if of_models := [name for name in settings.metrics if name in (*TEACHER_FORCED, *CONTEXT)]:
+        lacks = "chosen contexts" if of_models[0] in CONTEXT else "probabilities"
+        raise UsageError(f"--metrics {of_models[0]} needs a trained run; a file has no {lacks}")
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
     return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings.bootstrap)
 

@@ -57,8 +57,8 @@ def train(
         bool,
         flag(
             "--allow-change",
-            "Resume a run although its recipe has changed. A finished run goes on only to more "
-            "steps; its manifest keeps what was changed.",
+            "Resume a run although its recipe has changed. A finished run can only be "
+            "continued for more steps. The manifest records the changes.",
         ),
     ] = False,
     match: Annotated[
