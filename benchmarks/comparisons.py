@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def main() -> None:
         "the weights that they come from, are in `comparisons.json`; what they say of published",
         "statements is in [claims](claims.md). Trainings ran beside other work, so their",
         "speeds do not compare.", "",
-        f"- machine: {machine()}", "",
+        f"- date: {date.today().isoformat()}", f"- machine: {machine()}", "",
     ]  # fmt: skip
     objects: dict[str, Any] = {}
     for name in RECIPES:

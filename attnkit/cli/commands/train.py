@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -167,7 +168,7 @@ def _matched(
         data = partial(prepare, data_dir=data_dir, offline=offline)
         found += matching.match_time(file, new, data, pick_device(device))
     for one in found:
-        ratio = "as its run began" if one.ratio != one.ratio else f"{one.ratio:.3f} x the baseline"
+        ratio = "as its run began" if isnan(one.ratio) else f"{one.ratio:.3f} x the baseline"
         (width, ff), (new_width, new_ff) = one.before, one.after
         pairs = (("model.width", width, new_width), ("model.ff", ff, new_ff))
         changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
