@@ -65,9 +65,9 @@ def test_noise_is_added_to_what_the_softmax_sees_and_masked_keys_stay_masked(
     word: str, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = torch.randn(2, 4, 9, 9, generator=torch.Generator().manual_seed(3))
+    layer = attention_layers(build(sections(word, role)))[role][1]  # type: ignore[index]
     # some scores lie otherwise in memory, which is the order that noise is drawn in
     monkeypatch.setattr(torch, "randn_like", lambda scores: drawn.to(scores))
-    layer = attention_layers(build(sections(word, role)))[role][1]  # type: ignore[index]
     x, memory = torch.randn(2, 2, 9, 16, generator=torch.Generator().manual_seed(2))
     valid = torch.ones(2, 9, dtype=torch.bool)
     valid[1, 6:] = False

@@ -62,6 +62,10 @@ def rows_of(
 def show(table: "Table", plots: "Sequence[Plot]", format: str, save: Path | None) -> None:
     """Print a table, with its charts where people read it, and save the charts as a picture."""
     output.write_tables([table], format)
+    if not plots:
+        if save is not None:
+            console.warn(f"{save} was not written: there are no numbers to draw")
+        return
     if format == "table":
         from attnkit.show.curves_chart import CurvesChart
 

@@ -1,0 +1,294 @@
+"""Studies of attention itself: noise on scores, entropy, and rank of the maps.
+
+    python benchmarks/attention_studies.py RUNS [--part noise|entropy|rank]
+
+RUNS is what `attnkit train quickstart` made (runs/quickstart).  All numbers are those of
+`attnkit probe`; entropy over training needs checkpoints, so that part trains scaled-dot once more,
+keeping five.  Writes results/noise.md, entropy.md and rank.md, and the complete rows beside them as
+JSON.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from common import (
+    RESULTS,
+    attnkit,
+    command,
+    environment,
+    load_before,
+    publish,
+    say,
+    table,
+    versions,
+)
+
+Row = dict[str, Any]
+Result = tuple[list[str], dict[str, list[Row]]]
+"""Lines of Markdown, and the rows behind them by name."""
+
+SIGMAS = (0.25, 0.5, 1, 2, 4)
+LENGTHS = (16, 64, 256, 512)
+KINDS = ("encoder", "decoder", "cross")
+KEPT = ("train.average=5", "train.valid_every=130")
+"""Keeps the checkpoints of five validations; the end is then their average."""
+
+
+def output_of(*words: str | Path) -> str:
+    """Standard output of one command."""
+    say(" ".join(map(str, words)))
+    done = subprocess.run(
+        attnkit(*words), env=environment(), stdout=subprocess.PIPE, encoding="utf-8", check=True
+    )
+    return done.stdout
+
+
+def probe(study: str, *words: str | Path) -> list[Row]:
+    """The rows of one study."""
+    rows: list[Row] = json.loads(output_of("probe", study, *words, "--format", "json"))["rows"]
+    return rows
+
+
+def variants(runs: Path) -> dict[str, Path]:
+    """The first seed of each variant; scaled-dot is the first."""
+    found = {path.parent.name: path for path in sorted(runs.glob("*/seed-1"))}
+    return dict(sorted(found.items(), key=lambda one: one[0] != "scaled-dot"))
+
+
+def noise(runs: Path) -> Result:
+    """The law on made-up scores, and trained models."""
+    made_up = probe("noise", "--sigma", ",".join(map(str, SIGMAS)))
+    head = ["length", "sharpness", "keys", *(f"sigma {sigma:g}" for sigma in SIGMAS)]
+    ratios = []
+    for first in made_up[:: len(SIGMAS)]:
+        here = [row for row in made_up if all(row[k] == first[k] for k in ("length", "sharpness"))]
+        cells = [f"{row['measured']:.4f} ({row['ratio']:.2f})" for row in here]
+        ratios.append([f"{first['length']:,}", f"{first['sharpness']:g}", f"{first['keys']:,.1f}",
+                       *cells])  # fmt: skip
+    models: dict[str, list[Row]] = {}
+    for variant, path in variants(runs).items():
+        if variant != "linear":
+            models[variant] = probe("noise", path, "--metrics", "perplexity,bleu")
+    by_layer = probe("noise", variants(runs)["scaled-dot"], "--by", "layer")
+    sigmas = [f"sigma {sigma:g}" for sigma in (0, *SIGMAS)]
+    body = [
+        "## Made-up scores",
+        "",
+        "Standard deviation of the output of one query under Gaussian noise on its scores, and in "
+        "brackets its ratio to the first-order law sqrt((e^(sigma^2) - 1) sum p^2 (v - o)^2). "
+        "Scores are drawn from N(0, sharpness squared), values from N(0, 1); keys is 1 / sum p^2.",
+        "",
+        *table(head, ratios, 0),
+        "",
+        "## Trained models",
+        "",
+        "Noise in all layers at once; validation split of the embedded corpus, mean and standard "
+        "deviation over three draws of the noise. Perplexity, then BLEU. Linear attention has no "
+        "scores.",
+        "",
+    ]
+    for metric, digits in (("perplexity", 3), ("bleu", 2)):
+        lines = [
+            [variant, *(_spread(row, metric, digits) for row in rows)]
+            for variant, rows in models.items()
+        ]
+        body += [*table(["model", *sigmas], lines), ""]
+    body += ["Noise in one layer of scaled-dot at a time: perplexity.", ""]
+    clean, places = by_layer[0], dict.fromkeys((row["kind"], row["layer"]) for row in by_layer[1:])
+    lines = [
+        [f"{kind}, layer {layer}", _spread(clean, "perplexity", 3), *(
+            _spread(row, "perplexity", 3) for row in by_layer
+            if (row["kind"], row["layer"]) == (kind, layer)
+        )]
+        for kind, layer in places
+    ]  # fmt: skip
+    return [*body, *table(["noise on", *sigmas], lines)], {
+        "made-up scores": made_up, **models, "scaled-dot, layer by layer": by_layer,
+    }  # fmt: skip
+
+
+def _spread(row: Row, metric: str, digits: int) -> str:
+    sd = row[f"{metric}_sd"]
+    return f"{row[metric]:.{digits}f}" + (f" \u00b1 {sd:.{digits}f}" if sd else "")
+
+
+def entropy(runs: Path) -> Result:
+    """Over training, of every variant at its start and end, and against the scale."""
+    found = {variant: probe("entropy", path) for variant, path in variants(runs).items()}
+    with tempfile.TemporaryDirectory() as folder:
+        words = ("train", "quickstart", "--variant", "scaled-dot", "--out", folder, *KEPT)
+        output_of(*words, "--quiet")
+        over = probe("entropy", Path(folder) / "quickstart" / "scaled-dot" / "seed-1")
+    body = [
+        "All numbers are means over the heads of a layer, queries and the 400 rows of the "
+        "validation split of the embedded corpus. Entropy is a share of the largest, log2 of the "
+        "keys that a query sees; the gradient is |dp/ds|_1 / 2 = 1 - sum p^2.",
+        "",
+        "## Over training",
+        "",
+        f"scaled-dot, trained with `{' '.join(KEPT)}` so that checkpoints remain (the end is their "
+        "average). Entropy, and in brackets the gradient.",
+        "",
+        *_layers(over, "stage", lambda row: f"{row['share']:.2f} ({row['gradient']:.2f})"),
+        "",
+        "## Every variant",
+        "",
+        "Entropy at the start and at the end. A map of linear attention is the effective one.",
+        "",
+    ]
+    lines = []
+    for variant, rows in found.items():
+        cells = []
+        for kind, layer in _places(rows):
+            ends = [
+                mean(
+                    row["share"] for row in rows if _is(row, kind, layer) and row["stage"] == stage
+                )
+                for stage in ("start", "end")
+            ]
+            cells.append(" to ".join(f"{number:.2f}" for number in ends))
+        lines.append([variant, *cells])
+    places = _places(next(iter(found.values())))
+    body += table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
+    scales = ("0.25", "0.5", "1", "2", "4", "8", "16")
+    for stage in ("start", "end"):
+        body += ["", f"## Against the scale of the scores, at the {stage}", "",
+                 "scaled-dot; entropy, and in brackets the gradient.", ""]  # fmt: skip
+        rows = [row for row in found["scaled-dot"] if row["stage"] == stage]
+        lines = []
+        for kind, layer in _places(rows):
+            heads = [row for row in rows if _is(row, kind, layer)]
+            lines.append([f"{kind}, layer {layer}", *(_at(heads, scale) for scale in scales)])
+        body += table(["layer", *(f"x {scale}" for scale in scales)], lines)
+    return body, {**found, "scaled-dot over training": over}
+
+
+def _at(heads: Sequence[Row], scale: str) -> str:
+    """Means over heads at one scale."""
+    suffix = "" if scale == "1" else f"_at_{scale}"
+    share, gradient = (mean(r[name + suffix] for r in heads) for name in ("share", "gradient"))
+    return f"{share:.2f} ({gradient:.2f})"
+
+
+def _is(row: Row, kind: str, layer: int) -> bool:
+    return bool((row["kind"], row["layer"]) == (kind, layer))
+
+
+def _places(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    return list(dict.fromkeys((row["kind"], row["layer"]) for row in rows))
+
+
+def _layers(rows: Sequence[Row], key: str, text: Callable[[Row], str]) -> list[str]:
+    """A table of layers by the values of one field, means over heads."""
+    columns = list(dict.fromkeys(row[key] for row in rows))
+    lines = []
+    for kind, layer in _places(rows):
+        cells = []
+        for column in columns:
+            heads = [row for row in rows if _is(row, kind, layer) and row[key] == column]
+            means = {n: mean(head[n] for head in heads) for n in ("share", "gradient")}
+            cells.append(text(means))
+        lines.append([f"{kind}, layer {layer}", *cells])
+    return table(["layer", *columns], lines)
+
+
+def rank(runs: Path) -> Result:
+    """Trained runs, and every mechanism before training."""
+    trained = probe("rank", *variants(runs).values())
+    known = json.loads(output_of("mechanisms", "--format", "json"))["rows"]
+    words = [
+        row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")
+    ]
+    lengths = ("--lengths", ",".join(map(str, LENGTHS)))
+    new = probe("rank", *words, "mixture:parts=[scaled-dot,synthesizer-random]", *lengths)
+    causal_words = [row["mechanism"] for row in known if row["decoder"] == "yes"]
+    causal = probe("rank", *(w for w in words if w in causal_words), *lengths, "--causal")
+    body = [
+        "Effective rank (exp of the entropy of the normalised singular values, Roy and Vetterli "
+        "2007), and in brackets the numerical rank (singular values above 0.001 of the largest).",
+        "",
+        "## Trained on the embedded corpus",
+        "",
+        "Means over the heads of a layer and the 400 rows of the validation split, which have "
+        "about 14 tokens.",
+        "",
+    ]
+    places = [(kind, layer) for kind in KINDS for layer in (0, 1)]
+    lines = []
+    for variant in dict.fromkeys(row["run"] for row in trained):
+        cells = [
+            _ranks(row)
+            for kind, layer in places
+            for row in trained
+            if (row["run"], row["attention"], row["layer"]) == (variant, kind, layer)
+        ]
+        lines.append([variant, *cells])
+    body += table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
+    for title, rows in (("every key visible", new), ("causal", causal)):
+        body += [
+            "",
+            f"## Before training, {title}",
+            "",
+            "New layers with four heads of width 64 that read tokens drawn from N(0, 1); means "
+            "over heads and three draws.",
+            "",
+        ]
+        lines = [
+            [word, *(_ranks(row) for row in rows if row["mechanism"] == word)]
+            for word in dict.fromkeys(row["mechanism"] for row in rows)
+        ]
+        body += table(["mechanism", *(f"length {n}" for n in LENGTHS)], lines)
+    return body, {"trained": trained, "before training": new, "before training, causal": causal}
+
+
+def _ranks(row: Row) -> str:
+    return f"{row['effective_rank']:.1f} ({row['numerical_rank']:.0f})"
+
+
+def json_text(rows: Mapping[str, Sequence[Row]]) -> str:
+    """One object with a list for each name, a row a line; numbers with four digits."""
+    parts = []
+    for name, several in rows.items():
+        lines = [
+            {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}
+            for row in several
+        ]
+        inside = ",\n  ".join(map(json.dumps, lines))
+        parts.append(f" {json.dumps(name)}: [\n  {inside}\n ]")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+PARTS: dict[str, tuple[str, Callable[[Path], Result]]] = {
+    "noise": ("Noise on attention scores", noise),
+    "entropy": ("Entropy of attention", entropy),
+    "rank": ("Rank of attention maps", rank),
+}
+
+
+def main() -> None:
+    """Measure the parts and write their results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--part", choices=PARTS)
+    options = parser.parse_args()
+    for name in [options.part] if options.part else PARTS:
+        title, measure = PARTS[name]
+        before = load_before()
+        body, rows = measure(options.runs)
+        facts = {
+            "command": command(options, runs="runs/quickstart"),
+            "versions": versions("attnkit", "torch"),
+            "load of the machine": before,
+        }
+        publish(name, title, facts, [*body, "", f"All rows: `{name}.json`."])
+        (RESULTS / f"{name}.json").write_text(json_text(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
