@@ -164,8 +164,11 @@ class ModelConfig(Section):
     ff: Positive = 1024
     """Transformers: inner width of the feed-forward sublayer."""
     dropout: Probability = 0.1
-    """Dropout on embeddings, sublayer outputs and inside the feed-forward sublayer; on embeddings,
-    between layers and on the output of recurrent and convolutional models."""
+    """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
+    of recurrent and convolutional models."""
+    activation_dropout: Probability | None = None
+    """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the
+    same as dropout."""
     norm: Literal["pre", "post"] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
     after each residual sum (post)."""
