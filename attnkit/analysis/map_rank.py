@@ -128,6 +128,7 @@ def mechanism_ranks(
     head_width: int = 64,
     seed: int = 1,
     threshold: float = THRESHOLD,
+    device: str = "cpu",
 ) -> list[Ranks]:
     """Ranks of the maps of a new layer that reads `length` tokens drawn from N(0, 1), by head.
 
@@ -138,6 +139,7 @@ def mechanism_ranks(
         head_width: of each of the HEADS heads.
         seed: of the weights and the tokens.
         threshold: see `ranks`.
+        device: auto takes a GPU where there is one; the draws are the same on all.
 
     Raises:
         UsageError: a number is out of range, or the mechanism refuses its options or the role.
@@ -149,8 +151,9 @@ def mechanism_ranks(
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(seed)
         width = HEADS * head_width
-        layer = MultiHead.build(word, width, HEADS, length, causal=causal, **options).eval()
-        x = torch.randn(1, length, width)
+        layer = MultiHead.build(word, width, HEADS, length, causal=causal, **options)
+        x = torch.randn(1, length, width).to(pick_device(device))
+        layer.to(x.device).eval()
         maps = layer.weights(x, Mask.packed(length, x.device, causal=causal))
     effective, numerical = ranks(maps[0], threshold)
     pairs = zip(effective.tolist(), numerical.tolist(), strict=True)

@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from attnkit.show.table import Table
 
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
+VALID = "valid"
+"""The split that is read by default."""
 
-Split = Annotated[str, value("S", "Split to read.")]
+Split = Annotated[str | None, value("S", "Split to read. [default: valid]")]
 Rows = Annotated[int | None, value("N", "Only the first N rows. [default: all]", min=1)]
 Kinds = Annotated[
     list[str] | None,
     choice("--kind", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
 ]
 Metrics = Annotated[
-    str, value("M,...", "perplexity and accuracy are fast; bleu, rouge and others decode anew.")
+    str | None,
+    value(
+        "M,...",
+        "perplexity and accuracy are fast; bleu, rouge and others decode anew. "
+        "[default: perplexity]",
+    ),
 ]
 Save = Annotated[Path | None, value("FILE", "Plot to a .png, .svg or .pdf file.")]
 
@@ -35,6 +42,13 @@ Save = Annotated[Path | None, value("FILE", "Plot to a .png, .svg or .pdf file."
 def kinds_of(given: Sequence[str] | None) -> "list[Kind] | None":
     """The chosen kinds in their order; None where none is chosen."""
     return [kind for kind in KINDS if kind in given] if given else None
+
+
+def metrics_of(given: str | None) -> tuple[str, ...]:
+    """The metrics by name; raises UsageError for an unknown one."""
+    from attnkit.scoring import expand
+
+    return expand([name.strip() for name in (given or "perplexity").split(",")])
 
 
 def numbers(option: str, text: str) -> list[float]:
@@ -51,12 +65,12 @@ def title_of(run: "Run") -> str:
 
 
 def rows_of(
-    run: "Run", split: str, rows: int | None, data_dir: Path | None, offline: bool
+    run: "Run", split: str | None, rows: int | None, data_dir: Path | None, offline: bool
 ) -> "list[Row]":
     """The first rows of a split of the run's corpus."""
     from attnkit.scoring.evaluation import corpus_of
 
-    return list(islice(corpus_of(run, data_dir, offline).rows(split), rows))
+    return list(islice(corpus_of(run, data_dir, offline).rows(split or VALID), rows))
 
 
 def show(table: "Table", plots: "Sequence[Plot]", format: str, save: Path | None) -> None:

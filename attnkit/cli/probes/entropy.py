@@ -26,7 +26,7 @@ def entropy(
     scale: Annotated[
         str, value("A,...", "Factors of the scores to try, beside 1.")
     ] = "0.25,0.5,1,2,4,8,16",
-    split: common.Split = "valid",
+    split: common.Split = None,
     rows: common.Rows = None,
     kind: common.Kinds = None,
     layer: options.Layers = None,
@@ -67,7 +67,7 @@ def entropy(
             device=device,
             progress=progress,
         )
-    title = f"{common.title_of(trained)}: {split}, entropy of attention"
+    title = f"{common.title_of(trained)}: {split or common.VALID}, entropy of attention"
     common.show(entropy_table(title, found), entropy_plots(found), format, save)
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 def heads(
     run: options.RunFolder,
     *,
-    split: common.Split = "valid",
+    split: common.Split = None,
     rows: common.Rows = None,
-    metrics: common.Metrics = "perplexity",
+    metrics: common.Metrics = None,
     kind: common.Kinds = None,
     layer: options.Layers = None,
     head: options.Heads = None,
@@ -45,9 +45,8 @@ def heads(
         output.check_save(save, output.PICTURES)
     from attnkit.analysis.head_ablation import probe_heads
     from attnkit.runs import Run
-    from attnkit.scoring import expand
 
-    names = expand([name.strip() for name in metrics.split(",")])
+    names = common.metrics_of(metrics)
     trained = Run.open(run)
     title = common.title_of(trained)
     with progress_bar("heads") as progress:
@@ -61,7 +60,7 @@ def heads(
             device=device,
             progress=lambda done, total: progress("", done, total),
         )
-    output.write_tables([table(f"{title}: {split}", importance)], format)
+    output.write_tables([table(f"{title}: {split or common.VALID}", importance)], format)
     if format == "table":
         from attnkit.show.head_importance import HeadGrids
 

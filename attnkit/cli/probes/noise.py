@@ -40,16 +40,9 @@ def noise(
     seeds: Annotated[
         int | None, value("N", "How often the noise is drawn. [default: 3]", min=1)
     ] = None,
-    split: Annotated[str | None, value("S", "Split to read. [default: valid]")] = None,
+    split: common.Split = None,
     rows: common.Rows = None,
-    metrics: Annotated[
-        str | None,
-        value(
-            "M,...",
-            "perplexity and accuracy are fast; bleu, rouge and others decode anew. "
-            "[default: perplexity]",
-        ),
-    ] = None,
+    metrics: common.Metrics = None,
     kind: common.Kinds = None,
     layer: options.Layers = None,
     lengths: Annotated[
@@ -98,8 +91,8 @@ def noise(
         )
     else:
         settings = {"by": by or "model", "seeds": seeds or 3, "kinds": common.kinds_of(kind)}
-        given = {"layers": layer or (), "device": device, "metrics": metrics or "perplexity"}
-        corpus = split or "valid", rows, data_dir, offline
+        given = {"layers": layer or (), "device": device, "metrics": common.metrics_of(metrics)}
+        corpus = split or common.VALID, rows, data_dir, offline
         table, plots = _effects(run, corpus, sigmas, settings | given)
     common.show(table, plots, format, save)
 
@@ -110,15 +103,13 @@ def _effects(
     """Table and charts of a trained model."""
     from attnkit.analysis.score_noise import check_sigmas, probe_noise
     from attnkit.runs import Run
-    from attnkit.scoring import expand
 
     check_sigmas(sigmas)
-    names = expand([name.strip() for name in settings.pop("metrics").split(",")])
     trained = Run.open(run)
     rows = common.rows_of(trained, *corpus)
     with progress_bar("scorings") as progress:
         effects = probe_noise(
-            trained, rows, sigmas=sigmas, metrics=names, **settings,
+            trained, rows, sigmas=sigmas, **settings,
             progress=lambda done, total: progress("", done, total),
         )  # fmt: skip
     title = f"{common.title_of(trained)}: {corpus[0]}, noise on attention scores"

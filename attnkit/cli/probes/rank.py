@@ -43,7 +43,7 @@ def rank(
         float,
         value("T", "Numerical rank: singular values above this share of the largest one."),
     ] = 1e-3,
-    split: Annotated[str | None, value("S", "Split to read. [default: valid]")] = None,
+    split: common.Split = None,
     rows: common.Rows = None,
     kind: common.Kinds = None,
     layer: options.Layers = None,
@@ -94,10 +94,11 @@ def rank(
     if any(folders):
         chosen = {"kinds": common.kinds_of(kind), "layers": layer or (), "heads": head or (),
                   "device": device, "threshold": threshold}  # fmt: skip
-        found = _runs(targets, (split or "valid", rows, data_dir, offline), chosen)
-        title, plots = f"Rank of attention maps: {split or 'valid'}", run_plots(found)
+        found = _runs(targets, (split, rows, data_dir, offline), chosen)
+        title, plots = f"Rank of attention maps: {split or common.VALID}", run_plots(found)
     else:
-        settings = {"causal": causal, "head_width": head_width or 64, "threshold": threshold}
+        settings = {"causal": causal, "head_width": head_width or 64, "threshold": threshold,
+                    "device": device}  # fmt: skip
         numbers = options.lengths(lengths or "64,128,256,512") or []
         found = _words(targets, numbers, seeds or 3, settings)
         title, plots = "Rank of attention maps before training", word_plots(found)
