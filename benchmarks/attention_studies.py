@@ -1,11 +1,11 @@
 """Studies of attention itself: noise on scores, entropy, and rank of the maps.
 
-    python benchmarks/attention_studies.py RUNS [--part noise|entropy|rank]
+    python benchmarks/attention_studies.py RUNS [--multi30k RUNS] [--part noise|entropy|rank]
 
-RUNS is what `attnkit train quickstart` made (runs/quickstart).  All numbers are those of
-`attnkit probe`; entropy over training needs checkpoints, so that part trains scaled-dot once more,
-keeping five.  Writes results/noise.md, entropy.md and rank.md, and the complete rows beside them as
-JSON.
+RUNS is what `attnkit train quickstart` made (runs/quickstart); with --multi30k also finished runs
+of translation/multi30k.  All numbers are those of `attnkit probe`; entropy over training needs
+checkpoints, so that part trains scaled-dot once more, keeping five.  Writes results/noise.md,
+entropy.md and rank.md, and the complete rows beside them as JSON.
 """
 
 import argparse
@@ -30,12 +30,13 @@ from common import (
 )
 
 Row = dict[str, Any]
+Runs = dict[str, Path]
+"""One run of each variant."""
 Result = tuple[list[str], dict[str, list[Row]]]
 """Lines of Markdown, and the rows behind them by name."""
 
 SIGMAS = (0.25, 0.5, 1, 2, 4)
 LENGTHS = (16, 64, 256, 512)
-KINDS = ("encoder", "decoder", "cross")
 KEPT = ("train.average=5", "train.valid_every=130")
 """Keeps the checkpoints of five validations; the end is then their average."""
 
@@ -55,13 +56,14 @@ def probe(study: str, *words: str | Path) -> list[Row]:
     return rows
 
 
-def variants(runs: Path) -> dict[str, Path]:
-    """The first seed of each variant; scaled-dot is the first."""
-    found = {path.parent.name: path for path in sorted(runs.glob("*/seed-1"))}
-    return dict(sorted(found.items(), key=lambda one: one[0] != "scaled-dot"))
+def variants(runs: Path | None) -> Runs:
+    """Finished runs with seed 1; the baseline is the first."""
+    paths = sorted(runs.glob("*/seed-1")) if runs else []
+    found = {path.parent.name: path for path in paths if (path / "model.safetensors").exists()}
+    return dict(sorted(found.items(), key=lambda one: one[0] not in ("scaled-dot", "vanilla")))
 
 
-def noise(runs: Path) -> Result:
+def noise(quickstart: Runs, multi30k: Runs) -> Result:
     """The law on made-up scores, and trained models."""
     made_up = probe("noise", "--sigma", ",".join(map(str, SIGMAS)))
     head = ["length", "sharpness", "keys", *(f"sigma {sigma:g}" for sigma in SIGMAS)]
@@ -72,10 +74,11 @@ def noise(runs: Path) -> Result:
         ratios.append([f"{first['length']:,}", f"{first['sharpness']:g}", f"{first['keys']:,.1f}",
                        *cells])  # fmt: skip
     models: dict[str, list[Row]] = {}
-    for variant, path in variants(runs).items():
+    for variant, path in quickstart.items():
         if variant != "linear":
             models[variant] = probe("noise", path, "--metrics", "perplexity,bleu")
-    by_layer = probe("noise", variants(runs)["scaled-dot"], "--by", "layer")
+    by_layer = probe("noise", quickstart["scaled-dot"], "--by", "layer")
+    others = {variant: probe("noise", path) for variant, path in multi30k.items()}
     sigmas = [f"sigma {sigma:g}" for sigma in (0, *SIGMAS)]
     body = [
         "## Made-up scores",
@@ -108,9 +111,16 @@ def noise(runs: Path) -> Result:
         )]
         for kind, layer in places
     ]  # fmt: skip
-    return [*body, *table(["noise on", *sigmas], lines)], {
-        "made-up scores": made_up, **models, "scaled-dot, layer by layer": by_layer,
-    }  # fmt: skip
+    body += table(["noise on", *sigmas], lines)
+    if others:
+        body += ["", "Multi30k, noise in all layers: perplexity.", ""]
+        lines = [
+            [v, *(_spread(row, "perplexity", 2) for row in rows)] for v, rows in others.items()
+        ]
+        body += table(["model", *sigmas], lines)
+    named = {f"multi30k {variant}": rows for variant, rows in others.items()}
+    by_part = {"scaled-dot, layer by layer": by_layer}
+    return body, {"made-up scores": made_up} | models | by_part | named
 
 
 def _spread(row: Row, metric: str, digits: int) -> str:
@@ -118,9 +128,10 @@ def _spread(row: Row, metric: str, digits: int) -> str:
     return f"{row[metric]:.{digits}f}" + (f" \u00b1 {sd:.{digits}f}" if sd else "")
 
 
-def entropy(runs: Path) -> Result:
+def entropy(quickstart: Runs, multi30k: Runs) -> Result:
     """Over training, of every variant at its start and end, and against the scale."""
-    found = {variant: probe("entropy", path) for variant, path in variants(runs).items()}
+    found = {variant: probe("entropy", path) for variant, path in quickstart.items()}
+    others = {variant: probe("entropy", path) for variant, path in multi30k.items()}
     with tempfile.TemporaryDirectory() as folder:
         words = ("train", "quickstart", "--variant", "scaled-dot", "--out", folder, *KEPT)
         output_of(*words, "--quiet")
@@ -142,6 +153,25 @@ def entropy(runs: Path) -> Result:
         "Entropy at the start and at the end. A map of linear attention is the effective one.",
         "",
     ]
+    body += _start_and_end(found)
+    if others:
+        body += ["", "Multi30k:", "", *_start_and_end(others)]
+    scales = ("0.25", "0.5", "1", "2", "4", "8", "16")
+    for stage in ("start", "end"):
+        body += ["", f"## Against the scale of the scores, at the {stage}", "",
+                 "scaled-dot; entropy, and in brackets the gradient.", ""]  # fmt: skip
+        rows = [row for row in found["scaled-dot"] if row["stage"] == stage]
+        lines = []
+        for kind, layer in _places(rows):
+            heads = [row for row in rows if _is(row, kind, layer)]
+            lines.append([f"{kind}, layer {layer}", *(_at(heads, scale) for scale in scales)])
+        body += table(["layer", *(f"x {scale}" for scale in scales)], lines)
+    named = {f"multi30k {variant}": rows for variant, rows in others.items()}
+    return body, found | {"scaled-dot over training": over} | named
+
+
+def _start_and_end(found: Mapping[str, Sequence[Row]]) -> list[str]:
+    """A table of variants by layers: the entropy at the start and at the end."""
     lines = []
     for variant, rows in found.items():
         cells = []
@@ -155,18 +185,7 @@ def entropy(runs: Path) -> Result:
             cells.append(" to ".join(f"{number:.2f}" for number in ends))
         lines.append([variant, *cells])
     places = _places(next(iter(found.values())))
-    body += table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
-    scales = ("0.25", "0.5", "1", "2", "4", "8", "16")
-    for stage in ("start", "end"):
-        body += ["", f"## Against the scale of the scores, at the {stage}", "",
-                 "scaled-dot; entropy, and in brackets the gradient.", ""]  # fmt: skip
-        rows = [row for row in found["scaled-dot"] if row["stage"] == stage]
-        lines = []
-        for kind, layer in _places(rows):
-            heads = [row for row in rows if _is(row, kind, layer)]
-            lines.append([f"{kind}, layer {layer}", *(_at(heads, scale) for scale in scales)])
-        body += table(["layer", *(f"x {scale}" for scale in scales)], lines)
-    return body, {**found, "scaled-dot over training": over}
+    return table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
 
 
 def _at(heads: Sequence[Row], scale: str) -> str:
@@ -198,9 +217,10 @@ def _layers(rows: Sequence[Row], key: str, text: Callable[[Row], str]) -> list[s
     return table(["layer", *columns], lines)
 
 
-def rank(runs: Path) -> Result:
+def rank(quickstart: Runs, multi30k: Runs) -> Result:
     """Trained runs, and every mechanism before training."""
-    trained = probe("rank", *variants(runs).values())
+    trained = probe("rank", *quickstart.values())
+    others = probe("rank", *multi30k.values()) if multi30k else []
     known = json.loads(output_of("mechanisms", "--format", "json"))["rows"]
     words = [
         row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")
@@ -219,17 +239,9 @@ def rank(runs: Path) -> Result:
         "about 14 tokens.",
         "",
     ]
-    places = [(kind, layer) for kind in KINDS for layer in (0, 1)]
-    lines = []
-    for variant in dict.fromkeys(row["run"] for row in trained):
-        cells = [
-            _ranks(row)
-            for kind, layer in places
-            for row in trained
-            if (row["run"], row["attention"], row["layer"]) == (variant, kind, layer)
-        ]
-        lines.append([variant, *cells])
-    body += table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
+    body += _by_layer(trained)
+    if others:
+        body += ["", "Multi30k, sentences of about 16 tokens:", "", *_by_layer(others)]
     for title, rows in (("every key visible", new), ("causal", causal)):
         body += [
             "",
@@ -244,7 +256,18 @@ def rank(runs: Path) -> Result:
             for word in dict.fromkeys(row["mechanism"] for row in rows)
         ]
         body += table(["mechanism", *(f"length {n}" for n in LENGTHS)], lines)
-    return body, {"trained": trained, "before training": new, "before training, causal": causal}
+    named = {"trained": trained, "before training": new, "before training, causal": causal}
+    return body, named | ({"multi30k": others} if others else {})
+
+
+def _by_layer(rows: Sequence[Row]) -> list[str]:
+    """A table of runs by layers."""
+    places = list(dict.fromkeys((row["attention"], row["layer"]) for row in rows))
+    lines = [
+        [run, *(_ranks(row) for row in rows if row["run"] == run)]
+        for run in dict.fromkeys(row["run"] for row in rows)
+    ]
+    return table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
 
 
 def _ranks(row: Row) -> str:
@@ -264,7 +287,7 @@ def json_text(rows: Mapping[str, Sequence[Row]]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-PARTS: dict[str, tuple[str, Callable[[Path], Result]]] = {
+PARTS: dict[str, tuple[str, Callable[[Runs, Runs], Result]]] = {
     "noise": ("Noise on attention scores", noise),
     "entropy": ("Entropy of attention", entropy),
     "rank": ("Rank of attention maps", rank),
@@ -275,14 +298,17 @@ def main() -> None:
     """Measure the parts and write their results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path)
+    parser.add_argument("--multi30k", type=Path)
     parser.add_argument("--part", choices=PARTS)
     options = parser.parse_args()
     for name in [options.part] if options.part else PARTS:
         title, measure = PARTS[name]
         before = load_before()
-        body, rows = measure(options.runs)
+        body, rows = measure(variants(options.runs), variants(options.multi30k))
         facts = {
-            "command": command(options, runs="runs/quickstart"),
+            "command": command(
+                options, runs="runs/quickstart", multi30k="runs/translation/multi30k"
+            ),
             "versions": versions("attnkit", "torch"),
             "load of the machine": before,
         }

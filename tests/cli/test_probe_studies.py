@@ -52,6 +52,7 @@ def test_one_draw_of_the_noise_has_no_spread(probe: Any) -> None:
     words = ("--seeds", "1", "--sigma", "1", "--metrics", "accuracy,bleu", "--kind", "cross")
     found = rows(probe("noise", "run", *words, "--format", "json"))
     assert found[1]["accuracy_sd"] is None
+    assert "chosen layers" in probe("noise", "run", *words).out
     assert found[1]["bleu_loss"] == found[0]["bleu"] - found[1]["bleu"]
     assert "over" not in probe("noise", "run", *words).out.split("rows:")[1].split("\n\n")[0]
 

@@ -11,7 +11,6 @@ from attnkit.cli import options, output
 from attnkit.cli.options import choice, value
 from attnkit.cli.probes import common
 from attnkit.cli.progress_bar import progress_bar
-from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
     from attnkit.analysis.score_noise import NoiseEffects, NoiseLaw, NoisyPart
@@ -71,25 +70,19 @@ def noise(
     """
     if save is not None:
         output.check_save(save, output.PICTURES)
-    of_run: dict[str, Any] = {
-        "by": by, "seeds": seeds, "split": split, "rows": rows, "metrics": metrics, "kind": kind,
-        "layer": layer,
-    }  # fmt: skip
-    made_up: dict[str, Any] = {"lengths": lengths, "sharpness": sharpness}
-    for given, why in (
-        (of_run if run is None else {}, "is for a trained model: name a RUN"),
-        (made_up if run is not None else {}, "is for made-up scores: leave RUN out"),
-    ):
-        if wrong := [name for name, option in given.items() if option is not None]:
-            raise UsageError(f"--{wrong[0]} {why}")
     sigmas = common.numbers("--sigma", sigma)
     if run is None:
+        of_run = {"by": by, "seeds": seeds, "split": split, "rows": rows, "metrics": metrics,
+                  "kind": kind, "layer": layer}  # fmt: skip
+        common.refuse(of_run, "is for a trained model: name a RUN")
         table, plots = _law(
             options.lengths(lengths or "16,256,4096") or [],
             common.numbers("--sharpness", sharpness or "1,2,4"),
             sigmas,
         )
     else:
+        of_scores = {"lengths": lengths, "sharpness": sharpness}
+        common.refuse(of_scores, "is for made-up scores: leave RUN out")
         settings = {"by": by or "model", "seeds": seeds or 3, "kinds": common.kinds_of(kind)}
         given = {"layers": layer or (), "device": device, "metrics": common.metrics_of(metrics)}
         corpus = split or common.VALID, rows, data_dir, offline
@@ -113,11 +106,15 @@ def _effects(
             progress=lambda done, total: progress("", done, total),
         )  # fmt: skip
     title = f"{common.title_of(trained)}: {corpus[0]}, noise on attention scores"
-    return effects_table(title, effects), effects_plots(effects)
+    together = "chosen layers" if settings["kinds"] or settings["layers"] else "all layers"
+    return effects_table(title, effects, together), effects_plots(effects, together)
 
 
-def effects_table(title: str, effects: "NoiseEffects") -> "Table":
-    """The model without noise, then a row for each part and sigma."""
+def effects_table(title: str, effects: "NoiseEffects", together: str = "all layers") -> "Table":
+    """The model without noise, then a row for each part and sigma.
+
+    `together` says which layers are noisy where they all are at once.
+    """
     from attnkit.recipe.metrics import direction_note, metric_facts
     from attnkit.show.table import Cell, Column, Table
 
@@ -133,7 +130,7 @@ def effects_table(title: str, effects: "NoiseEffects") -> "Table":
     rows = [tuple(first)]
     for (part, sigma), values in effects.noisy.items():
         where = {"kind": part.kind, "layer": part.layer}
-        row = [Cell(part_name(part), where), Cell(f"{sigma:g}", {"sigma": sigma})]
+        row = [Cell(part_name(part, together), where), Cell(f"{sigma:g}", {"sigma": sigma})]
         for name in effects.clean:
             row += _cells(name, values[name], effects.clean[name].value)
         rows.append(tuple(row))
@@ -160,14 +157,14 @@ def _cells(name: str, values: Sequence[float], clean: float) -> "list[Cell]":
             Cell(signed(loss), {f"{name}_loss": loss})]  # fmt: skip
 
 
-def part_name(part: "NoisyPart") -> str:
+def part_name(part: "NoisyPart", together: str) -> str:
     """The layers that are noisy, in words."""
     if part.kind is None:
-        return "all layers"
+        return together
     return part.kind if part.layer is None else f"{part.kind}, layer {part.layer}"
 
 
-def effects_plots(effects: "NoiseEffects") -> "list[Plot]":
+def effects_plots(effects: "NoiseEffects", together: str = "all layers") -> "list[Plot]":
     """Each metric against sigma, a line a draw of the noise."""
     from attnkit.recipe.metrics import metric_facts
     from attnkit.runs.curves import Plot, Series
@@ -176,7 +173,9 @@ def effects_plots(effects: "NoiseEffects") -> "list[Plot]":
     for name, clean in effects.clean.items():
         lines: dict[str, list[list[tuple[float, float]]]] = {}
         for (part, sigma), values in effects.noisy.items():
-            drawn = lines.setdefault(part_name(part), [[(0, clean.value)] for _ in values[name]])
+            drawn = lines.setdefault(
+                part_name(part, together), [[(0, clean.value)] for _ in values[name]]
+            )
             for line, found in zip(drawn, values[name], strict=True):
                 line.append((sigma, found))
         series = (Series(key, tuple(map(tuple, drawn))) for key, drawn in lines.items())

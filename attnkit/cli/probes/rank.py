@@ -88,9 +88,8 @@ def rank(
     if any(folders) and not all(folders):
         word, folder = targets[folders.index(False)], targets[folders.index(True)]
         raise UsageError(f"{quoted(word)} is no folder, but {folder} is: give runs or mechanisms")
-    given, why = (of_words, "mechanisms") if any(folders) else (of_runs, "runs")
-    if wrong := [name for name, option in given.items() if option is not None]:
-        raise UsageError(f"--{wrong[0]} is for {why}, and {targets[0]} is not one of them")
+    given, what = (of_words, "mechanisms") if any(folders) else (of_runs, "runs")
+    common.refuse(given, f"is for {what}, and {targets[0]} is not one of them")
     if any(folders):
         chosen = {"kinds": common.kinds_of(kind), "layers": layer or (), "heads": head or (),
                   "device": device, "threshold": threshold}  # fmt: skip
