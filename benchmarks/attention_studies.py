@@ -131,7 +131,10 @@ def _spread(row: Row, metric: str, digits: int) -> str:
 def entropy(quickstart: Runs, multi30k: Runs) -> Result:
     """Over training, of every variant at its start and end, and against the scale."""
     found = {variant: probe("entropy", path) for variant, path in quickstart.items()}
-    others = {variant: probe("entropy", path) for variant, path in multi30k.items()}
+    others = {
+        variant: [row for row in probe("entropy", path) if row["stage"] in ("start", "end")]
+        for variant, path in multi30k.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         words = ("train", "quickstart", "--variant", "scaled-dot", "--out", folder, *KEPT)
         output_of(*words, "--quiet")
