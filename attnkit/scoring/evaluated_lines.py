@@ -80,6 +80,7 @@ def read_lines(
     contexts: int | None = None,
     data_dir: Path | None = None,
     offline: bool = False,
+    training: bool = True,
 ) -> EvaluatedLines:
     """What `attnkit eval` saved of some runs on one split.
 
@@ -90,6 +91,7 @@ def read_lines(
         contexts: how many each question has; the most that all runs were scored with when None.
         data_dir: where corpora are; $ATTNKIT_DATA by default.
         offline: never download.
+        training: read the training text too.
 
     Raises:
         UsageError: too few runs, different tasks, or options of question answering for others.
@@ -119,8 +121,8 @@ def read_lines(
     notes = _search_notes(
         [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
     )
-    training = None if contexts else _training_texts(run, data_dir, offline)
-    return EvaluatedLines(task, split, contexts, lines, systems, training, notes)
+    texts = _training_texts(run, data_dir, offline) if training and not contexts else None
+    return EvaluatedLines(task, split, contexts, lines, systems, texts, notes)
 
 
 def _task(runs: Sequence[Run], methods: Sequence[str], contexts: int | None) -> str:

@@ -7,7 +7,7 @@ Generation Systems".
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -104,6 +104,23 @@ class OutputComparison:
     def sign(self) -> int:
         """1 where higher scores are better, else -1."""
         return -1 if metric_facts(self.metric).better == "lower" else 1
+
+    def pair(self, place: int) -> "OutputComparison":
+        """The first system and another one, by its place, without buckets; lines by difference."""
+        both = (0, place)
+        lines = [
+            replace(
+                one, outputs=tuple(one.outputs[at] for at in both),
+                scores=tuple(one.scores[at] for at in both),
+                lengths=tuple(one.lengths[at] for at in both),
+                chosen=tuple(one.chosen[at] for at in both),
+            )
+            for one in self.lines
+        ]  # fmt: skip
+        return replace(
+            self, lines=tuple(sorted(lines, key=_order("difference", self.sign))),
+            systems=tuple(self.systems[at] for at in both), by_length=(), by_frequency=(),
+        )  # fmt: skip
 
     def record(self, one: ComparedLine) -> dict[str, Any]:
         """All that is known of a line, as JSON; contexts are numbered from 1."""

@@ -117,8 +117,8 @@ def example_rows(
     for one, score, text, spans in outputs:
         rows.append(ExampleRow(f"{one.name} {score:.1f}", spans if text.strip() else ()))
     for place, note in context_notes(comparison, line).items():
-        spans = _whole(line.line.contexts[place])
-        rows.append(ExampleRow(f"context {place + 1}", spans, note))
+        text = line.line.contexts[place]
+        rows.append(ExampleRow(f"context {place + 1}", _whole(text), note))
     return rows
 
 
@@ -126,10 +126,8 @@ def _whole(text: str) -> Sequence[Span]:
     return [Span(text, False, False)] if text.strip() else ()
 
 
-def marks_note(comparison: OutputComparison, against: Against, word: str, missing: str) -> str:
-    """What the marks mean; `word` and `missing`: how they look."""
-    first = comparison.systems[0].name
-    other = "the reference" if against == "reference" else f"the output of {first}"
+def marks_note(word: str, missing: str, other: str = "the reference") -> str:
+    """What the marks mean; `word` and `missing`: how they look, `other`: what is compared with."""
     return f"{word}: not in {other} at this place; {missing}: words of it are missing"
 
 
@@ -149,7 +147,9 @@ class OutputExamples:
                 yield from self._example(line, options)
                 yield ""
         if any(group.lines for group in self.groups):
-            note = marks_note(self.comparison, self.against, "[words]", f"[{MISSING}]")
+            first = self.comparison.systems[0].name
+            other = "the reference" if self.against == "reference" else f"the output of {first}"
+            note = marks_note("[words]", f"[{MISSING}]", other)
             yield Text(_line(note), style="dim", overflow="fold")
             yield ""
 

@@ -43,7 +43,7 @@ def comparison(texts: list[str], contexts: int | None = None) -> OutputCompariso
 @pytest.mark.parametrize("contexts", [None, 2])
 def test_hostile_texts_stay_data(contexts: int | None) -> None:
     content, left_out = page(comparison(TEXTS, contexts), "reference", command=TEXTS[0])
-    plain = Document(page(comparison(["a"] * len(TEXTS)), "reference").content)
+    plain = Document(page(comparison(["a"] * len(TEXTS), contexts), "reference").content)
     assert [tag for tag, _ in Document(content).elements] == [tag for tag, _ in plain.elements]
     assert left_out == 0
     assert b"\x1b" not in content
