@@ -1,15 +1,16 @@
-"""How long `attnkit report` takes, and how large its page is, for many runs of many sentences.
+"""How long `attnkit report` takes, and how large its page is, for 27 runs.
 
-    python benchmarks/report.py RUN --data-dir DIR [--variants 9] [--seeds 3] [--repeats 3]
+    python benchmarks/report.py RUN --data-dir DIR [--repeats 3]
 
-RUN is a scored run.  Its copies stand for the variants and seeds of a large comparison: the same
-model, other rates in the recipe, and outputs from which some words are left out, scored anew.
-Writes results/report.md.
+RUN is a scored run.  Its copies stand for the runs of a large comparison: the same model, other
+rates in the recipe, and outputs from which some words are left out, scored anew.  Writes
+results/report.md.
 """
 
 import argparse
 import json
 import random
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -29,6 +30,9 @@ from common import (
     table,
     versions,
 )
+
+SHAPES = ((9, 3), (27, 1))
+"""Variants and seeds."""
 
 
 def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None) -> None:
@@ -54,16 +58,22 @@ def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None
             evaluation.evaluate(Run(folder), [split], recipe.eval, data_dir=data_dir)
 
 
-def seconds_and_size(root: Path, options: argparse.Namespace, *words: str) -> tuple[float, int]:
-    """Seconds of one report, and bytes of its page."""
+def measure(root: Path, options: argparse.Namespace, *words: str) -> tuple[float, float, int]:
+    """Seconds of one report by the clock and of the processor, and bytes of its page."""
     page = root / "report.html"
     data = ["--data-dir", str(options.data_dir)] if options.data_dir else []
-    began = time.perf_counter()
+    began, spent = time.perf_counter(), children_seconds()
     subprocess.run(
         attnkit("report", root / "copies", "-o", page, *data, *words),
         check=True, env=environment(options.threads), stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    return time.perf_counter() - began, page.stat().st_size
+    return time.perf_counter() - began, children_seconds() - spent, page.stat().st_size
+
+
+def children_seconds() -> float:
+    """Seconds of the processor that finished children have taken."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -71,35 +81,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a scored run")
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
-    parser.add_argument("--variants", type=int, default=9)
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=cores())
     options = parser.parse_args()
     load = load_before()
-    with tempfile.TemporaryDirectory() as temporary:
-        root = Path(temporary)
-        for variant in range(options.variants):
-            say(f"variant {variant}")
-            for seed in range(1, options.seeds + 1):
-                copied(options.run, root, variant, seed, options.data_dir)
-        rows = []
-        for what, words in (("whole", ()), ("without maps", ("--no-maps",))):
-            say(f"report, {what}")
-            measured = [seconds_and_size(root, options, *words) for _ in range(options.repeats)]
-            middle, between = spread([seconds for seconds, _ in measured], 2)
-            rows.append((what, middle, between, f"{measured[0][1] / 1e6:.2f}"))
-        scores = json.loads((root / "copies/variant-0/seed-1/scores.json").read_text())
+    rows = []
+    for variants, seeds in SHAPES:
+        with tempfile.TemporaryDirectory() as temporary:
+            root = Path(temporary)
+            say(f"{variants} variants x {seeds} seeds")
+            for variant in range(variants):
+                for seed in range(1, seeds + 1):
+                    copied(options.run, root, variant, seed, options.data_dir)
+            for what, words in (("", ()), (", without maps", ("--no-maps",))):
+                measured = [measure(root, options, *words) for _ in range(options.repeats)]
+                middle, between = spread([seconds for seconds, _, _ in measured], 1)
+                busy, _ = spread([seconds for _, seconds, _ in measured], 1)
+                name = f"{variants} variants x {seeds} seeds{what}"
+                rows.append((name, middle, between, busy, f"{measured[0][2] / 1e6:.2f}"))
+            scores = json.loads((root / "copies/variant-0/seed-1/scores.json").read_text())
     splits = ", ".join(f"{one['sentences']:,} of {split}" for split, one in scores.items())
     facts = {
-        "command": f"`{command(options, data_dir='DATA')}`",
+        "command": f"`{command(options, run='RUN', data_dir='DATA')}`",
         "versions": versions("attnkit", "torch"),
-        "runs": f"{options.variants} variants x {options.seeds} seeds, sentences: {splits}",
+        "sentences": splits,
         "started as": f"{options.threads} threads",
         "load of the machine": load,
         "repeats": str(options.repeats),
     }
-    heads = ["report", "median s", "range", "MB"]
+    heads = ["report", "median s", "range", "processor s", "MB"]
     publish("report", "Time and size of a report", facts, table(heads, rows))
 
 

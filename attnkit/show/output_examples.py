@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.output_comparison import TIE, ComparedLine, OutputComparison
+from attnkit.scoring.output_comparison import TIE, ComparedLine, ComparedOutputs
 from attnkit.scoring.word_marks import Span, marked, nearest_text
 from attnkit.show.differences import signed
 from attnkit.text import contains_answer, safe_text
@@ -32,7 +32,7 @@ class ExampleGroup(NamedTuple):
     lines: Sequence[ComparedLine]
 
 
-def groups(comparison: OutputComparison, sort: str, count: int) -> list[ExampleGroup]:
+def groups(comparison: ComparedOutputs, sort: str, count: int) -> list[ExampleGroup]:
     """The examples to show: by difference, so many largest gains and losses of the second system.
 
     By another order, so many lines from the first.
@@ -43,7 +43,7 @@ def groups(comparison: OutputComparison, sort: str, count: int) -> list[ExampleG
         if sort == "score" and comparison.sign < 0:
             words["score"] = "highest scores first"
         return [ExampleGroup(words[sort], comparison.lines[:count])]
-    first, second = (one.name for one in comparison.systems[:2])
+    first, second = comparison.names[:2]
     title = metric_facts(comparison.metric).title
     gains = [one for one in comparison.lines if comparison.sign * one.difference > TIE]
     losses = [one for one in comparison.lines if comparison.sign * one.difference < -TIE]
@@ -66,13 +66,13 @@ def mark_outputs(line: ComparedLine, against: Against) -> list[list[Span]]:
     return out
 
 
-def context_notes(comparison: OutputComparison, line: ComparedLine) -> dict[int, str]:
+def context_notes(comparison: ComparedOutputs, line: ComparedLine) -> dict[int, str]:
     """What is to be said of a line's contexts, by their places from 0; most have nothing."""
     out = {}
     for place, text in enumerate(line.line.contexts):
         names = [
-            one.name
-            for one, chosen in zip(comparison.systems, line.chosen, strict=True)
+            name
+            for name, chosen in zip(comparison.names, line.chosen, strict=True)
             if chosen == place
         ]
         notes = ["has the answer"] if contains_answer(text, line.line.references) else []
@@ -92,7 +92,7 @@ class ExampleRow(NamedTuple):
     """Of a context."""
 
 
-def heading(comparison: OutputComparison, line: ComparedLine) -> str:
+def heading(comparison: ComparedOutputs, line: ComparedLine) -> str:
     """Which line it is, and the difference of the first two systems."""
     number = f"{'question' if comparison.contexts is not None else 'line'} {line.line.number:,}"
     if len(line.scores) == 1:
@@ -102,7 +102,7 @@ def heading(comparison: OutputComparison, line: ComparedLine) -> str:
 
 
 def example_rows(
-    comparison: OutputComparison, line: ComparedLine, against: Against
+    comparison: ComparedOutputs, line: ComparedLine, against: Against
 ) -> list[ExampleRow]:
     """Source, references, outputs with their scores, and those contexts that need a word."""
     question = comparison.contexts is not None
@@ -112,10 +112,10 @@ def example_rows(
         word = "answer" if question else "reference"
         rows.append(ExampleRow(f"{word} {number}" if several else word, _whole(text)))
     outputs = zip(
-        comparison.systems, line.scores, line.outputs, mark_outputs(line, against), strict=True
+        comparison.names, line.scores, line.outputs, mark_outputs(line, against), strict=True
     )
-    for one, score, text, spans in outputs:
-        rows.append(ExampleRow(f"{one.name} {score:.1f}", spans if text.strip() else ()))
+    for name, score, text, spans in outputs:
+        rows.append(ExampleRow(f"{name} {score:.1f}", spans if text.strip() else ()))
     for place, note in context_notes(comparison, line).items():
         text = line.line.contexts[place]
         rows.append(ExampleRow(f"context {place + 1}", _whole(text), note))
@@ -135,7 +135,7 @@ def marks_note(word: str, missing: str, other: str = "the reference") -> str:
 class OutputExamples:
     """A rich renderable: one block a line of the test set."""
 
-    comparison: OutputComparison
+    comparison: ComparedOutputs
     groups: Sequence[ExampleGroup]
     against: Against
 
@@ -147,7 +147,7 @@ class OutputExamples:
                 yield from self._example(line, options)
                 yield ""
         if any(group.lines for group in self.groups):
-            first = self.comparison.systems[0].name
+            first = self.comparison.names[0]
             other = "the reference" if self.against == "reference" else f"the output of {first}"
             note = marks_note("[words]", f"[{MISSING}]", other)
             yield Text(_line(note), style="dim", overflow="fold")

@@ -56,7 +56,7 @@ def page(
             break
         records[one.line.number] = record
     left_out = len(comparison.lines) - len(records)
-    names = [safe_text(one.name) for one in comparison.systems]
+    names = list(map(safe_text, comparison.names))
     title = metric_facts(comparison.metric).title
     data = {
         "names": names,

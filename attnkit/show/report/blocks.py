@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnkit.scoring.output_comparison import ComparedLine, OutputComparison
+from attnkit.scoring.output_comparison import ComparedLine, ComparedOutputs
 from attnkit.show.svg import Drawing
 from attnkit.show.table import Table
 
@@ -35,7 +35,7 @@ class Examples:
     """Lines of a test set with what two systems made of them."""
 
     title: str
-    comparison: OutputComparison
+    comparison: ComparedOutputs
     lines: Sequence[ComparedLine]
 
 
@@ -52,7 +52,7 @@ Block = Note | Marks | Figure | Examples | Fold | Table
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """Blocks under a heading."""
 
     title: str
@@ -66,6 +66,6 @@ class Report:
     title: str
     facts: str
     """What it is about, in a line."""
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     made_by: str
     """The command, and the version of attnkit."""

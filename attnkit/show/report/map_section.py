@@ -9,7 +9,7 @@ from attnkit.runs import Run
 from attnkit.scoring.evaluated_lines import CorpusLine
 from attnkit.show import map_drawing
 from attnkit.show.attention_matrix import NAMES
-from attnkit.show.report.blocks import Block, Figure, Fold, Note, Section
+from attnkit.show.report.blocks import Block, Figure, Fold, Note, ReportSection
 
 MOST = 12
 """Systems whose maps are drawn, at most: each model is loaded."""
@@ -21,7 +21,7 @@ WORDS = 10
 
 def map_section(
     systems: Mapping[str, Run], lines: Sequence[CorpusLine], sentence: str | None
-) -> Section:
+) -> ReportSection:
     """Maps of the kinds of attention in which the systems differ, one figure a system.
 
     Args:
@@ -33,7 +33,7 @@ def map_section(
         UsageError, DataError: no model can read the sentence.
     """
     if sentence is None and not lines:
-        return Section("Attention maps", [Note("No maps: choose a text by --sentence.")])
+        return ReportSection("Attention maps", [Note("No maps: choose a text by --sentence.")])
     text, target = (sentence, None) if sentence is not None else _test_sentence(lines)
     kinds = _kinds(list(systems.values()))
     figures: dict[Kind, list[Figure]] = {kind: [] for kind in kinds}
@@ -63,7 +63,7 @@ def map_section(
     if left_out := list(systems)[MOST:]:
         blocks.append(Note(f"Left out: maps of {', '.join(left_out)} (attnkit visualize-attn)"))
     blocks += [Fold(NAMES[kind].capitalize(), some, True) for kind, some in figures.items() if some]
-    return Section("Attention maps", blocks)
+    return ReportSection("Attention maps", blocks)
 
 
 def _test_sentence(lines: Sequence[CorpusLine]) -> tuple[str, str]:

@@ -21,14 +21,23 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.evaluated_lines import QUESTIONS, CorpusLine, read_lines
-from attnkit.scoring.output_comparison import compare_outputs
+from attnkit.scoring.output_comparison import compare_lines
 from attnkit.scoring.saved_comparison import saved_entries
 from attnkit.scoring.systems import Entry
 from attnkit.show import comparison_tables, curves_drawing
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.output_examples import example_rows, groups
 from attnkit.show.recipe_tables import read_values
-from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Marks, Note, Report, Section
+from attnkit.show.report.blocks import (
+    Block,
+    Examples,
+    Figure,
+    Fold,
+    Marks,
+    Note,
+    Report,
+    ReportSection,
+)
 from attnkit.show.report.map_section import map_section
 from attnkit.show.table import NONE, Cell, Column, Table
 
@@ -82,18 +91,18 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
         warn(text)
     systems = _systems(result["rows"], runs)
     sections = [
-        Section("Results", comparison_tables.tables(result)),
-        Section("Learning curves", _curves(runs)),
+        ReportSection("Results", comparison_tables.tables(result)),
+        ReportSection("Learning curves", _curves(runs)),
     ]
     lines: Sequence[CorpusLine] = ()
     if runs[0].recipe.task != LANGUAGE:
         examples, lines = _examples(request, systems)
-        sections.append(Section("Examples", examples))
+        sections.append(ReportSection("Examples", examples))
     if request.maps:
         sections.append(_maps(request, systems, lines))
     sections += [
-        Section("Recipes", _recipes(systems, request.baselines)),
-        Section("Environment", _environment(runs, result["rows"])),
+        ReportSection("Recipes", _recipes(systems, request.baselines)),
+        ReportSection("Environment", _environment(runs, result["rows"])),
     ]
     names = ", ".join(dict.fromkeys(run.name for run in runs))
     counts = {"system": len(systems), "run": len(runs)}
@@ -164,22 +173,22 @@ def _examples(
         evaluated = read_lines(
             runs, data_dir=request.data_dir, offline=request.offline, training=False
         )
-        comparison = compare_outputs(evaluated, sort="line")
+        comparison = compare_lines(evaluated)
     except (UsageError, MissingInputError, DataError) as error:
         return [Note(f"No examples: {error}")], ()
     blocks: list[Block] = []
     room, left_out = LARGEST, []
-    for place, one in enumerate(comparison.systems[1:], 1):
+    for place, name in enumerate(comparison.names[1:], 1):
         pair = comparison.pair(place)
         some = [Examples(g.title, pair, g.lines) for g in groups(pair, "difference", EXAMPLES)]
         rows = (row for block in some for line in block.lines
                 for row in example_rows(pair, line, "reference"))  # fmt: skip
         room -= sum(len(span.text) for row in rows for span in row.spans)
         if room < 0:
-            left_out.append(one.name)
+            left_out.append(name)
             continue
         inside: list[Block] = [*some] or [Note("Every line scores alike.")]
-        title = f"{one.name} against {comparison.systems[0].name}"
+        title = f"{name} against {comparison.names[0]}"
         blocks.append(Fold(title, inside, place <= OPEN))
     title = metric_facts(comparison.metric).title
     notes = [
@@ -192,7 +201,9 @@ def _examples(
     return [*map(Note, notes), Marks(), *blocks], evaluated.lines
 
 
-def _maps(request: ReportRequest, systems: dict[str, Run], lines: Sequence[CorpusLine]) -> Section:
+def _maps(
+    request: ReportRequest, systems: dict[str, Run], lines: Sequence[CorpusLine]
+) -> ReportSection:
     """Attention maps of the sentence that is asked for, else of a line of the test set."""
     run = next(iter(systems.values()))
     task, split = run.recipe.task, run.recipe.eval.splits[0]
@@ -202,7 +213,7 @@ def _maps(request: ReportRequest, systems: dict[str, Run], lines: Sequence[Corpu
         try:
             rows = list(RunCorpus(run, request.data_dir, request.offline).rows(split))
         except AttnkitError as error:
-            return Section("Attention maps", [Note(f"No maps: {error}")])
+            return ReportSection("Attention maps", [Note(f"No maps: {error}")])
         lines = [CorpusLine(at, row.source, (row.target,)) for at, row in enumerate(rows, 1)]
     if request.sentence is None and task == LANGUAGE:  # a prompt of one word, and what follows
         texts = [one.references[0].split() for one in lines]
