@@ -36,7 +36,7 @@ def html_text(table: Table) -> str:
     )
     rows = (
         "".join(
-            f'<td class="{_html_class(column, cell)}">{_html_cell(cell)}</td>'
+            f'<td class="{_html_class(column, cell)}">{_html_cell(cell, column)}</td>'
             for column, cell in zip(table.columns, row, strict=True)
         )
         for row in table.rows
@@ -88,8 +88,11 @@ def _html_class(column: Column, cell: Cell | None = None) -> str:
     return column.align + " wrap" * column.wrap + " dim" * (cell is not None and cell.dim)
 
 
-def _html_cell(cell: Cell) -> str:
+def _html_cell(cell: Cell, column: Column) -> str:
+    """A name may be broken behind a sign where a phone has no room for it."""
     text = escaped(cell.text)
+    if column.align == "left":
+        text = re.sub("([/+_])", r"\1<wbr>", text)
     return html.escape(cell.mark) + (f"<b>{text}</b>" if cell.best else text)
 
 

@@ -44,8 +44,7 @@ def map_section(
         except AttnkitError as error:
             faults.append((name, error))
             continue
-        for kind, pieces in captured.maps.items():
-            maps = pieces.by_word()
+        for kind, maps in captured.maps.items():
             drawn = map_drawing.drawing(maps, name)
             said = f"{name}: {map_drawing.caption(maps)}"
             if target is None:
@@ -58,7 +57,6 @@ def map_section(
     blocks: list[Block] = [Note(f"Sentence: {text}")]
     if target is not None:
         blocks.append(Note(f"Output, given to every model: {target}"))
-    blocks.append(Note("Subwords are merged to words. Single heads are those of the last layer."))
     blocks += [Note(f"{name}: no maps: {error}") for name, error in faults]
     if left_out := list(systems)[MOST:]:
         blocks.append(Note(f"Left out: maps of {', '.join(left_out)} (attnkit visualize-attn)"))

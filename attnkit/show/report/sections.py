@@ -3,8 +3,10 @@
 A model is loaded for attention maps only; all else reads numbers and texts.
 """
 
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -284,12 +286,20 @@ def _environment(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> list
 
 
 def _facts_table(title: str, runs: Sequence[Run], facts: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a run."""
+    """One row a run, which is named by its place in the folder of all."""
+    folder = Path()
+    with suppress(ValueError):  # some paths are absolute
+        folder = Path(os.path.commonpath([run.path.parent for run in runs]))
+    inside = len(folder.parts) > 0
+    names = [run.path.relative_to(folder) if inside else run.path for run in runs]
     rows = [
-        (Cell(run.path.as_posix()), *map(_fact_cell, known.values()))
-        for run, known in zip(runs, facts, strict=True)
+        (Cell(name.as_posix()), *map(_fact_cell, known.values()))
+        for name, known in zip(names, facts, strict=True)
     ]
-    columns = (Column("run", "left"), *(Column(name) for name in facts[0]))
+    columns = (
+        Column(f"run in {folder.as_posix()}" if inside else "run", "left"),
+        *(Column(name) for name in facts[0]),
+    )
     return Table(title, columns, tuple(rows))
 
 
