@@ -97,7 +97,7 @@ def main() -> None:
                 measured = [measure(root, options, *words) for _ in range(options.repeats)]
                 middle, between = spread([seconds for seconds, _, _ in measured], 1)
                 busy, _ = spread([seconds for _, seconds, _ in measured], 1)
-                name = f"{variants} variants x {seeds} seeds{what}"
+                name = f"{variants} variants, {variants * seeds} runs{what}"
                 rows.append((name, middle, between, busy, f"{measured[0][2] / 1e6:.2f}"))
             scores = json.loads((root / "copies/variant-0/seed-1/scores.json").read_text())
     splits = ", ".join(f"{one['sentences']:,} of {split}" for split, one in scores.items())

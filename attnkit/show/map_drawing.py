@@ -20,7 +20,7 @@ LAYERS, HEADS = 3, 4
 """Layers, and heads of the last layer, that are drawn at most."""
 LARGEST = 48
 """Cells of a map along each side, at most; larger ones show the largest of each block."""
-SIDE, CELL = 150.0, 14.0  # pixels: of a map's longer side, and of a cell at most
+SIDE, CELL = 180.0, 14.0  # pixels: of a map's longer side, and of a cell at most
 LABELLED = 7.0  # pixels of a cell from which on tokens are named
 LONGEST = 14  # characters of a token
 LEVELS = 32  # colours
