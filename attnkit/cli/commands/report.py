@@ -92,9 +92,11 @@ def _found(folders: list[str]) -> FoundRuns:
 
 def _check_replaced(path: Path) -> None:
     """Refuse to replace a file that is no report."""
+    from attnkit.storage.files import open_file
+
     if not path.exists():
         return
-    with path.open("rb") as file:
+    with open_file(path) as file:
         if OURS in file.read(FIRST):
             return
     raise OutputPathError(
