@@ -46,7 +46,10 @@ def comparison(texts: list[str], contexts: int | None = None) -> OutputCompariso
 def test_hostile_texts_stay_data(contexts: int | None) -> None:
     content, left_out = page(comparison(TEXTS, contexts), "reference", command=TEXTS[0])
     plain = Document(page(comparison(["a"] * len(TEXTS), contexts), "reference").content)
-    assert [tag for tag, _ in Document(content).elements] == [tag for tag, _ in plain.elements]
+    tags, expected = (
+        [tag for tag, _ in one.elements if tag != "wbr"] for one in (Document(content), plain)
+    )  # names may be broken behind signs
+    assert tags == expected
     assert left_out == 0
     assert b"\x1b" not in content
     assert b"\x00" not in content
