@@ -207,7 +207,7 @@ def test_a_few_updates_lower_the_loss(kind: str, precision: str) -> None:
     stepper = torch.optim.AdamW(model.parameters(), lr=0.01)
     batch, losses = batch_of(slice(3)), []
     for _ in range(12):
-        found = worker.losses(batch, 0.0)
+        found = worker.losses(batch, LossOptions())
         worker.backward(found.total, batch.tokens)
         stepper.step()
         stepper.zero_grad(set_to_none=True)
