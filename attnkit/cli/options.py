@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, with one wording and one check each."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,6 +51,35 @@ def choice(name: str, words: Sequence[str], help: str, metavar: str = "") -> Any
     return Option(
         name, parser=parse, autocompletion=complete, help=help, metavar=metavar or name[2:].upper()
     )
+
+
+class Numbers(tuple[int, ...]):
+    """What one --layer or --head names; a class, since typer has no lists of tuples."""
+
+    __slots__ = ()
+
+
+def numbers(name: str, metavar: str, what: str) -> Any:
+    """A repeatable option of numbers from 0, such as 3 or 0,2,5-7; annotated `list[Numbers]`."""
+
+    def parse(word: str) -> Numbers:
+        found: list[int] = []
+        for part in word.split(","):
+            first, _, last = part.partition("-")
+            if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
+                raise UsageError(
+                    f"{name} {quoted(word)}: must be numbers from 0, such as 3, 0-5 or 0,2,4"
+                )
+            found += range(int(first), int(last or first) + 1)
+        return Numbers(found)
+
+    help = f"{what}, from 0; 0-5 and 0,2,4 are several. Repeatable. [default: all]"
+    return Option(name, parser=parse, metavar=metavar, help=help)
+
+
+def all_of(given: Sequence[Numbers] | None) -> tuple[int, ...]:
+    """The numbers that such an option was given."""
+    return tuple(number for some in given or () for number in some)
 
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
@@ -111,8 +141,8 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
-Layers = Annotated[list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")]
-Heads = Annotated[list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")]
+Layers = Annotated[list[Numbers] | None, numbers("--layer", "L", "Layer")]
+Heads = Annotated[list[Numbers] | None, numbers("--head", "H", "Head")]
 Out = Annotated[Path, value("DIR", "Root folder of runs.")]
 Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[

@@ -78,8 +78,8 @@ def heads(
             list(islice(corpus_of(trained, data_dir, offline).rows(split), rows)),
             metrics=names,
             kinds=[one for one in KINDS if one in kind] if kind else None,
-            layers=layer or (),
-            heads=head or (),
+            layers=options.all_of(layer),
+            heads=options.all_of(head),
             device=device,
             progress=lambda done, total: progress("", done, total),
         )
