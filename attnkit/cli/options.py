@@ -156,10 +156,17 @@ Threads = Annotated[
 ]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
 Offline = Annotated[bool, flag("--offline", "Never download.")]
-Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]
+Chat = Annotated[
+    bool,
+    flag("--chat", "Apply the chat template of a Hugging Face model, and ask for a short answer."),
+]
 Template = Annotated[
     str,
-    value("TEXT", "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}]"),
+    value(
+        "TEXT",
+        "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}; with --chat "
+        "{context}\\n\\nQuestion: {prompt}\\nAnswer in a few words:]",
+    ),
 ]
 ModelType = Annotated[
     str,

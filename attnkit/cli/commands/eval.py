@@ -76,7 +76,8 @@ def eval(
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
-            "word-perplexity; for question answering answer-match, answer-f1, context-found. "
+            "word-perplexity; for question answering answer-match, answer-f1, answer-contained, "
+            "context-found. "
             "[default: the recipe's, or bleu]",
         ),
     ] = None,
@@ -238,6 +239,7 @@ def _models(
 
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
+    from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
     corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
@@ -250,8 +252,10 @@ def _models(
                 limit = Run.open(model).recipe.data.max_length
                 if mixed:  # these options are for the Hugging Face models beside it
                     opening = how | {"dtype": "float32", "chat": False, "template": ""}
-            reading = {key: opening[key] for key in ("chat", "template")}
             reader = open_model(model, **opening)
+            reading = {key: opening[key] for key in ("chat", "template")}
+            if opening["chat"]:
+                reading["template"] = opening["template"] or CHAT_TEMPLATE
             entries += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
                     reader, model, name, request.out, limit=limit, settings=reading
