@@ -93,7 +93,8 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
     if trace.selects_contexts:
         silent = len(trace.contexts) - len(trace.selected_contexts())
         if silent and trace.text_tokens:
-            yield f"{silent:,} of {len(trace.contexts):,} contexts were never selected"
+            verb = "was" if silent == 1 else "were"
+            yield f"{silent:,} of {len(trace.contexts):,} contexts {verb} never selected"
     elif len(trace.contexts) > LISTED and not everything:
         yield f"{len(trace.contexts) - LISTED:,} contexts more"
     if agreed := sum(token.agreed for token in trace.text_tokens):
