@@ -47,7 +47,7 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Any) -> None:
     names = [tuple(row[:2]) for row in rows]
     methods = ("entropy", "mean", "concat", "none")
     assert names == [
-        *(("exact match", method) for method in methods),
+        *(("EM", method) for method in methods),
         *(("F1", method) for method in methods),
         ("context found", "entropy"),
     ]

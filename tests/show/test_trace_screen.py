@@ -35,7 +35,7 @@ entropy in nats: \u2588 the selected context, \u2022 the lowest of the others
        \u2588\u2588       \u2587\u2587
   0 \u2587\u2587 \u2588\u2588 \u2584\u2584 \u2581\u2581 \u2588\u2588
     A  A  B  B  A
-1 of 3 contexts were never selected
+1 of 3 contexts was never selected
 """
 NARROW = """\
 3 contexts, pool entropy, beta 0.25, eta
@@ -56,7 +56,7 @@ o the lowest of the others
        ##       ##
   0 ## ## ## __ ##
     A  A  B  B  A
-1 of 3 contexts were never selected
+1 of 3 contexts was never selected
 """
 
 

@@ -90,11 +90,8 @@ def page(
     }  # fmt: skip
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
-    room = budget - len(draw(title, data)) - 300 * len(every)
-    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     described = [maps for record in records for maps in record["maps"]]
-    for maps, coded in zip(described, fitted(finite, room), strict=True):
-        maps.update(coded)
+    _add_weights(described, every, budget - len(draw(title, data)) - 300 * len(every))
     data["omitted"] = _omitted(described, safe_text(command))
     return draw(title, data)
 
@@ -102,6 +99,15 @@ def page(
 def _hex(palette: Palette) -> str:
     """The colours of a palette, as the page reads them."""
     return table(palette).tobytes().hex()
+
+
+def _add_weights(
+    described: Sequence[dict[str, Any]], every: Sequence[AttentionMaps], room: int
+) -> None:
+    """Code the weights of each into its description, as finely as the room allows."""
+    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
+    for maps, coded in zip(described, fitted(finite, room), strict=True):
+        maps.update(coded)
 
 
 def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
