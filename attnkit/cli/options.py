@@ -53,6 +53,35 @@ def choice(name: str, words: Sequence[str], help: str, metavar: str = "") -> Any
     )
 
 
+class Numbers(tuple[int, ...]):
+    """What one --layer or --head names; a class, since typer has no lists of tuples."""
+
+    __slots__ = ()
+
+
+def numbers(name: str, metavar: str, what: str) -> Any:
+    """A repeatable option of numbers from 0, such as 3 or 0,2,5-7; annotated `list[Numbers]`."""
+
+    def parse(word: str) -> Numbers:
+        found: list[int] = []
+        for part in word.split(","):
+            first, _, last = part.partition("-")
+            if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
+                raise UsageError(
+                    f"{name} {quoted(word)}: must be numbers from 0, such as 3, 0-5 or 0,2,4"
+                )
+            found += range(int(first), int(last or first) + 1)
+        return Numbers(found)
+
+    help = f"{what}, from 0; 0-5 and 0,2,4 are several. Repeatable. [default: all]"
+    return Option(name, parser=parse, metavar=metavar, help=help)
+
+
+def all_of(given: Sequence[Numbers] | None) -> tuple[int, ...]:
+    """The numbers that such an option was given."""
+    return tuple(number for some in given or () for number in some)
+
+
 FORMATS = ("table", "markdown", "latex", "csv", "json")
 FormatWord = Literal["table", "markdown", "latex", "csv", "json"]
 
@@ -112,8 +141,8 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
-Layers = Annotated[list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")]
-Heads = Annotated[list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")]
+Layers = Annotated[list[Numbers] | None, numbers("--layer", "L", "Layer")]
+Heads = Annotated[list[Numbers] | None, numbers("--head", "H", "Head")]
 Out = Annotated[Path, value("DIR", "Root folder of runs.")]
 Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[
@@ -127,10 +156,17 @@ Threads = Annotated[
 ]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
 Offline = Annotated[bool, flag("--offline", "Never download.")]
-Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]
+Chat = Annotated[
+    bool,
+    flag("--chat", "Apply the chat template of a Hugging Face model, and ask for a short answer."),
+]
 Template = Annotated[
     str,
-    value("TEXT", "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}]"),
+    value(
+        "TEXT",
+        "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}; with --chat "
+        "{context}\\n\\nQuestion: {prompt}\\nAnswer in a few words:]",
+    ),
 ]
 ModelType = Annotated[
     str,

@@ -62,8 +62,8 @@ def entropy(
             scales=scales,
             steps=step,
             kinds=common.kinds_of(kind),
-            layers=layer or (),
-            heads=head or (),
+            layers=options.all_of(layer),
+            heads=options.all_of(head),
             device=device,
             progress=progress,
         )

@@ -55,8 +55,8 @@ def heads(
             common.rows_of(trained, split, rows, data_dir, offline),
             metrics=names,
             kinds=common.kinds_of(kind),
-            layers=layer or (),
-            heads=head or (),
+            layers=options.all_of(layer),
+            heads=options.all_of(head),
             device=device,
             progress=lambda done, total: progress("", done, total),
         )

@@ -84,7 +84,11 @@ def noise(
         of_scores = {"lengths": lengths, "sharpness": sharpness}
         common.refuse(of_scores, "is for made-up scores: leave RUN out")
         settings = {"by": by or "model", "seeds": seeds or 3, "kinds": common.kinds_of(kind)}
-        given = {"layers": layer or (), "device": device, "metrics": common.metrics_of(metrics)}
+        given = {
+            "layers": options.all_of(layer),
+            "device": device,
+            "metrics": common.metrics_of(metrics),
+        }
         corpus = split or common.VALID, rows, data_dir, offline
         table, plots = _effects(run, corpus, sigmas, settings | given)
     common.show(table, plots, format, save)

@@ -91,8 +91,10 @@ def rank(
     given, what = (of_words, "mechanisms") if any(folders) else (of_runs, "runs")
     common.refuse(given, f"is for {what}, and {targets[0]} is not one of them")
     if any(folders):
-        chosen = {"kinds": common.kinds_of(kind), "layers": layer or (), "heads": head or (),
-                  "device": device, "threshold": threshold}  # fmt: skip
+        chosen = {
+            "kinds": common.kinds_of(kind), "layers": options.all_of(layer),
+            "heads": options.all_of(head), "device": device, "threshold": threshold,
+        }  # fmt: skip
         found = _runs(targets, (split, rows, data_dir, offline), chosen)
         title, plots = f"Rank of attention maps: {split or common.VALID}", run_plots(found)
     else:
