@@ -114,6 +114,7 @@ def eval(
     template: options.Template = "",
     dtype: options.ModelType = "float32",
     format: options.Format = "table",
+    columns: options.Columns = None,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -136,6 +137,7 @@ def eval(
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
+    output.check_columns(columns, format)
     changes = _changes(metrics, tokenize, vectors, lowercase)
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
@@ -163,7 +165,7 @@ def eval(
         scored = _models(targets, model, how, request)
     else:
         scored = _runs(targets, device, request)
-    _print(scored, format)
+    _print(scored, format, columns)
 
 
 def _changes(
@@ -339,7 +341,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
     return ScoredEntries(entries, baselines, method, resamples, published)
 
 
-def _print(scored: ScoredEntries, format: str) -> None:
+def _print(scored: ScoredEntries, format: str, columns: str | None) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.show import comparison_tables as shown
@@ -353,9 +355,9 @@ def _print(scored: ScoredEntries, format: str) -> None:
     if format == "json":
         output.write_json(result)
     elif format == "table":
-        output.write_tables(shown.tables(result), format)
+        output.write_tables(output.choose(shown.tables(result), columns), format)
     else:
         # programs want a column per metric
         across = shown.by_contexts(result) and format != "csv"
         table = (shown.contexts_table if across else shown.comparison_table)(result)
-        output.write_tables([table], format)
+        output.write_tables(output.choose([table], columns), format)

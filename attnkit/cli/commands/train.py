@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 MATCHES = ("params", "time")
+PLAN = {"run": 2, "parameters": 1}
+"""Columns of --dry-run that a narrow screen can do without."""
 
 
 class PlannedRun(NamedTuple):
@@ -346,7 +348,12 @@ def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int) -> None
     from attnkit.show.table import Cell, Column, Table
 
     numbers = ("steps", "parameters")
-    columns = [Column(key, "right" if key in numbers else "left") for key in rows[0]]
+    columns = [
+        Column(
+            key, "right" if key in numbers else "left", priority=PLAN.get(key, 0), key=key == "seed"
+        )
+        for key in rows[0]
+    ]
     cells = tuple(
         tuple(Cell(f"{v:,}" if key in numbers else str(v)) for key, v in row.items())
         for row in rows
