@@ -18,6 +18,28 @@ SECONDS = 30  # between two lines
 
 
 @contextmanager
+def loading(model: str) -> Iterator[None]:
+    """Say that a Hugging Face model is loaded, on a terminal while it lasts; runs open at once."""
+    from attnkit.runs import is_run
+
+    if is_run(model):
+        yield
+        return
+    text = f"loading {model}"
+    if not streams.terminal(sys.stderr):
+        console.say(text)
+        yield
+        return
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn("line"), TextColumn("{task.description}", markup=False)
+    with Bar(*columns, TimeElapsedColumn(), console=console.stderr(), transient=True) as bar:
+        bar.add_task(safe_text(text), total=None)
+        yield
+
+
+@contextmanager
 def progress_bar(unit: str) -> Iterator[Progress]:
     """A function to call as the work goes on, in units such as "heads"."""
     if not streams.terminal(sys.stderr):

@@ -19,7 +19,7 @@ from attnkit.cli.found_runs import (
     sort_words,
 )
 from attnkit.cli.options import flag, suggestion, value
-from attnkit.cli.progress_bar import progress_bar
+from attnkit.cli.progress_bar import loading, progress_bar
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -245,15 +245,16 @@ def _models(
     corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
     entries: list[Entry] = []
     mixed = not all(map(is_run, models))
-    with progress_bar("sentences decoded") as progress:
-        for model in models:
-            limit, opening = None, how
-            if is_run(model):
-                limit = Run.open(model).recipe.data.max_length
-                if mixed:  # these options are for the Hugging Face models beside it
-                    opening = how | {"dtype": "float32", "chat": False, "template": ""}
-            reading = {key: opening[key] for key in ("chat", "template")}
+    for model in models:
+        limit, opening = None, how
+        if is_run(model):
+            limit = Run.open(model).recipe.data.max_length
+            if mixed:  # these options are for the Hugging Face models beside it
+                opening = how | {"dtype": "float32", "chat": False, "template": ""}
+        reading = {key: opening[key] for key in ("chat", "template")}
+        with loading(model):
             reader = open_model(model, **opening)
+        with progress_bar("sentences decoded") as progress:
             entries += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
                     reader, model, name, request.out, limit=limit, settings=reading

@@ -18,6 +18,7 @@ from attnkit.cli.options import (
     flag,
     value,
 )  # fmt: skip
+from attnkit.device import busy_note
 from attnkit.errors import (
     MemoryLimitError,
     StoppedError,
@@ -196,7 +197,7 @@ def _follow(
     from attnkit.train.signals import StopSignals
 
     lines = tuple(Line(run.variant, run.seed) for run in planned)
-    board = Board(file.name, lines, jobs=options.get("jobs", 1))
+    board = Board(file.name, lines, jobs=options.get("jobs", 1), busy=busy_note)
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     # Signals are recorded from here on; what follows is slow to import.
     with StopSignals(screen.notice) as stop, screen:
