@@ -37,7 +37,7 @@ class NoteEvent(Event):
 
 @dataclass(frozen=True)
 class PreparedEvent(Event):
-    """The data is tokenised and encoded; `reports` are lines for a person (rows kept, dropped)."""
+    """The data is tokenized and encoded; `reports` are lines for a person (rows kept, dropped)."""
 
     reports: tuple[str, ...] = ()
 

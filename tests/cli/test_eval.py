@@ -84,7 +84,7 @@ def test_one_file_gives_one_row_called_hyp(attnkit: Any) -> None:
     assert (result["baseline"], result["comparisons"]) == (None, [])
 
 
-def test_metrics_of_words_and_several_tokenisers(attnkit: Any) -> None:
+def test_metrics_of_words_and_several_tokenizers(attnkit: Any) -> None:
     Path("v.vec").write_text("the 1 0\ndog 0 1\ncat 1 1\n", encoding="utf-8")
     names = [
         "bleu", "cider", "distinct-1", "distinct-2", "seq-rep-4", "length-ratio",

@@ -84,7 +84,7 @@ def eval(
         str | None,
         value(
             "T,...",
-            "sacrebleu tokeniser; several give a BLEU each. [default: the recipe's, or 13a]",
+            "sacrebleu tokenizer; several give a BLEU each. [default: the recipe's, or 13a]",
         ),
     ] = None,
     vectors: Annotated[

@@ -20,6 +20,7 @@ from attnkit.cli.options import (
 )  # fmt: skip
 from attnkit.device import busy_note
 from attnkit.errors import (
+    AttnkitError,
     MemoryLimitError,
     StoppedError,
     UsageError,
@@ -177,6 +178,9 @@ def _matched(
         changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
         words = ", ".join(changed) or "widths unchanged"
         console.say(f"{one.variant}: {words} ({match}: {ratio})")
+    if not found:
+        base = matching.baseline_of(file)
+        console.say(f"--match {match}: nothing to match; {base} is what the others are matched to")
     return [override for one in found for override in one.overrides]
 
 
@@ -199,6 +203,7 @@ def _follow(
     lines = tuple(Line(run.variant, run.seed) for run in planned)
     board = Board(file.name, lines, jobs=options.get("jobs", 1), busy=busy_note)
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
+    failed: list[str] = []
     # Signals are recorded from here on; what follows is slow to import.
     with StopSignals(screen.notice) as stop, screen:
         try:
@@ -217,6 +222,8 @@ def _follow(
                     screen.show(event)
                     if isinstance(event, events.ScoredEvent):
                         scored.append(event)
+                    elif isinstance(event, events.FailedEvent) and not quiet:
+                        failed.append(f"{event.variant} seed {event.seed}")
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error):
                 settings = next(iter(file.variants.values())).train
@@ -225,6 +232,11 @@ def _follow(
             raise
         except StoppedError as error:
             raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
+        except AttnkitError as error:
+            if failed and all(name in str(error) for name in failed):  # shown with their reasons
+                count = f"{len(failed)} of {len(planned)} runs failed"
+                raise type(error)(f"{count}, for the reasons above: {', '.join(failed)}") from None
+            raise
 
 
 def _sort_words(
