@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnkit.cli import console, streams
@@ -22,7 +23,8 @@ def loading(model: str) -> Iterator[None]:
     """Say that a Hugging Face model is loaded, on a terminal while it lasts; runs open at once."""
     from attnkit.runs import is_run
 
-    if is_run(model):
+    there = Path(model).exists() or not model.startswith((".", "/", "~"))
+    if is_run(model) or not there:
         yield
         return
     text = f"loading {model}"
