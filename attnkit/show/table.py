@@ -281,7 +281,7 @@ def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text
     """A cell with those below it; what the baseline has no value for takes no line."""
     texts = [_cell_text(cells[0], options)]
     for cell in cells[1:]:
-        if cell.text != NONE:
+        if cell.text not in ("", NONE):
             parts = cell.text.split(" ", 1) if lines > 2 else [cell.text]
             texts += [_text(part, options) for part in parts]
     return Text("\n").join(texts)

@@ -268,9 +268,7 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     assert "3 degrees of freedom" in notes[5]
     assert notes[6].startswith("^: level with the best: ")
     assert notes[7] == (
-        "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
-        "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
-        "runs/translation/multi30k/linear/seed-{1,2}"
+        "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
     )
 
 

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -142,7 +143,8 @@ def _print_tables(scored: "ScoredEvent", quiet: bool) -> None:
     result = scored.json()
     for text in warning_lines(result) if not quiet else ():
         console.warn(text)
-    output.write_tables(tables(result), "table")
+    how = "attnkit eval --columns NAME,... shows them"
+    output.write_tables([replace(table, how=how) for table in tables(result)], "table")
 
 
 def _matched(
