@@ -78,12 +78,12 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
     """
     if columns is None:
         return [replace(table, how="--columns NAME,... shows them") for table in tables]
-    known = list(dict.fromkeys(name for table in tables for name in table.choosable()))
-    wanted = [name.strip().casefold() for name in columns.split(",")]
+    known = list(dict.fromkeys(name for table in tables for name in table.names()))
+    wanted = ["-".join(name.split()).casefold() for name in columns.split(",")]
     for name in wanted:
         if name not in map(str.casefold, known):
             raise UsageError(f"--columns {quoted(name)}: {suggestion(name, known)}")
-    having = [one for one in tables if {*wanted} & {*map(str.casefold, one.choosable())}]
+    having = [one for one in tables if {*wanted} & {*map(str.casefold, one.names())}]
     return [table.choose(wanted) for table in having]
 
 

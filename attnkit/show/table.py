@@ -98,10 +98,9 @@ class Table:
         """Whether the column at this place names the row."""
         return at == 0 or self.columns[at].key
 
-    def choosable(self) -> list[str]:
-        """Names of the columns that `choose` takes, those that name the row aside."""
-        names = (column.name for at, column in enumerate(self.columns) if not self.is_key(at))
-        return list(dict.fromkeys(names))
+    def names(self) -> list[str]:
+        """Names of the columns, each once."""
+        return list(dict.fromkeys(column.name for column in self.columns if column.name))
 
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.

@@ -249,7 +249,7 @@ def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Any, tmp_path: Pa
     assert result["baseline"] == "vanilla"
     done = attnkit("runs", "--columns", "chrf", "--device", "cpu")
     assert done.code == 2
-    assert "--columns 'chrf': choose from BLEU, " in done.err
+    assert "--columns 'chrf': choose from variant, BLEU, " in done.err
     table = attnkit("runs", "--columns", "bleu", "--format", "csv", "--device", "cpu").out
     assert "parameters" not in table.splitlines()[0]
     done = attnkit("runs", "--columns", "bleu", "--format", "json", "--device", "cpu")
