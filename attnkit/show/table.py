@@ -228,9 +228,9 @@ class _Strip(NamedTuple):
         )
 
     def fitted(self, width: int, console: Console) -> int:
-        """The width that its texts take when they are wrapped at a width."""
+        """The width that its texts take when they are wrapped at a width, at least `least`."""
         lines = (line for text in (self.title, *self.cells) for line in text.wrap(console, width))
-        return max((cell_len(line.plain.rstrip()) for line in lines), default=0)
+        return max(self.least, *(cell_len(line.plain.rstrip()) for line in lines))
 
 
 def _longest_word(text: Text) -> int:
@@ -252,9 +252,9 @@ def _grid(strips: Sequence[_Strip], console: Console, room: int) -> Grid:
     spare = room - _width(strips)
     by_want = sorted(range(len(strips)), key=lambda at: strips[at].whole - widths[at])
     for left, at in zip(range(len(strips), 0, -1), by_want, strict=True):
-        more = min(strips[at].whole - widths[at], spare // left)
-        widths[at] = max(strips[at].fitted(widths[at] + more, console), widths[at])
-        spare -= widths[at] - strips[at].least
+        strip, most = strips[at], widths[at] + spare // left
+        widths[at] = strip.whole if most >= strip.whole else strip.fitted(most, console)
+        spare -= widths[at] - strip.least
     grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for strip, width in zip(strips, widths, strict=True):
         grid.add_column(strip.title, justify=strip.align, width=width, overflow="fold")
