@@ -13,7 +13,8 @@ from attnkit.errors import OutputPathError, UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.cli.printer import Printer
+    from rich.console import RenderableType
+
     from attnkit.show.table import Table
 
 IN_PIPES = 10_000
@@ -56,12 +57,17 @@ def write_json(value: Any, indent: int | None = 2) -> None:
     console.write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
-def screen() -> "Printer":
-    """The console of results; a pipe or a file is so wide there that a record is one line."""
-    found = console.stdout()
-    if not found.live and not os.environ.get("COLUMNS"):
-        found.width = IN_PIPES
-    return found
+def show(content: "RenderableType") -> None:
+    """Draw on standard output; in a pipe or a file a record is one line, without padding."""
+    screen = console.stdout()
+    if screen.live:
+        screen.print(content)
+        return
+    if not os.environ.get("COLUMNS"):
+        screen.width = IN_PIPES
+    with screen.capture() as drawn:
+        screen.print(content)
+    console.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
 
 
 def check_columns(columns: str | None, format: str) -> None:
@@ -101,6 +107,6 @@ def write_tables(tables: Sequence["Table"], format: str) -> None:
         if place and format != "csv":
             console.write("\n")
         if format == "table":
-            screen().print(table)
+            show(table)
         else:
             console.write(render[format](table))

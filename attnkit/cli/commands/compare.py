@@ -160,9 +160,8 @@ def _screen(
     from attnkit.show.output_comparison_tables import tables
     from attnkit.show.output_examples import OutputExamples, groups
 
-    screen = output.screen()
     chosen = groups(comparison, sort, count)
-    screen.print(OutputExamples(comparison, chosen, against))
+    output.show(OutputExamples(comparison, chosen, against))
     if not chosen:
         first, second = (one.name for one in comparison.systems[:2])
         console.say(

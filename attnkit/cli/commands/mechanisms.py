@@ -59,7 +59,7 @@ def mechanisms(
     elif format == "json":
         output.write_json(record(known.facts(word)))
     elif format == "table":
-        output.screen().print(explained(known.facts(word)))
+        output.show(explained(known.facts(word)))
     else:
         raise UsageError(f"--format {format} is for the list; one mechanism has table and json")
 
@@ -131,7 +131,10 @@ def explained(facts: "Facts") -> "RenderableType":
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
-        *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
+        *(
+            Padding(safe_text(text), (0, 0, end, indent), expand=False)
+            for text, indent, end in blocks(facts.doc)
+        ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
     shared = {name for name in facts.options if name in ScoreOptions._fields}
