@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from attnkit.recipe.corpus_cards import Card
 
 
+DEFAULT = "default"
+"""The origin of a value that nobody set."""
+HOW = "a wider terminal or --format markdown shows them"
+"""How to see the columns that explain leaves out."""
+
+
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     """The shipped recipes, each with the number of its variants and the time that it takes."""
     columns = (
@@ -54,14 +60,10 @@ def corpora(cards: Iterable["Card"]) -> Table:
     return Table("", columns, tuple(rows), (note,))
 
 
-DEFAULT = "default"
-"""The origin of a value that nobody set."""
-
-
-def values(file: RecipeFile, variants: Sequence[str], *, all: bool = False) -> Table:
+def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False) -> Table:
     """The values that a model reads, with their origin, one row where the variants agree.
 
-    Values that no variant sets are left out unless `all`.
+    Values that no variant sets are left out unless `defaults`.
     """
     known = {name: _read(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
@@ -74,7 +76,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, all: bool = False) -> T
         for name in variants:
             if key in known[name]:
                 groups.setdefault((known[name][key], file.origins[name][key]), []).append(name)
-        if not all and {origin for _, origin in groups} == {DEFAULT}:
+        if not defaults and {origin for _, origin in groups} == {DEFAULT}:
             left_out += 1
             continue
         for (value, origin), names in groups.items():
@@ -140,15 +142,12 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         Column(name, "left", priority=max(0, at - 4), wrap=name in ("mechanism", "used in"))
         for at, name in enumerate(names)
     )
-    notes = (
+    note = (
         "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
         "effective = what the mechanism amounts to"
     )
-    return Table("attention", columns, tuple(rows), (notes,), HOW)
-
-
-HOW = "a wider terminal or --format markdown shows them"
+    return Table("attention", columns, tuple(rows), (note,), HOW)
 
 
 class Cost(NamedTuple):

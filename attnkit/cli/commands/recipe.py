@@ -85,7 +85,7 @@ def explain(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    all: Annotated[bool, flag("--all", "Show default values too.")] = False,
+    defaults: Annotated[bool, flag("--all", "Show default values too.")] = False,
     quick: Annotated[bool, flag("--quick", "Read no data and measure no time.")] = False,
     format: Annotated[
         Literal["table", "markdown", "latex", "json"],
@@ -111,7 +111,10 @@ def explain(
 
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
-    tables = [recipe_tables.values(file, names, all=all), recipe_tables.mechanisms(file, names)]
+    tables = [
+        recipe_tables.values(file, names, defaults=defaults),
+        recipe_tables.mechanisms(file, names),
+    ]
     if format != "json":
         output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
