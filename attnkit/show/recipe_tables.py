@@ -65,7 +65,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
 
     Values that no variant sets are left out unless `defaults`.
     """
-    known = {name: _read(file.variants[name]) for name in variants}
+    known = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
     here = {path for name in variants for origin in file.origins[name].values()
@@ -98,7 +98,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
     return Table("values", columns, tuple(row[: len(columns)] for row in rows), tuple(notes))
 
 
-def _read(recipe: Recipe) -> dict[str, str]:
+def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
     absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}

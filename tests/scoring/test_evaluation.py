@@ -22,7 +22,8 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
 from attnkit.scoring import score
-from attnkit.scoring.evaluation import baselines, comparison, evaluate, saved_entry
+from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.saved_comparison import baselines, comparison, saved_entry
 from attnkit.scoring.teacher_forced import (
     CONFIDENCE_BINS,
     encode_rows,
