@@ -173,6 +173,10 @@ ModelType = Annotated[
     value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
 ]
 Format = Annotated[FormatWord, choice("--format", FORMATS, "table, markdown, latex, csv or json.")]
+Columns = Annotated[
+    str | None,
+    value("NAME,...", "Show these columns at any width. [default: as many as fit]"),
+]
 Beam = Annotated[int | None, value("K", "Beam search with K beams; 1 is greedy.")]
 Sample = Annotated[bool, flag("--sample", "Sample instead of searching.")]
 TopP = Annotated[

@@ -27,7 +27,7 @@ else:
     Monitor = Literal[MONITORS]
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                         "flores200", "spBLEU-1K"]  # fmt: skip
-"""sacrebleu's tokenisers; the last three need a sentencepiece model on disk."""
+"""sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
                "question-answering"]  # fmt: skip
@@ -353,7 +353,7 @@ class EvalConfig(Section):
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
-    """sacrebleu tokeniser: one, or a list for BLEU with each of them.  The first also cuts the
+    """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
     data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
     already means none."""
@@ -371,7 +371,7 @@ class EvalConfig(Section):
 
     @property
     def tokenizers(self) -> tuple[str, ...]:
-        """The tokenisers of BLEU; the first is that of the other metrics of words."""
+        """The tokenizers of BLEU; the first is that of the other metrics of words."""
         return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
 
 

@@ -76,7 +76,7 @@ def evaluate(
         MissingInputError: the run is not finished, or the corpus has no such split.
         DataError: a split has no rows.
         RecipeError: a metric of output text for a language model.
-        UnavailableError: the device, or what a metric or tokeniser needs, is missing.
+        UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe = run.recipe
     names = _metrics(eval, recipe.task)
@@ -117,7 +117,7 @@ def model_scores(
 
     Raises:
         DataError: there are no rows, or the model answers NaN.
-        UnavailableError: a tokeniser's package is missing.
+        UnavailableError: a tokenizer's package is missing.
     """
     found: dict[str, Score] = {}
     if any(name in TEXT for name in metrics):

@@ -55,8 +55,9 @@ def test_a_trace_spells_the_answer_and_names_its_sources(ask: Any) -> None:
     assert Path(retrieval["source"]).name in ("a.txt", "b.txt")
 
 
-def test_a_template_changes_what_is_read(ask: Any) -> None:
-    plain = ask()[1]
+def test_a_template_changes_what_is_read(ask: Any, model: Path) -> None:
+    _, plain, err = ask()
+    assert f"loading {model}\n" in err
     assert ask("--template", "{context}\\n\\n{prompt}")[1] == plain
     assert ask("--template", "Text: {context} Question: {prompt} Answer:")[1] != plain
     code, _, err = ask("--template", "{prompt}")

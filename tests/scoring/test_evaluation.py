@@ -119,7 +119,7 @@ def test_other_settings_score_the_same_outputs_afresh(
     assert list(run.scores()["test"]["metrics"]) == ["bleu"]
 
 
-def test_several_tokenisers_are_stored_and_compared_as_scores_of_their_own(
+def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
     make: Callable[..., Run],
 ) -> None:
     eval = EvalConfig(metrics=("bleu", "chrf"), tokenize=("13a", "char"))

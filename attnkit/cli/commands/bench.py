@@ -56,6 +56,7 @@ def attention(
         float, value("S", "Seconds per pass and length; slower ones are skipped.")
     ] = 10.0,
     format: options.Format = "table",
+    columns: options.Columns = None,
     plot: Annotated[
         Path | None, value("FILE", "Plot to a .png, .svg or .pdf file as well.")
     ] = None,
@@ -73,6 +74,10 @@ def attention(
     """
     from attnkit.bench import plan
     from attnkit.bench.schedule import measure
+    from attnkit.show import benchmark_table
+
+    output.check_columns(columns, format)
+    output.choose(benchmark_table.tables((), plan.Workload()), columns)  # a wrong name, said now
 
     settings: dict[str, Any] = {
         "causal": causal, "layer": layer, "dtype": dtype, "batch": batch, "heads": heads,
@@ -97,9 +102,9 @@ def attention(
         points.extend(measure(sweeps, workload, console.say))
     except KeyboardInterrupt:
         if points:
-            _print(points, workload, format)
+            _print(points, workload, format, columns)
         raise
-    _print(points, workload, format)
+    _print(points, workload, format, columns)
     if plot is not None:
         from attnkit.show.benchmark_plot import draw
 
@@ -121,15 +126,14 @@ def _words(words: Sequence[str] | None, causal: bool) -> list[str]:
     return chosen
 
 
-def _print(points: Sequence["Point"], setting: "Workload", format: str) -> None:
+def _print(
+    points: Sequence["Point"], setting: "Workload", format: str, columns: str | None
+) -> None:
     """Both tables, or what programs read."""
     from attnkit.show import benchmark_table
 
     if format == "json":
         output.write_json(benchmark_table.record(points, setting))
         return
-    tables = [
-        benchmark_table.points_table(points, setting),
-        benchmark_table.exponents_table(points),
-    ]
-    output.write_tables(tables[:1] if format == "csv" else tables, format)
+    shown = output.choose(benchmark_table.tables(points, setting), columns)
+    output.write_tables(shown[:1] if format == "csv" else shown, format)

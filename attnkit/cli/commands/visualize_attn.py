@@ -10,6 +10,7 @@ from typer import Argument
 from attnkit.cli import console, options, output
 from attnkit.cli.input import open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.cli.progress_bar import loading
 from attnkit.errors import UsageError
 from attnkit.text import safe_text
 
@@ -237,7 +238,8 @@ class Request(NamedTuple):
         from attnkit.huggingface import open_model
         from attnkit.recipe.schema import SearchConfig
 
-        model = open_model(name, device=self.device, offline=self.offline)
+        with loading(name):
+            model = open_model(name, device=self.device, offline=self.offline)
         how["kinds"] = self._kinds(KINDS_OF[model.shape])
         if self.searches:
             greedy = SearchConfig(method="greedy")

@@ -76,7 +76,7 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> "Table":
     from attnkit.show.table import Cell, Column, Table
 
     several = len({one.layer.mechanism for one in found}) > 1
-    columns = [Column("attention", "left"), Column("layer", "left"), Column("head", "left")]
+    columns = [Column(name, "left", key=True) for name in ("attention", "layer", "head")]
     columns += [Column("mechanism", "left", priority=1)] if several else []
     columns += [Column("stage", "left"), Column("entropy bits"), Column("of maximum"),
                 Column("gradient")]  # fmt: skip

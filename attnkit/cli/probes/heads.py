@@ -83,7 +83,7 @@ def table(title: str, importance: "Importance") -> "Table":
     from attnkit.show.table import Cell, Column, Table
 
     names = list(importance.whole)
-    columns = [Column("without", "left"), Column("layer"), Column("head")]
+    columns = [Column("without", "left"), Column("layer", key=True), Column("head", key=True)]
     first = [Cell("nothing", {"kind": None}), Cell("", {"layer": None}), Cell("", {"head": None})]
     for name in names:
         columns += [Column(metric_facts(name).title), Column("loss", under=True)]
