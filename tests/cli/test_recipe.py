@@ -101,7 +101,12 @@ def test_show_of_a_variant_is_complete_and_can_be_loaded(
     assert recipe == load("r.yaml", ["train.steps=7"]).variants["fast"]
 
 
-def test_explain_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_gives_each_value_with_its_origin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, piped, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
+    assert ["train.clip", "1.0", "default"] in lines(piped)
+    monkeypatch.setattr("attnkit.cli.commands.recipe.terminal", lambda _: True)
     code, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
     assert code == 0
     found = lines(out)

@@ -1,6 +1,7 @@
 """`attnkit recipe`: list, show, explain and copy recipes."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +19,7 @@ from attnkit.cli.options import (
     flag,
     value,
 )  # fmt: skip
+from attnkit.cli.streams import terminal
 from attnkit.device import load_warning
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import quoted, safe_text
@@ -85,7 +87,7 @@ def explain(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    defaults: Annotated[bool, flag("--all", "Show default values too.")] = False,
+    defaults: Annotated[bool, flag("--all", "Show default values too, as in a pipe.")] = False,
     quick: Annotated[bool, flag("--quick", "Read no data and measure no time.")] = False,
     format: Annotated[
         Literal["table", "markdown", "latex", "json"],
@@ -112,7 +114,7 @@ def explain(
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
     tables = [
-        recipe_tables.values(file, names, defaults=defaults),
+        recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout)),
         recipe_tables.mechanisms(file, names),
     ]
     if format != "json":
