@@ -340,6 +340,7 @@ class Run(Results):
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             model = models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()
+        model.make_room(weights)
         state = model.state_dict()
         expected = tensors.unique(state) | {n: state[n] for n in weights if n in state}
         tensors.check(self.path / layout.MODEL, weights, expected)

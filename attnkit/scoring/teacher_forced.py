@@ -16,7 +16,7 @@ from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
 from attnkit.errors import NotFiniteError
-from attnkit.models.base import Model
+from attnkit.models.base import LogProbabilities, Model
 from attnkit.scoring.metrics import TEACHER_FORCED, Score
 
 BATCH_TOKENS = 8192
@@ -140,7 +140,7 @@ def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
 
 
 def _predictions(
-    output: nn.Linear, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
+    output: nn.Linear | LogProbabilities, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """nll and correctness of each token, a chunk of the [tokens, vocabulary] matrix at a time."""
     nll, correct = [], []
