@@ -171,7 +171,7 @@ def _counted_memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -
     """
     tables = 4 * parameters(recipe, sizes).total
     rows = 4 * shape.rows * shape.target * sizes[1]
-    return MemoryEstimate(2 * tables, 0, 0, max(rows, 3 * 8 * sizes[1] ** 2))
+    return MemoryEstimate(2 * tables, 0, 0, max(rows, 4 * 8 * sizes[1] ** 2))
 
 
 def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:

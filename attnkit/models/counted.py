@@ -45,7 +45,7 @@ class CountedModel(Model):
     @property
     def numbers(self) -> int:
         """Numbers in all tables."""
-        return sum(table.numel() for table in (*self.parameters(), *self.buffers()))
+        return sum(table.numel() for table in self.state_dict().values())
 
     @final
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
@@ -69,26 +69,25 @@ class CountedModel(Model):
         return self.advance(ids, self.start(source, len(ids)), ids != PAD)[0]
 
 
-def neighbour_counts(batches: Iterable[Batch], size: int) -> Float[Tensor, "V V"]:
-    """How often each token (column) comes right after each (row); in float64."""
-    counts = torch.zeros(size * size, dtype=torch.float64)
-    for batch in batches:
-        _add(counts, batch.input, batch.output, size)
-    return counts.view(size, size)
+def no_counts(size: int) -> Float[Tensor, "V V"]:
+    """Counts of pairs of tokens, before any; in float64."""
+    return torch.zeros(size, size, dtype=torch.float64)
 
 
-def pair_counts(batches: Iterable[Batch], size: int) -> Float[Tensor, "V V"]:
-    """How often each token (column) comes anywhere after each (row) in a block; in float64."""
-    counts = torch.zeros(size * size, dtype=torch.float64)
-    for batch in batches:
-        for distance in range(batch.input.shape[1]):
-            end = batch.input.shape[1] - distance
-            _add(counts, batch.input[:, :end], batch.output[:, distance:], size)
-    return counts.view(size, size)
+def add_neighbours(counts: Float[Tensor, "V V"], batch: Batch) -> None:
+    """Count how often each token (column) comes right after each (row)."""
+    _add(counts, batch.input, batch.output)
+
+
+def add_pairs(counts: Float[Tensor, "V V"], batch: Batch) -> None:
+    """Count how often each token (column) comes anywhere after each (row) in a block."""
+    for distance in range(batch.input.shape[1]):
+        end = batch.input.shape[1] - distance
+        _add(counts, batch.input[:, :end], batch.output[:, distance:])
 
 
 def _add(
-    counts: Float[Tensor, " VV"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"], size: int
+    counts: Float[Tensor, "V V"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"]
 ) -> None:
-    pairs = (first * size + second)[(first != PAD) & (second != PAD)]
-    counts.index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))
+    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]
+    counts.view(-1).index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import State
 from attnkit.data.batch import Batch
-from attnkit.models.counted import CountedModel, neighbour_counts, pair_counts
+from attnkit.models.counted import CountedModel, add_neighbours, add_pairs, no_counts
 from attnkit.recipe import schema
 
 
@@ -39,6 +39,8 @@ class NaiveBayes(CountedModel):
     """Estimate skip-gram: v(a) [V, W]."""
     future: nn.Parameter
     """Estimate skip-gram: w(x) [V, W]."""
+    joint: Tensor | None
+    """Estimate skip-gram: the joint count while the vectors are fitted, as shares [V, V]."""
     neighbours: Tensor
     """Residual own: log p(x | a) - log p(x) with p(x | a) of neighbours [V, V]."""
 
@@ -56,16 +58,20 @@ class NaiveBayes(CountedModel):
             self.future = nn.Parameter(torch.randn(size, self.width) * scale)
         if self.how.residual == "own":
             self.register_buffer("neighbours", torch.zeros(size, size))
-        self.joint: Tensor | None = None
+        self.register_buffer("joint", None, persistent=False)
         self._made: tuple[Tensor, Tensor, Tensor] | None = None
 
     def count(self, batches: Iterable[Batch]) -> None:
         """Set the tables; for skip-gram then lower `pair_loss`, and `settle`."""
-        batches = list(batches)
-        joint = smoothed(pair_counts(batches, self.size), self.how.smoothing)
-        self.set_joint(joint)
-        if self.how.residual == "own":
-            near = smoothed(neighbour_counts(batches, self.size), 1.0)
+        pairs = no_counts(self.size)
+        near = no_counts(self.size if self.how.residual == "own" else 0)
+        for batch in batches:
+            add_pairs(pairs, batch)
+            if len(near):
+                add_neighbours(near, batch)
+        self.set_joint(smoothed(pairs, self.how.smoothing))
+        if len(near):
+            near = smoothed(near, 1.0)
             self.neighbours.copy_((near / near.sum(1, keepdim=True)).log() - self.unigram)
 
     def set_joint(self, joint: Float[Tensor, "V V"]) -> None:

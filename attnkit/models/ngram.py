@@ -14,7 +14,7 @@ from torch import Tensor
 from attnkit.attention import State
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import BOS, PAD
-from attnkit.models.counted import CountedModel, neighbour_counts
+from attnkit.models.counted import CountedModel, add_neighbours, no_counts
 from attnkit.recipe import schema
 
 WITHOUT_COUNTS = 0.5
@@ -58,8 +58,11 @@ class NGram(CountedModel):
                 setattr(self, name, getattr(self, name).new_zeros(len(weights[name])))
 
     def count(self, batches: Iterable[Batch]) -> None:
-        batches = list(batches)
-        pairs = neighbour_counts(batches, self.size)
+        pairs, triples = no_counts(self.size), [torch.zeros(0, dtype=torch.long)]
+        for batch in batches:
+            add_neighbours(pairs, batch)
+            if self.order == 3:
+                triples.append(_trigrams(batch, self.size))
         if self.order == 1:
             self.lower.copy_(interpolated(pairs.sum(0), _uniform(self.size)).log()[None])
             return
@@ -67,8 +70,7 @@ class NGram(CountedModel):
         if self.order == 2:
             self.lower.copy_(interpolated(pairs, below).log())
             return
-        trigrams = _trigrams(batches, self.size)
-        keys, counts = torch.unique(trigrams, return_counts=True)
+        keys, counts = torch.unique(torch.cat(triples), return_counts=True)
         last_two = keys % self.size**2
         continued = torch.bincount(last_two, minlength=self.size**2).view(self.size, self.size)
         continued[BOS] = pairs[BOS].long()
@@ -142,11 +144,8 @@ def _uniform(size: int) -> Float[Tensor, " V"]:
     return torch.full((size,), 1 / size, dtype=torch.float64)
 
 
-def _trigrams(batches: Iterable[Batch], size: int) -> Int[Tensor, " N"]:
+def _trigrams(batch: Batch, size: int) -> Int[Tensor, " N"]:
     """a V^2 + b V + c of every three tokens in a row."""
-    keys = []
-    for batch in batches:
-        ids, following = batch.input, batch.output
-        before = torch.cat((ids.new_full((len(ids), 1), PAD), ids[:, :-1]), 1)
-        keys.append(((before * size + ids) * size + following)[following != PAD])
-    return torch.cat(keys)
+    ids, following = batch.input, batch.output
+    before = torch.cat((ids.new_full((len(ids), 1), PAD), ids[:, :-1]), 1)
+    return ((before * size + ids) * size + following)[following != PAD]

@@ -22,7 +22,7 @@ from attnkit.train.optimiser import learning_rate, optimizer
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.validation import Validator
 
-BATCH_TOKENS = 2**20
+BATCH_TOKENS = 2**17
 """Tokens that are counted at a time."""
 
 

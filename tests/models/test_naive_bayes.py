@@ -12,7 +12,7 @@ from attnkit.data.batch import Batch
 from attnkit.data.rows import Row
 from attnkit.data.synthetic.known_source import END, LINE, known_source
 from attnkit.models import NaiveBayes, build
-from attnkit.models.counted import neighbour_counts, pair_counts
+from attnkit.models.counted import add_neighbours, add_pairs, no_counts
 from attnkit.models.naive_bayes import smoothed
 from attnkit.nbce.merge import merge
 from attnkit.recipe.schema import ModelConfig, NaiveBayesConfig
@@ -243,9 +243,13 @@ def test_pairs_and_neighbours_are_counted_as_by_hand() -> None:
             near[given[place], token] += 1
             for before in given[: place + 1]:
                 pairs[before, token] += 1
-    assert torch.equal(pair_counts([batch(*rows)], SIZE).float(), pairs)
-    assert torch.equal(pair_counts([batch(row) for row in rows], SIZE).float(), pairs)
-    assert torch.equal(neighbour_counts([batch(*rows)], SIZE).float(), near)
+    for batches in ([batch(*rows)], [batch(row) for row in rows]):
+        found = no_counts(SIZE), no_counts(SIZE)
+        for part in batches:
+            add_pairs(found[0], part)
+            add_neighbours(found[1], part)
+        assert torch.equal(found[0].float(), pairs)
+        assert torch.equal(found[1].float(), near)
 
 
 def test_smoothing_adds_to_each_row_as_much_as_it_says() -> None:
