@@ -94,7 +94,10 @@ class NaiveBayes(CountedModel):
         """Take p(x) from the vectors, so that p(x) and p(x | a) are again of one joint count."""
         assert self.joint is not None
         shares = (self.past @ self.future.t()).log_softmax(-1)
-        self.unigram.copy_((self.joint.sum(1).log()[:, None] + shares).logsumexp(0))
+        unigram = (self.joint.sum(1).log()[:, None] + shares).logsumexp(0)
+        if self.how.residual == "own":
+            self.neighbours += self.unigram - unigram
+        self.unigram.copy_(unigram)
         self.joint, self._made = None, None
 
     def _tables(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -199,9 +199,10 @@ def test_vectors_keep_one_joint_count_with_the_unigram() -> None:
     assert_close(before, cross)
 
 
-def test_with_beta_of_minus_1_a_residual_of_its_own_is_the_bigram_model() -> None:
+@pytest.mark.parametrize("estimate", ["counts", "skip-gram"])
+def test_with_beta_of_minus_1_a_residual_of_its_own_is_the_bigram_model(estimate: str) -> None:
     near = joint(1)
-    out = logs(counted(beta=-1, residual="own"), [2, 5, 7])
+    out = logs(counted(beta=-1, residual="own", estimate=estimate), [2, 5, 7])
     assert_close(out.exp(), near[7] / near[7].sum())
 
 
