@@ -1,5 +1,6 @@
 """Embedded corpora whose next token has a known distribution."""
 
+import hashlib
 import math
 from collections import Counter
 from itertools import pairwise
@@ -116,6 +117,17 @@ def test_the_same_seed_gives_the_same_lines_and_another_gives_others(module: obj
     assert first == list(module.rows("test", 2, 1)) == list(module.rows("test", 3, 1))[:2]
     assert first != list(module.rows("test", 2, 2))
     assert first != list(module.rows("train", 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("module", "split", "digest"),
+    [(topics, "train", "3097f716ce4bea3e"), (topics, "test", "4863bd69f7ed2068"),
+     (chains, "train", "97c0d7ef212b9ef6"), (chains, "test", "c676cf38e9277e65")],
+)  # fmt: skip
+def test_the_text_is_the_same_everywhere(module: object, split: str, digest: str) -> None:
+    assert isinstance(module, type(topics))
+    text = "\n".join(row.target for row in module.rows(split, 20, 1))
+    assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
 
 
 def test_three_syllables_in_a_row_are_independent() -> None:
