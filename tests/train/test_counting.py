@@ -7,10 +7,15 @@ import pytest
 import torch
 from helpers.small import StopAt, job
 
-from attnkit.errors import StoppedError
+from attnkit.analysis.capture import MapReader
+from attnkit.analysis.head_ablation import probe_heads
+from attnkit.data.rows import Row
+from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.experiment import cost
+from attnkit.experiment.matching import match_parameters
 from attnkit.experiment.resumption import goes_on
 from attnkit.experiment.training import train
+from attnkit.nbce.run_reader import LanguageModelReader
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.recipe.schema import (
     DataConfig,
@@ -23,6 +28,8 @@ from attnkit.recipe.schema import (
 )
 from attnkit.runs import Run
 from attnkit.search.decoding import translate
+from attnkit.show.recipe_tables import Cost
+from attnkit.show.recipe_tables import costs as costs_of
 from attnkit.train.counting import count
 from attnkit.train.events import FinishedEvent, NoteEvent, ProgressEvent, ValidatedEvent
 
@@ -129,3 +136,40 @@ def test_the_same_seed_gives_the_same_vectors(tmp_path: Path) -> None:
         list(count(job(tmp_path / name, recipe("skip-gram"))))
         weights.append(Run.open(tmp_path / name / "run").weights())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def counted_run(folder: Path) -> Run:
+    list(count(job(folder, recipe())))
+    return Run.open(folder / "run")
+
+
+def test_what_needs_attention_is_refused_in_one_line(tmp_path: Path) -> None:
+    run = counted_run(tmp_path)
+    with pytest.raises(UsageError, match="this model has no attention"):
+        MapReader(run)
+    rows = [Row("", "kami mine")]
+    with pytest.raises(UsageError, match="this model has no attention"):
+        probe_heads(run, rows)
+    reader = LanguageModelReader(run.model(), run.tokenizer(), "counted")
+    assert reader.window_refusal == "it has no attention"
+    assert reader.device == torch.device("cpu")
+
+
+def test_a_counted_model_has_no_widths_to_match(tmp_path: Path) -> None:
+    recipes = {"other": recipe(), "base": recipe("unigram")}
+    file = RecipeFile("small", tmp_path / "small.yaml", recipes, "base", {})
+    with pytest.raises(RecipeError, match="variant other cannot be matched to base: a model of"):
+        list(match_parameters(file, list(recipes)))
+
+
+def test_explaining_times_trained_models_alone() -> None:
+    size = (50, 50)
+    costs = {
+        kind: Cost(
+            cost.parameters(recipe(kind), size),
+            cost.memory(recipe(kind), size, cost.BatchShape(4, 0, 16)),
+        )
+        for kind in ("counts", "trigram")
+    }
+    table = costs_of(costs, {kind: recipe(kind) for kind in costs})
+    assert "counted in one pass, not timed: counts, trigram" in str(table.notes)
