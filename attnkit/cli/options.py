@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, with one wording and one check each."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -201,6 +202,27 @@ def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:
             hint = suggestion(name, [*file.variants])
             raise UsageError(f"{file.name} has no variant {quoted(name)}; {hint}")
     return [name for name in file.variants if not names or name in names]
+
+
+def lengths(text: str | None) -> list[int] | None:
+    """The numbers of --lengths: 128,500 or 128..1024, which doubles."""
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([1-9]\d{0,8})(?:\.\.([1-9]\d{0,8}))?", part.strip())
+        if match is None:
+            raise UsageError(
+                f"--lengths {quoted(text)}: must be numbers such as 512,1000 or a range such as "
+                "128..4096, which doubles"
+            )
+        number, last = int(match[1]), int(match[2] or match[1])
+        if number > last:
+            raise UsageError(f"--lengths {quoted(part.strip())}: the range must ascend")
+        while number <= last:
+            found.append(number)
+            number *= 2
+    return found
 
 
 def check_options(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:
