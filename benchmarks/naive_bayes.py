@@ -80,7 +80,7 @@ def of_source(source: KnownSource, rows: list[Any], block: int) -> float:
 def longer(run: Run, rows: list[Any]) -> float:
     """Perplexity in blocks of `LONG` tokens."""
     encoded = encode_rows(rows, run.tokenizer(), LONG, stream=True)
-    nll, _, tokens = teacher_forced(run.model(), encoded).sum(0)
+    nll, _, tokens, *_ = teacher_forced(run.model(), encoded).sum(0)
     return math.exp(min(nll / tokens, 700))
 
 
