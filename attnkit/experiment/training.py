@@ -31,6 +31,7 @@ from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.scoring.saved_comparison import baselines, comparison
 from attnkit.train import events
+from attnkit.train.counting import count
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
 from attnkit.train.memory import keep_freed_memory, release_freed_memory
@@ -198,7 +199,7 @@ class Experiment:
         job = TrainingJob(recipe, prepared, run, seed, self.device, precision, self.stop)
         started = False
         try:
-            for event in fit(job):
+            for event in (count if recipe.model.counted else fit)(job):
                 if isinstance(event, events.StartedEvent):
                     started = True
                     yield from _accept(run, recipe, changes, event.resumed_from)
@@ -252,7 +253,12 @@ class Experiment:
     def _precision(
         self, prepared: PreparedData, recipe: Recipe, run: Run
     ) -> Generator[Event, None, str]:
-        """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
+        """Precision of a new run: the recipe's, else that of its other runs, else the faster.
+
+        Models that are counted take no part.
+        """
+        if recipe.model.counted:
+            return "fp32"
         if recipe.train.precision != "auto":
             return recipe.train.precision
         self.precision = self.precision or self._precision_of_others(run)
@@ -270,8 +276,9 @@ class Experiment:
             with suppress(AttnkitError):
                 manifest = Run.open(path.parent).manifest
                 recipe = self.file.variants.get(str(manifest.get("variant")))
+                trained = recipe is not None and not recipe.model.counted
                 chosen = recipe is not None and recipe.train.precision == "auto"
-                if chosen and manifest.get("device") == str(self.device):
+                if trained and chosen and manifest.get("device") == str(self.device):
                     return str(manifest["precision"])
         return None
 

@@ -103,6 +103,10 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     model = recipe.model
     absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
+    if model.counted:
+        unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]
+        unread += ["width"] * (model.naive_bayes.estimate == "counts")
+        absent |= {f"model.{name}" for name in unread}
     keys = ((key, ".".join(key.split(".")[:3]), value) for key, value in flat(recipe).items())
     return {key: value for key, part, value in keys if part not in absent}
 
@@ -172,7 +176,11 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     if not all(cost.padding for cost in measured.values()):
         notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
     paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
-    if len(paces) == len(measured):
+    counted = [name for name in measured if recipes[name].model.counted]
+    if counted:
+        notes.append(f"counted in one pass, not timed: {', '.join(counted)}")
+        trainings = {name: seeds for name, seeds in trainings.items() if name not in counted}
+    if paces and len(paces) + len(counted) == len(measured):
         whole = duration(sum(pace.training * seeds for pace, seeds in paces))
         count, threads = sum(trainings.values()), paces[0][0].threads
         notes.append(

@@ -220,7 +220,7 @@ def _cost(
         explain.parameters(recipe, sizes),
         max((explain.memory(recipe, sizes, shape) for shape in shapes), key=lambda m: m.total),
         explain.padding(recipe, prepared),
-        explain.pace(recipe, prepared, device),
+        None if recipe.model.counted else explain.pace(recipe, prepared, device),
     )
 
 
