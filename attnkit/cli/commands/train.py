@@ -28,6 +28,7 @@ from attnkit.errors import (
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
+    from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import RecipeFile
     from attnkit.train.events import ScoredEvent
 
@@ -95,6 +96,7 @@ def train(
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
+    from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import load
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
@@ -116,14 +118,13 @@ def train(
         counts = {"variant": len(variants), "seed": len(planned) // len(variants)}
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
-    options = {
-        "variants": variants, "seeds": seed or None, "out": out, "fresh": fresh,
-        "allow_change": allow_change, "device": device, "data_dir": data_dir, "offline": offline,
-        **({"jobs": jobs} if jobs > 1 else {}),
-    }  # fmt: skip
+    how = TrainingSettings(
+        file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
+        allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
+    )  # fmt: skip
     scored: list[ScoredEvent] = []
     try:
-        _follow(file, planned, options, scored, as_json=as_json, quiet=quiet)
+        _follow(how, planned, jobs, scored, as_json=as_json, quiet=quiet)
     finally:  # what was trained is compared although others failed
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
@@ -178,9 +179,9 @@ def _matched(
 
 
 def _follow(
-    file: "RecipeFile",
+    settings: "TrainingSettings",
     planned: Sequence[PlannedRun],
-    options: Mapping[str, Any],
+    jobs: int,
     scored: "list[ScoredEvent]",
     *,
     as_json: bool,
@@ -194,19 +195,19 @@ def _follow(
     from attnkit.train.signals import StopSignals
 
     lines = tuple(Line(run.variant, run.seed) for run in planned)
-    board = Board(file.name, lines, jobs=options.get("jobs", 1))
+    board = Board(settings.file.name, lines, jobs=jobs)
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     # Signals are recorded from here on; what follows is slow to import.
     with StopSignals(screen.notice) as stop, screen:
         try:
-            if "jobs" in options:
+            if jobs > 1:
                 from attnkit.experiment.jobs import train as side_by_side
 
-                happening = side_by_side(file, **options, notice=screen.notice)
+                happening = side_by_side(settings, jobs=jobs, notice=screen.notice)
             else:
                 from attnkit.experiment.training import train as one_by_one
 
-                happening = one_by_one(file, **options, notice=screen.notice)
+                happening = one_by_one(settings, notice=screen.notice)
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
             with closing(happening):
@@ -216,8 +217,8 @@ def _follow(
                         scored.append(event)
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error):
-                settings = next(iter(file.variants.values())).train
-                advice = memory_advice(settings.batch_tokens, settings.accumulate)
+                spec = next(iter(settings.file.variants.values())).train
+                advice = memory_advice(spec.batch_tokens, spec.accumulate)
                 raise MemoryLimitError(f"out of memory: {advice}") from error
             raise
         except StoppedError as error:
