@@ -1,7 +1,7 @@
 """Loading: a file, what it extends, its variants, and the overrides of the command line."""
 
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Table
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -77,8 +77,7 @@ def load(
     path = resolve(recipe)
     name = name_of(path)
     problems = Problems()
-    document = _split(read_file(path), problems)
-    base, document = _inherit(document, path, problems)
+    base, document = _inherit([document for _, document in _chain(path, problems)], problems)
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
     common, own = _by_variant(overrides, variants, problems)
     baselines = [change.node for change in common if change.key == ("baseline",)]
@@ -133,10 +132,35 @@ def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return built.recipe
 
 
-def parent_of(path: Path) -> str | None:
-    """The file that a recipe extends, as it is written there.  Raises RecipeError."""
-    node = _split(read_file(path), Problems()).extends
-    return node.text if isinstance(node, Scalar) and not node.null else None
+def chain(path: Path) -> list[tuple[Path, str | None]]:
+    """A recipe file and those that it extends, one after the other; each with what it extends.
+
+    Raises RecipeError, MissingInputError.
+    """
+    return [
+        (path, document.extends.text if isinstance(document.extends, Scalar) else None)
+        for path, document in _chain(path, Problems())
+    ]
+
+
+def _chain(path: Path, problems: Problems) -> Iterator[tuple[Path, Document]]:
+    """A recipe file, the one that it extends, and so on."""
+    document, seen = _split(read_file(path), problems), [path]
+    yield path, document
+    while (node := document.extends) is not None:
+        if not isinstance(node, Scalar) or node.null:
+            text = "must be the file of a recipe, relative to this one, or the name of a shipped"
+            refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
+        try:
+            path = resolve(node.text, path.parent)
+            document = _split(read_file(path), problems)
+        except MissingInputError as error:
+            raise MissingInputError(f"{node.place}: extends: {error}") from None
+        if any(path.samefile(file) for file in seen):
+            way = " extends ".join(quoted(file.name) for file in [*seen, path])
+            refuse(node.place, f"goes round in a circle: {way}; remove one of these", ("extends",))
+        seen.append(path)
+        yield path, document
 
 
 def _split(root: Mapping, problems: Problems) -> Document:
@@ -174,27 +198,18 @@ def _variants(node: Node, problems: Problems) -> dict[str, Override]:
     return found
 
 
-def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settings, Document]:
-    """The settings of a file upon those of the one that it extends, and its variants."""
+def _inherit(files: list[Document], problems: Problems) -> tuple[Settings, Document]:
+    """The settings of a file upon those of the ones that it extends, and its variants."""
     settings = Settings(problems)
-    if (node := document.extends) is not None:
-        if not isinstance(node, Scalar) or node.null:
-            text = f"must be the file of a recipe, relative to this one, got {written(node)}"
-            refuse(node.place, text, ("extends",))
-        try:
-            parent = _split(read_file(path.parent / node.text), problems)
-        except MissingInputError as error:
-            raise MissingInputError(f"{node.place}: extends: {error}") from None
-        if parent.extends is not None:
-            text = "this recipe is extended by another, so it cannot extend a third; copy its keys"
-            refuse(parent.extends.place, text, ("extends",))
-        settings.put((), parent.settings.place, parent.settings)
+    for document in reversed(files):
         settings = settings.copy()
-        if document.variants is None:
-            own = document.baseline or parent.baseline
-            document = document._replace(variants=parent.variants, baseline=own)
-    settings.put((), document.settings.place, document.settings)
-    return settings, document
+        settings.put((), document.settings.place, document.settings)
+    variants, baseline = None, None
+    for document in files:
+        baseline = baseline or document.baseline
+        if (variants := document.variants) is not None:
+            break
+    return settings, files[0]._replace(variants=variants, baseline=baseline)
 
 
 def _by_variant(

@@ -1,12 +1,13 @@
 """The tables of `attnkit recipe`."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
-from attnkit.recipe import Recipe, RecipeFile, flat, places
+from attnkit.recipe import Recipe, RecipeFile, flat, library, places
 from attnkit.recipe.check import TYPES_WITH
 from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table
@@ -52,8 +53,7 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Table:
         groups: dict[tuple[str, str], list[str]] = {}
         for name in variants:
             if key in known[name]:
-                path, colon, position = file.origins[name][key].partition(":")
-                origin = f"{Path(path).name}{colon}{position}" if colon else path
+                origin = _origin(file.origins[name][key], file.path)
                 groups.setdefault((known[name][key], origin), []).append(name)
         for (value, origin), names in groups.items():
             who = "" if len(names) == len(variants) else ", ".join(names)
@@ -61,6 +61,15 @@ def values(file: RecipeFile, variants: Sequence[str]) -> Table:
     size = 4 if len(variants) > 1 else 3
     heads = ("key", "value", "from", "variants")[:size]
     return Table.of_texts("values", heads, [row[:size] for row in rows])
+
+
+def _origin(origin: str, recipe: Path) -> str:
+    """Where a value is from, a file as seen from the recipe, or from the folder of shipped ones."""
+    path, colon, position = origin.partition(":")
+    if not colon:
+        return origin
+    ships = Path(path).is_relative_to(library()) and not recipe.is_relative_to(library())
+    return f"{os.path.relpath(path, library() if ships else recipe.parent)}:{position}"
 
 
 def _read(recipe: Recipe) -> dict[str, str]:
