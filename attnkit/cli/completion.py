@@ -24,13 +24,13 @@ def variants(ctx: typer.Context, incomplete: str) -> list[str]:
     from attnkit.recipe import load
 
     # Behind an option whose value is still missing the parser has not come to the recipe yet.
-    words = [ctx.params.get("recipe"), *ctx.args]
-    recipe = next((word for word in words if word and not word.startswith("-")), "")
+    words = [ctx.params.get("recipe"), *(ctx.params.get("overrides") or ()), *ctx.args]
+    recipe, *others = [word for word in words if word and not word.startswith("-")] or [""]
     try:
-        names = load(recipe).variants
+        file = load(recipe, [word for word in others if "=" in word])
     except AttnkitError:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in file.variants if name.startswith(incomplete)]
 
 
 def curves(incomplete: str) -> list[str]:

@@ -19,6 +19,7 @@ from attnkit.cli import streams
 from attnkit.errors import (
     AttnkitError,
     StoppedError,
+    UsageError,
     memory_advice,
     out_of_memory,
     write_failed,
@@ -66,6 +67,13 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """One warning line to standard error."""
     _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
+
+
+def confirmed(question: str, refusal: str) -> bool:
+    """Ask a question on the terminal; raises UsageError where there is none."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{refusal}; add --yes, since no terminal is here to ask")
+    return typer.confirm(question, err=True)
 
 
 def again(*, without: Sequence[str] = ()) -> str:

@@ -89,7 +89,8 @@ Overrides = Annotated[
     list[str] | None,
     Argument(
         metavar="KEY=VALUE",
-        help="Override recipe keys, as in train.steps=200.",
+        help="Override recipe keys, as in train.steps=200; train.lr=1e-3,2e-3 makes a variant of "
+        "each value.",
         autocompletion=completion.keys,
     ),
 ]
@@ -125,6 +126,7 @@ Threads = Annotated[
     ),
 ]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
+Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation.", "-y")]
 Offline = Annotated[bool, flag("--offline", "Never download.")]
 Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]
 Template = Annotated[
@@ -193,14 +195,19 @@ def _flag(name: str) -> str:
 def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:
     """The named variants in the order of the recipe; all of them where none is named.
 
+    In a sweep a variant of the recipe stands for all that were made of it.
+
     Raises:
         UsageError: the recipe has no such variant.
     """
-    for name in names or ():
-        if name not in file.variants:
-            hint = suggestion(name, [*file.variants])
+    wanted = list[str]()
+    for name in names or file.variants:
+        found = [name] if name in file.variants else file.swept.get(name)
+        if found is None:
+            hint = suggestion(name, [*file.swept, *file.variants])
             raise UsageError(f"{file.name} has no variant {quoted(name)}; {hint}")
-    return [name for name in file.variants if not names or name in names]
+        wanted += found
+    return [name for name in file.variants if name in wanted]
 
 
 def check_options(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:

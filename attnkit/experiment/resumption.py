@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.recipe.dumping import changed_keys
+from attnkit.recipe.settings import AFTER_TRAINING
 from attnkit.runs import Run, layout, plugins
 from attnkit.storage.lock import held
 
-AFTER_TRAINING = ("eval.", "search.", "contexts.")
-"""Keys of a recipe that may change after training: runs are scored again, not trained again."""
 FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
 """Keys of files that may lie elsewhere than before, if their content is the same."""
 FILE = "file "

@@ -25,6 +25,8 @@ SUPERSEDED: dict[Key, tuple[Key, ...]] = {
 """Keys that name the data, and those of other data that they replace."""
 FILE_KEYS = ("extends", "variants", "baseline", "published")
 """Keys of a recipe file that are not part of a resolved recipe."""
+AFTER_TRAINING = ("eval.", "search.", "contexts.")
+"""Keys that may change after training: runs are scored again, not trained again."""
 
 
 class Setting(NamedTuple):

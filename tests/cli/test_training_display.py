@@ -302,3 +302,19 @@ def test_a_dry_run_as_json_is_one_object_a_training(
         ("planned", "vanilla", 5, 100), ("planned", "linear", 5, 100),
     ]  # fmt: skip
     assert all(p["parameters"] > 0 for p in planned)
+
+
+def test_a_large_sweep_is_trained_when_it_is_confirmed(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["data.seed=" + ",".join(map(str, range(9))), "--quiet"]
+    assert train(*words) == 2
+    assert "toy: this sweep has 18 variants (18 runs); add --yes" in capsys.readouterr().err
+    assert train(*words, "--yes") == 0
+    assert train(*words, "--variant", "linear") == 0
+    assert train(*words, "--dry-run") == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda question, **_: question == "no")
+    assert train(*words) == 0
+    assert capsys.readouterr().err == "nothing was trained\n"

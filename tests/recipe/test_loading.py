@@ -77,7 +77,7 @@ def test_a_language_called_no_stays_text() -> None:
         ("tokenizer.special=['a, b', c]", "tokenizer.special", ("a, b", "c")),
         ("tokenizer.special=[]", "tokenizer.special", ()),
         ("tokenizer.model=null", "tokenizer.model", None),
-        ("tokenizer.model=a=b,c.model", "tokenizer.model", "a=b,c.model"),
+        ("tokenizer.model='a=b,c.model'", "tokenizer.model", "a=b,c.model"),
         ("tokenizer.model='null'", "tokenizer.model", "null"),
         (" train.steps = 5 ", "train.steps", 5),
         ("model.layers=2", "model.layers", Layers(encoder=2, decoder=2)),

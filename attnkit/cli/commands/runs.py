@@ -1,6 +1,5 @@
 """`attnkit runs`: what there is, packing it, and removing checkpoints of finished runs."""
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +67,7 @@ def list_runs(
 def clean(
     folder: Folder = Path("runs"),
     *,
-    yes: Annotated[bool, flag("--yes", "Do not ask.", "-y")] = False,
+    yes: options.Yes = False,
     plugins: options.Plugins = None,
 ) -> None:
     """Remove the checkpoints of finished runs, after asking.
@@ -91,15 +90,10 @@ def clean(
     for run in found:
         console.say(f"{run.path}: {size(run.removable)}")
     total = f"{_runs(found)}, {size(sum(run.removable for run in found))}"
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                f"{folder}: would remove the checkpoints of {total}; add --yes, since no terminal "
-                "is here to ask"
-            )
-        if not typer.confirm(f"Remove the checkpoints of {total}?", err=True):
-            console.say("nothing was removed")
-            return
+    refusal = f"{folder}: would remove the checkpoints of {total}"
+    if not yes and not console.confirmed(f"Remove the checkpoints of {total}?", refusal):
+        console.say("nothing was removed")
+        return
     removed = remove(found, console.warn)
     console.say(f"removed {size(removed)}")
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 MATCHES = ("params", "time")
+MOST_UNASKED = 16
+"""Variants of a sweep that are trained without asking."""
 
 
 class PlannedRun(NamedTuple):
@@ -77,6 +79,7 @@ def train(
         bool,
         flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
     ] = False,
+    yes: options.Yes = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -88,11 +91,13 @@ def train(
     """Train every variant of a recipe with every seed, score them, and print the table.
 
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
-    can be repeated at any time. With --jobs N each run has its share of the cores (or of
+    can be repeated at any time. Keys with several values make variants of all combinations. With
+    --jobs N each run has its share of the cores (or of
     OMP_NUM_THREADS threads, where that is set), and one that fails does not stop the others.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
+      attnkit train quickstart train.lr=1e-3,2e-3 model.attention=linear,scaled-dot
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
@@ -114,6 +119,11 @@ def train(
         return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
+    if file.swept and len(variants) > MOST_UNASKED and not yes:
+        many = f"{len(variants)} variants ({len(planned)} runs)"
+        if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
+            console.say("nothing was trained")
+            return
     if talks:
         counts = {"variant": len(variants), "seed": len(planned) // len(variants)}
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
