@@ -33,7 +33,8 @@ class Change(NamedTuple):
     @property
     def of_weights(self) -> bool:
         """Whether it concerns weights, not scores alone."""
-        return not (self.key.startswith(AFTER_TRAINING) or self.of_files)
+        later = self.key.startswith(AFTER_TRAINING) or self.key == "train.log_to"
+        return not (later or self.of_files)
 
     @property
     def of_files(self) -> bool:
@@ -107,7 +108,7 @@ def scored_anew(run: Run, recipe: Recipe) -> Recipe:
     later: dict[str, Any] = {
         "search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts
     }  # fmt: skip
-    for key in FILES:
+    for key in (*FILES, "train.log_to"):
         section, name = key.split(".")
         part = later.get(section, getattr(run.recipe, section))
         value = getattr(getattr(recipe, section), name)

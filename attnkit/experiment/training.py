@@ -32,6 +32,7 @@ from attnkit.scoring.published_figures import PUBLISHED, published_entry, publis
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
+from attnkit.train.log_writers import check_installed
 from attnkit.train.memory import keep_freed_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
@@ -91,14 +92,15 @@ class Experiment:
         return recipe_of_run(self.file, variant, seed)
 
     def check(self, variant: str, seed: int) -> None:
-        """Before anything is trained: whether it can be scored, and an existing run goes on.
+        """Before any training: that it can be scored and logged, and an existing run goes on.
 
         Raises:
-            UnavailableError: what a metric needs is not there.
+            UnavailableError: what a metric or train.log_to needs is not there.
             RecipeError, DataError: the run is damaged, or was trained by another recipe.
         """
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
         check_scorable(recipe)
+        check_installed(recipe)
         if run.exists and not self.settings.fresh:
             allowed_changes(Run.open(run.path), recipe, allow=self.settings.allow_change)
 

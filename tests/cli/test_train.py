@@ -199,3 +199,18 @@ def test_a_sweep_goes_on_with_one_value_more(
     assert "warmup=3" not in capsys.readouterr().out
     assert main(["eval", "tiny.yaml", "train.warmup=7,8"]) == 66
     assert "no finished run of this sweep in runs/tiny; train one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])
+def test_a_log_that_is_not_installed_is_refused_before_training(
+    more: list[str],
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main(["train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more]) == 69
+    [line] = capsys.readouterr().err.splitlines()
+    assert "train.log_to: wandb is not installed: pip install 'attnkit[wandb]'" in line
+    assert not Path("runs").exists()

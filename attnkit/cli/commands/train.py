@@ -287,11 +287,13 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
     """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
     from attnkit.scoring import check_scorable
+    from attnkit.train.log_writers import check_installed
 
     done = []
     for name in dict.fromkeys(run.variant for run in planned):
         recipe = file.variants[name]
         check_scorable(recipe)
+        check_installed(recipe)
         if (recipe.data, recipe.eval.splits) in done:
             continue
         done.append((recipe.data, recipe.eval.splits))
