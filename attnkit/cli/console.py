@@ -146,7 +146,10 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 def _invoke(root: Any, arguments: list[str]) -> int:
     """Parse and run; a command returns None or an exit code."""
     if COMPLETE in os.environ:
-        root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
+        from attnkit.cli.completion import words_of_bash
+
+        with words_of_bash():
+            root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
     # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
     with root.make_context(PROGRAM, arguments) as context:
         return int(root.invoke(context) or 0)

@@ -98,9 +98,21 @@ Variants = Annotated[
     list[str] | None,
     value("NAME", "Only this variant. Repeatable.", autocompletion=completion.variants),
 ]
-RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run (seed-N).")]
+RunFolder = Annotated[
+    Path,
+    Argument(
+        metavar="RUN",
+        help="Folder of a finished run (seed-N).",
+        autocompletion=completion.runs,
+    ),
+]
 ModelName = Annotated[
-    str, Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder).")
+    str,
+    Argument(
+        metavar="MODEL",
+        help="A finished run, or a Hugging Face model (name or folder).",
+        autocompletion=completion.runs,
+    ),
 ]
 Plugins = Annotated[
     list[Path] | None,

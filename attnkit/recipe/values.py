@@ -153,6 +153,14 @@ def _leaves(schema: Json) -> Iterator[Json]:
             yield member
 
 
+def choices(kind: TypeAdapter[Any]) -> list[str]:
+    """The words that a type takes, alone or in a list: those of a Literal, true and false."""
+    found = list[str]()
+    for leaf in _leaves(_schema(kind, ())):
+        found += ["true", "false"] if leaf.get("type") == "boolean" else map(shown, _choices(leaf))
+    return found
+
+
 def _choices(schema: Json) -> list[Any]:
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
 

@@ -51,7 +51,7 @@ def eval(
             metavar="RECIPE|RUN|KEY=VALUE",
             help="A recipe (its runs under --out), or a folder of one or more runs. "
             "search.KEY=VALUE decides on the search, else the named recipe, else that of the run.",
-            autocompletion=completion.recipes,
+            autocompletion=completion.targets,
         ),
     ] = None,
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from attnkit.cli import console, options, output
+from attnkit.cli import completion, console, options, output
 from attnkit.cli.help import Group
 from attnkit.cli.options import flag
 from attnkit.errors import UsageError
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 LIST = "list"
 ARCHIVES = (".tar.gz", ".tgz")
-Folder = Annotated[Path, Argument(metavar="DIR", help="Folder of runs. [default: runs]")]
+Folder = Annotated[
+    Path,
+    Argument(
+        metavar="DIR", help="Folder of runs. [default: runs]", autocompletion=completion.folders
+    ),
+]
 
 
 class RunsGroup(Group):
@@ -101,7 +106,12 @@ def clean(
 @app.command("pack")
 def pack(
     folders: Annotated[
-        list[str], Argument(metavar="RUN", help="A finished run, or a folder of several.")
+        list[str],
+        Argument(
+            metavar="RUN",
+            help="A finished run, or a folder of several.",
+            autocompletion=completion.folders,
+        ),
     ],
     *,
     output: Annotated[
