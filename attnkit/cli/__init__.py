@@ -18,6 +18,7 @@ COMMANDS = {
     "eval": "Score trained runs, or the output of any system, side by side.",
     "compare": "Show where the outputs of scored runs differ, sentence by sentence.",
     "plot": "Plot learning curves of runs, or their scores against time and parameters.",
+    "report": "Write a report of scored runs: one page, or Markdown for a paper.",
     "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",

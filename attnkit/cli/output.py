@@ -18,8 +18,8 @@ IN_PIPES = 10_000
 PICTURES = (".png", ".svg", ".pdf")  # suffixes of files that matplotlib draws
 
 
-def check_save(path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse a file that --save could not write, before any work is done.
+def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> None:
+    """Refuse a file that an option could not write, before any work is done.
 
     Raises:
         UsageError: its suffix is none of these.
@@ -29,11 +29,12 @@ def check_save(path: Path, suffixes: Sequence[str]) -> None:
     suffix = path.suffix.lower()
     if suffix not in suffixes:
         raise UsageError(
-            f"--save {path}: unknown suffix {quoted(path.suffix)}; choose from {' '.join(suffixes)}"
+            f"{option} {path}: unknown suffix {quoted(path.suffix)}; choose from "
+            f"{' '.join(suffixes)}"
         )
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise OutputPathError(f"--save {path}: cannot be created: {why}")
+        raise OutputPathError(f"{option} {path}: cannot be created: {why}")
     if suffix in PICTURES:
         from attnkit.show.figure import require
 

@@ -29,6 +29,7 @@ from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import atomic_write, make_folder
 from attnkit.train.batch_stream import BatchStream, score_budget
+from attnkit.train.loss import LossOptions
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import DTYPES, GradientWorker
 
@@ -302,7 +303,8 @@ class _Updates:
         start = _now(self.device)
         for rows in chosen:
             batch = collate(self.prepared.train, rows)
-            self.worker.backward(self.worker.losses(batch, 0.1).total, batch.tokens)
+            losses = self.worker.losses(batch, LossOptions(smoothing=0.1))
+            self.worker.backward(losses.total, batch.tokens)
             self.stepper.step()
             self.stepper.zero_grad(set_to_none=True)
             self.worker.refresh()

@@ -13,7 +13,7 @@ from attnkit.recipe.build import POSITIONS, STACKS, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, names_that_read
 from attnkit.recipe.problems import Key, Position, Problems
-from attnkit.recipe.schema import AttentionConfig, ContextsConfig
+from attnkit.recipe.schema import AttentionConfig, ContextsConfig, TailrConfig
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
 
@@ -23,6 +23,7 @@ TYPES_WITH = {
     "ff": ("transformer",),
     "norm": ("transformer",),
     "activation": ("transformer",),
+    "activation_dropout": ("transformer",),
 }
 """Keys of the model section that only some types of models read."""
 
@@ -178,6 +179,11 @@ def _train(built: Built) -> Iterator[Fault]:
         yield Fault(("train.min_lr", "train.schedule"), text)
     elif train.min_lr > train.lr:
         yield Fault(("train.min_lr", "train.lr"), f"is above the peak train.lr {train.lr:g}")
+    if train.loss != "tailr":
+        for name, field in TailrConfig.model_fields.items():
+            if getattr(train.tailr, name) != field.default:
+                text = f"does nothing with the loss {train.loss}; set train.loss=tailr or remove it"
+                yield Fault((f"train.tailr.{name}", "train.loss"), text)
     if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
         text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
         yield Fault(("train.warmup", "train.schedule"), text)

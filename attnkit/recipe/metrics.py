@@ -143,6 +143,12 @@ METRICS: dict[str, MetricFacts] = {
         "perplexity", "model", "exp of the mean negative log-likelihood of a reference token", "",
         "1 and up", "lower", "probabilities", "a trained model",
     ),
+    "calibration-error": MetricFacts(
+        "ECE", "model",
+        "expected calibration error: distance between confidence (the probability of the likeliest "
+        "next token) and accuracy in 15 equal intervals of confidence, averaged over the reference "
+        "tokens", "Guo et al. 2017", "0 to 100", "lower", "probabilities", "a trained model",
+    ),
     "word-perplexity": MetricFacts(
         "word perplexity", "model",
         "exp of the same likelihood per word and end of line, which compares any vocabularies; "

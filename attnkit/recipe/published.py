@@ -83,6 +83,8 @@ def _named(
         text = f"must hold a value for each {what}, such as {example}, got {written(node)}"
         problems.add(node.place, key, text)
         return {}
+    if not node.fields:
+        problems.add(node.place, key, f"is empty; give a value for each {what}, or leave it out")
     out = {}
     for name, (place, value) in node.fields.items():
         if name in known:

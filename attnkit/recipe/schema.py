@@ -164,8 +164,11 @@ class ModelConfig(Section):
     ff: Positive = 1024
     """Transformers: inner width of the feed-forward sublayer."""
     dropout: Probability = 0.1
-    """Dropout on embeddings, sublayer outputs and inside the feed-forward sublayer; on embeddings,
-    between layers and on the output of recurrent and convolutional models."""
+    """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
+    of recurrent and convolutional models."""
+    activation_dropout: Probability | None = None
+    """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the
+    same as dropout."""
     norm: Literal["pre", "post"] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
     after each residual sum (post)."""
@@ -205,6 +208,18 @@ def places_of(type_: str, shape: str) -> tuple[str, ...]:
     return tuple(Roles.model_fields) if shape == "encoder-decoder" else ("decoder",)
 
 
+class TailrConfig(Section):
+    """The loss TaiLr (Ji et al. 2023), which weights a token of probability p by
+    p / (gamma + (1 - gamma) p), so that text the model finds unlikely counts less."""
+
+    gamma: Share = 1e-7
+    """0 is cross-entropy, 1 weights each token by its probability; near 0 to train from scratch."""
+    floor: Share = 0.2
+    """Least weight of a token."""
+    anneal: Count = 0
+    """Updates in which gamma grows linearly from 0; 0 is off."""
+
+
 class TrainConfig(Section):
     """Training."""
 
@@ -236,8 +251,10 @@ class TrainConfig(Section):
     """Maximum gradient norm; 0 is off."""
     label_smoothing: Probability = 0.1
     """Probability mass spread over the whole vocabulary."""
-    loss: Literal["cross-entropy"] = "cross-entropy"
+    loss: Literal["cross-entropy", "tailr"] = "cross-entropy"
     """Training loss; the logged loss and perplexity are always plain cross-entropy."""
+    tailr: TailrConfig = TailrConfig()
+    """The loss TaiLr, where `loss` names it."""
     average: Count = 1
     """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
     ema: Probability = 0.0

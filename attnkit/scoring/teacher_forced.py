@@ -1,4 +1,6 @@
-"""Teacher-forced scores, of a model's probabilities given the references: perplexity, accuracy."""
+"""Teacher-forced scores, of a model's probabilities given the references.
+
+Perplexity, accuracy, and how far the model's confidence is from its accuracy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,16 +23,20 @@ from attnkit.scoring.metrics import TEACHER_FORCED, Score
 
 BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
+CONFIDENCE_BINS = 15
+"""Equal intervals of confidence (Guo et al. 2017)."""
 LOGITS_AT_ONCE = 2**22
 """Logits held at a time: 16 MB in float32."""
 
 
 @torch.inference_mode()
 def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
-    """How well a model predicts given targets: [rows, 3] = nll in nats, correct, tokens.
+    """How well a model predicts given targets: [rows, 3 + CONFIDENCE_BINS].
 
-    Every token of the target and its end token count once.  The cross-entropy is plain, whatever
-    the training loss was; a token is correct when none is likelier.
+    The columns are nll in nats, correct tokens, tokens, and for each interval of confidence (the
+    probability of the likeliest token) the sum of confidence minus correctness.  Every token of the
+    target and its end token count once.  The cross-entropy is plain, whatever the training loss
+    was; a token is correct when none is likelier.
 
     Args:
         model: answers as in evaluation, whatever its mode.
@@ -39,7 +45,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     Raises:
         NotFiniteError: the model answers NaN or infinity.
     """
-    out = np.zeros((len(encoded), 3))
+    out = np.zeros((len(encoded), 3 + CONFIDENCE_BINS))
     device = model.output.weight.device
     lengths = None if encoded.source is None else encoded.source.lengths
     batches = plan(
@@ -52,10 +58,13 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
         source = None if batch.source is None else batch.source.to(device)
         real = batch.output != PAD
         hidden = model.hidden(source, batch.input.to(device))[real.to(device)]
-        nll, correct = _predictions(model.output, hidden, batch.output[real].to(device))
+        nll, correct, confidence = _predictions(model.output, hidden, batch.output[real].to(device))
         place = rows[real.nonzero()[:, 0].numpy()]
         for column, values in enumerate((nll, correct, np.ones(len(place)))):
             out[:, column] += np.bincount(place, values, minlength=len(out))
+        interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
+        interval = np.minimum(interval, CONFIDENCE_BINS - 1)
+        np.add.at(out, (place, 3 + interval), confidence - correct)
     model.train(training)
     if not np.isfinite(out).all():
         raise NotFiniteError(
@@ -75,7 +84,7 @@ def teacher_forced_scores(
 ) -> dict[str, Score]:
     """The metrics of `TEACHER_FORCED` among the given ones; statistics are per row, or per block.
 
-    Perplexity and accuracy are per token, so they compare models of one vocabulary, which is
+    All but word perplexity are per token, so they compare models of one vocabulary, which is
     therefore part of the signature.  Word perplexity spreads the same nll over the words between
     spaces and one end of line a row: it compares any vocabularies.
     """
@@ -83,22 +92,23 @@ def teacher_forced_scores(
     if not names:
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
-    nll, correct, tokens = teacher_forced(model, encoded).T
+    nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     words = _words(rows, encoded, tokenizer, max_length)
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
-        "accuracy": (correct, tokens, f"unit:token|{vocabulary}"),
-        "perplexity": (nll, tokens, f"unit:token|{vocabulary}"),
-        "word-perplexity": (nll, tokens * (words / max(tokens.sum(), 1)), "unit:word"),
+        "accuracy": ((correct, tokens), f"unit:token|{vocabulary}"),
+        "perplexity": ((nll, tokens), f"unit:token|{vocabulary}"),
+        "word-perplexity": ((nll, tokens * (words / max(tokens.sum(), 1))), "unit:word"),
+        "calibration-error": ((*gaps, tokens), f"bins:{len(gaps)}|unit:token|{vocabulary}"),
     }
     out = {}
     for name in names:
-        numerator, denominator, unit = tables[name]
+        columns, unit = tables[name]
         signature = f"nrefs:1|{unit}|{cut}|version:attnkit-{__version__}"
-        out[name] = Score.of(name, np.stack([numerator, denominator], 1), signature)
+        out[name] = Score.of(name, np.stack(columns, 1), signature)
     return out
 
 
@@ -141,13 +151,14 @@ def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
 
 def _predictions(
     output: nn.Linear, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """nll and correctness of each token, a chunk of the [tokens, vocabulary] matrix at a time."""
-    nll, correct = [], []
+) -> tuple[NDArray[np.float64], ...]:
+    """nll, correctness and confidence of each token, by chunks of [tokens, vocabulary]."""
+    found = []
     size = max(1, LOGITS_AT_ONCE // output.out_features)
     for h, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
         logits = output(h).float()
         chosen = logits.gather(1, y[:, None])[:, 0]
-        nll.append(logits.logsumexp(-1).double() - chosen.double())
-        correct.append((chosen >= logits.amax(-1)).double())
-    return torch.cat(nll).cpu().numpy(), torch.cat(correct).cpu().numpy()
+        total, highest = logits.logsumexp(-1).double(), logits.amax(-1)
+        confidence = (highest.double() - total).exp()
+        found.append(torch.stack((total - chosen.double(), chosen >= highest, confidence)))
+    return tuple(torch.cat(found, 1).cpu().numpy())

@@ -45,7 +45,7 @@ def corpora(cards: Iterable["Card"]) -> Table:
 
 def values(file: RecipeFile, variants: Sequence[str]) -> Table:
     """Every value that a model reads, with its origin, one row where the variants agree."""
-    known = {name: _read(file.variants[name]) for name in variants}
+    known = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
     rows = []
@@ -72,7 +72,7 @@ def _origin(origin: str, recipe: Path) -> str:
     return f"{os.path.relpath(path, library() if ships else recipe.parent)}:{position}"
 
 
-def _read(recipe: Recipe) -> dict[str, str]:
+def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
     absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}

@@ -25,6 +25,7 @@ from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
+from attnkit.train.loss import options_at
 from attnkit.train.optimiser import learning_rate
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
@@ -148,10 +149,10 @@ class Training(TrainingState):
         rate = learning_rate(self.progress.step, self.train, self.job.recipe.model.width)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        batch = None
+        batch, options = None, options_at(self.progress.step, self.train)
         try:
             for batch in batches:
-                losses = self.worker.losses(batch, self.train.label_smoothing)
+                losses = self.worker.losses(batch, options)
                 self.worker.backward(losses.total, tokens)
                 self.interval[0] += losses.nll
         except (RuntimeError, MemoryError) as error:

@@ -1,5 +1,6 @@
 """Training losses over the vocabulary, fused with the output projection."""
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -7,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.recipe.schema import TrainConfig
 
 CHUNK = 2**21
 """Logits held at once (about 8 MB in float32): small enough for a processor's cache."""
@@ -21,8 +23,42 @@ class Losses(NamedTuple):
     """Plain cross-entropy, whatever the training loss."""
 
 
-class _SmoothedCrossEntropy(torch.autograd.Function):
-    """Projection, label-smoothed cross-entropy and both gradients in one pass over row chunks.
+class LossOptions(NamedTuple):
+    """Which loss; the defaults are plain cross-entropy."""
+
+    smoothing: float = 0.0
+    """Label smoothing."""
+    gamma: float = 0.0
+    """TaiLr: weight of the model's own distribution in the mixture; 0 is cross-entropy."""
+    floor: float = 0.0
+    """TaiLr: least weight of a token."""
+
+
+def options_at(step: int, train: TrainConfig) -> LossOptions:
+    """The loss of an update, counted from 1: gamma grows in the first `anneal` of them."""
+    if train.loss != "tailr":
+        return LossOptions(train.label_smoothing)
+    chosen = train.tailr
+    share = min(1.0, step / chosen.anneal) if chosen.anneal else 1.0
+    return LossOptions(train.label_smoothing, chosen.gamma * share, chosen.floor)
+
+
+def tailr_weights(log_p: Tensor, gamma: float, floor: float = 0.0) -> Tensor:
+    """Weights of TaiLr (Ji et al. 2023) for tokens of these log-probabilities, of the same shape.
+
+    max(floor, p / (gamma + (1 - gamma) p)), from log p, so that no small p is lost.  The loss is
+    -weight * log p with the weight as a constant; where floor is 0, it has the gradient of
+    -log(gamma + (1 - gamma) p) / (1 - gamma).
+    """
+    if gamma == 0:
+        return torch.ones_like(log_p)
+    model = log_p + math.log1p(-gamma) if gamma < 1 else torch.full_like(log_p, -math.inf)
+    mixture = torch.logaddexp(model, torch.full_like(log_p, math.log(gamma)))
+    return (log_p - mixture).exp().clamp(floor, 1.0)
+
+
+class _SmoothedLoss(torch.autograd.Function):
+    """Projection, label-smoothed loss and both gradients in one pass over row chunks.
 
     The [tokens, vocabulary] matrix exists a chunk at a time only, and the gradient is formed while
     a chunk is in cache.  `reference` in the tests is the plain composition.
@@ -30,9 +66,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, options: LossOptions
     ) -> tuple[Tensor, Tensor]:
         """Hidden [N, W], weight [V, W], targets [N] -> total, nll (sums)."""
+        smoothing, gamma, floor = options
         wide = torch.promote_types(hidden.dtype, torch.float32)
         needs = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden) if needs else None
@@ -44,14 +81,18 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             part = slice(first, first + rows)
             h, y = hidden[part], targets[part, None]
             logs = (h @ weight.t()).log_softmax(-1, dtype=wide)
-            nll = -logs.gather(1, y).sum()
-            sums += torch.stack(((1 - smoothing) * nll - smoothing / size * logs.sum(), nll))
+            log_p = logs.gather(1, y)  # [rows, 1]
+            weights = tailr_weights(log_p, gamma, floor)
+            nll, weighted = -log_p.sum(), -(weights * log_p).sum()
+            sums += torch.stack(((1 - smoothing) * weighted - smoothing / size * logs.sum(), nll))
             if grad_hidden is None or grad_weight is None:
                 continue
             gradient = logs.exp_()  # of the logits; so far the probabilities
+            if gamma:
+                gradient *= (1 - smoothing) * weights + smoothing
             if smoothing:
                 gradient -= smoothing / size
-            gradient.scatter_add_(1, y, gradient.new_full(y.shape, smoothing - 1))
+            gradient.scatter_add_(1, y, (smoothing - 1) * weights)
             narrow = gradient.to(hidden.dtype)
             grad_hidden[part] = narrow @ weight
             grad_weight += narrow.t() @ h
@@ -71,16 +112,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return grad_hidden * gradient.to(grad_hidden.dtype), weight, None, None
 
 
-def cross_entropy(
+def token_losses(
     hidden: Float[Tensor, "N W"],
     weight: Float[Tensor, "V W"],
     targets: Int[Tensor, " N"],
-    smoothing: float = 0.0,
+    options: LossOptions = LossOptions(),  # noqa: B008 - a tuple of numbers
 ) -> Losses:
-    """Label-smoothed cross-entropy of softmax(hidden weight^T) (Szegedy et al. 2016, section 7).
+    """Label-smoothed cross-entropy or TaiLr of softmax(hidden weight^T).
 
-    The target gets 1 - smoothing + smoothing / V, every other entry smoothing / V.  Leave pads out
-    before the call.
+    Smoothing (Szegedy et al. 2016, section 7) gives the target 1 - smoothing + smoothing / V and
+    every other entry smoothing / V; TaiLr weights the part of the target.  Leave pads out before
+    the call.
     """
-    sums = _SmoothedCrossEntropy.apply(hidden, weight, targets, smoothing)  # type: ignore[no-untyped-call]
+    sums = _SmoothedLoss.apply(hidden, weight, targets, options)  # type: ignore[no-untyped-call]
     return Losses(*sums)

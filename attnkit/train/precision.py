@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
-from attnkit.train.loss import Losses, cross_entropy
+from attnkit.train.loss import Losses, LossOptions, token_losses
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -39,13 +39,13 @@ class GradientWorker:
         if compiled:
             self._hidden = torch.compile(self.model.hidden, dynamic=True)
 
-    def losses(self, batch: Batch, smoothing: float) -> Losses:
+    def losses(self, batch: Batch, options: LossOptions) -> Losses:
         """Summed losses of a batch, which is moved to the model's device."""
         source = None if batch.source is None else batch.source.to(self.device)
         outputs = batch.output.to(self.device)
         hidden = self._hidden(source, batch.input.to(self.device))
         real = outputs != PAD
-        return cross_entropy(hidden[real], self.model.output.weight, outputs[real], smoothing)
+        return token_losses(hidden[real], self.model.output.weight, outputs[real], options)
 
     def backward(self, total: Tensor, divisor: int) -> None:
         """Add the gradient of total / divisor to the masters' (still scaled in fp16)."""

@@ -15,7 +15,7 @@ from helpers.trained import ROWS, make_run
 
 from attnkit.recipe import metrics
 from attnkit.runs import Run
-from attnkit.scoring.evaluation import saved_entry
+from attnkit.scoring.saved_comparison import saved_entry
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"

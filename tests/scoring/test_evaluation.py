@@ -22,8 +22,14 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
 from attnkit.scoring import score
-from attnkit.scoring.evaluation import baselines, comparison, evaluate, saved_entry
-from attnkit.scoring.teacher_forced import encode_rows, teacher_forced, teacher_forced_scores
+from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.saved_comparison import baselines, comparison, saved_entry
+from attnkit.scoring.teacher_forced import (
+    CONFIDENCE_BINS,
+    encode_rows,
+    teacher_forced,
+    teacher_forced_scores,
+)
 
 
 @pytest.fixture
@@ -332,7 +338,7 @@ def test_teacher_forced_sums_are_those_of_every_sentence_alone(make: Callable[..
     model, tokenizer = run.model("cpu"), run.tokenizer()
     encoded = encode_rows(ROWS, tokenizer, LENGTH, stream=False)
     sums = teacher_forced(model, encoded)
-    for row, (nll, correct, tokens) in zip(ROWS, sums, strict=True):
+    for row, (nll, correct, tokens, *_) in zip(ROWS, sums, strict=True):
         source = torch.tensor([[*tokenizer.source.encode([row.source])[0], EOS]])
         target = tokenizer.target.encode([row.target])[0]
         with torch.no_grad():
@@ -443,3 +449,26 @@ def test_a_device_that_is_not_there_is_named() -> None:
     assert pick_device("auto") in ("cpu", "cuda")
     with pytest.raises(UnavailableError, match="device 'cuda:99' is not available here"):
         pick_device("cuda:99")
+
+
+def test_calibration_error_is_the_gap_of_confidence_and_accuracy_in_each_interval(
+    make: Callable[..., Run],
+) -> None:
+    run = make()
+    model, tokenizer = run.model("cpu"), run.tokenizer()
+    score = teacher_forced_scores(
+        ["calibration-error"], model, tokenizer, ROWS, max_length=LENGTH, stream=False
+    )["calibration-error"]
+    confidence, correct = [], []
+    with torch.inference_mode():
+        for row in ROWS:
+            source = torch.tensor([[*tokenizer.source.encode([row.source])[0], EOS]])
+            target = tokenizer.target.encode([row.target])[0]
+            logits = model.output(model.hidden(source, torch.tensor([[BOS, *target]])))[0]
+            confidence += logits.softmax(-1).amax(-1).tolist()
+            correct += (logits.argmax(-1) == torch.tensor([*target, EOS])).tolist()
+    gaps = [0.0] * CONFIDENCE_BINS
+    for sure, right in zip(confidence, correct, strict=True):
+        gaps[int(sure * CONFIDENCE_BINS)] += sure - right
+    assert score.value == pytest.approx(100 * sum(map(abs, gaps)) / len(correct), rel=1e-4)
+    assert 0 < score.value < 100

@@ -159,7 +159,7 @@ def _screen(
     chosen = groups(comparison, sort, count)
     screen.print(OutputExamples(comparison, chosen, against))
     if not chosen:
-        first, second = (one.name for one in comparison.systems[:2])
+        first, second = comparison.names[:2]
         console.say(
             f"{first} and {second} score alike on every line by {comparison.metric}: choose "
             "another --metric, or --sort line"

@@ -62,6 +62,8 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
         return lambda sums: float(compute(sums).score)
     if name in ("perplexity", "word-perplexity"):
         return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))
+    if name == "calibration-error":
+        return lambda sums: 100 * sum(map(abs, sums[:-1])) / max(sums[-1], 1)
     return lambda sums: 100 * sums[0] / max(sums[1], 1)
 
 

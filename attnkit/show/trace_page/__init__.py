@@ -30,6 +30,7 @@ def page(traces: "Sequence[Trace]") -> bytes:
         Path(__file__).parent,
         f"Answer and sources: {models}",
         {"traces": [_record(trace) for trace in traces]},
+        scripts=("../frame.js", "page.js"),
     )
 
 

@@ -1,14 +1,6 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const at = (id) => document.getElementById(id);
 const state = { trace: 0, token: -1, context: -1 };
 const SVG = "http://www.w3.org/2000/svg";
 
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
 function draw(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -184,13 +176,6 @@ at("answer").addEventListener("keydown", (event) => {
   event.preventDefault();
   choose(Math.min(Math.max(to, 0), last));
 });
-at("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  at("theme").textContent = dark ? "Dark" : "Light";
-});
-if (matchMedia("(prefers-color-scheme: dark)").matches) at("theme").textContent = "Light";
 at("several").hidden = data.traces.length < 2;
 at("which").append(...data.traces.map((one, number) => make("option", { value: String(number), textContent: `${number + 1}: ${one.prompt.slice(0, 80)}` })));
 at("which").addEventListener("change", (event) => showTrace(Number(event.target.value)));
