@@ -45,11 +45,11 @@ def doctor(
         "extras": [(f"attnkit[{extra}]", _extra(extra)) for extra in EXTRAS],
         "terminal": _terminal(),
     }
-    columns = (Column("part", "left"), Column("what", "left"), Column("found", "left", wrap=True))
-    rows = [(part, *row) for part, found in parts.items() for row in found]
+    columns = (Column("what", "left"), Column("found", "left", wrap=True))
     cells = tuple(
-        tuple(Cell(text, {c.title: text}) for c, text in zip(columns, row, strict=True))
-        for row in rows
+        (Cell(what, {"part": part, "what": what}), Cell(text, {"found": text}))
+        for part, rows in parts.items()
+        for what, text in rows
     )
     output.write_tables([Table("", columns, cells)], format)
     user_defaults.read()  # its mistakes are the outcome
