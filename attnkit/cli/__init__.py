@@ -22,7 +22,7 @@ COMMANDS = {
     "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
-    "probe": "Measure what parts of a trained model contribute.",
+    "probe": "Study attention: which heads matter, noise, entropy, rank.",
     "align": "Align the words of sentence pairs by cross attention.",
     "nbce": "Answer from more context than a model was trained for.",
     "recipe": "List, show, explain and copy recipes.",

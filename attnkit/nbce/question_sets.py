@@ -202,7 +202,7 @@ def evaluate_model(
     if wrong := [name for name in names if name in TEACHER_FORCED]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
-            "context-found or a metric of text"
+            "answer-contained, context-found or a metric of text"
         )
     conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
     total = sum(len(one.questions) for one in conditions)

@@ -122,13 +122,19 @@ METRICS: dict[str, MetricFacts] = {
         "exact match", "answers", "share of outputs that equal a reference", "",
     ),
     "answer-match": MetricFacts(
-        "exact match", "answers",
+        "EM", "answers",
         "share of answers that equal a reference; case, punctuation and articles do not count",
         _SQUAD,
     ),
     "answer-f1": MetricFacts(
         "F1", "answers", "F measure of the words of an answer, normalised as in answer-match",
         _SQUAD,
+    ),
+    "answer-contained": MetricFacts(
+        "answer contained", "answers",
+        "share of answers that contain a reference as a run of whole words, normalised as in "
+        "answer-match: fair to models that answer in sentences, but a longer answer contains more",
+        "Mallen et al. 2023",
     ),
     "context-found": MetricFacts(
         "context found", "answers",

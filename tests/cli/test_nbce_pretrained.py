@@ -50,7 +50,7 @@ def test_a_trace_spells_the_answer_and_names_its_sources(ask: Any) -> None:
     assert code == 0, err
     merged, window, retrieval = map(json.loads, out.splitlines())
     assert "".join(token["text"] for token in merged["trace"]["tokens"]) == merged["text"]
-    assert all(token["context"] in (0, 1) for token in merged["trace"]["tokens"])
+    assert all(token["context"] in (1, 2) for token in merged["trace"]["tokens"])
     assert window["source"] is None
     assert Path(retrieval["source"]).name in ("a.txt", "b.txt")
 

@@ -1,6 +1,5 @@
 """`attnkit bench`: what attention mechanisms cost on this machine."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,6 @@ from typer import Argument
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import flag, value
 from attnkit.errors import UsageError
-from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.bench.plan import Workload
@@ -86,7 +84,7 @@ def attention(
     able = plan.measurable([one.word for one in candidates], causal)
     if unable := [one.word for one in candidates if one.word not in able]:
         raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
-    sweeps = plan.sweeps(candidates, _lengths(lengths))
+    sweeps = plan.sweeps(candidates, options.lengths(lengths))
     if plot is not None:
         from attnkit.show.benchmark_plot import check
 
@@ -121,27 +119,6 @@ def _words(words: Sequence[str] | None, causal: bool) -> list[str]:
     if skipped := [word for word in known if word not in chosen]:
         console.say(f"skipped, not causal: {', '.join(skipped)}")
     return chosen
-
-
-def _lengths(text: str | None) -> list[int] | None:
-    """The numbers of --lengths: 128,500 or 128..1024, which doubles."""
-    if text is None:
-        return None
-    lengths: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([1-9]\d{0,8})(?:\.\.([1-9]\d{0,8}))?", part.strip())
-        if match is None:
-            raise UsageError(
-                f"--lengths {quoted(text)}: must be numbers such as 512,1000 or a range such as "
-                "128..4096, which doubles"
-            )
-        number, last = int(match[1]), int(match[2] or match[1])
-        if number > last:
-            raise UsageError(f"--lengths {quoted(part.strip())}: the range must ascend")
-        while number <= last:
-            lengths.append(number)
-            number *= 2
-    return lengths
 
 
 def _print(points: Sequence["Point"], setting: "Workload", format: str) -> None:

@@ -77,7 +77,7 @@ def eval(
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
             "word-perplexity, calibration-error; for question answering answer-match, answer-f1, "
-            "context-found. [default: the recipe's, or bleu]",
+            "answer-contained, context-found. [default: the recipe's, or bleu]",
         ),
     ] = None,
     tokenize: Annotated[
@@ -262,6 +262,7 @@ def _models(
 
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
+    from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
     corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
@@ -274,8 +275,10 @@ def _models(
                 limit = Run.open(model).recipe.data.max_length
                 if mixed:  # these options are for the Hugging Face models beside it
                     opening = how | {"dtype": "float32", "chat": False, "template": ""}
-            reading = {key: opening[key] for key in ("chat", "template")}
             reader = open_model(model, **opening)
+            reading = {key: opening[key] for key in ("chat", "template")}
+            if opening["chat"]:
+                reading["template"] = opening["template"] or CHAT_TEMPLATE
             entries += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
                     reader, model, name, request.out, limit=limit, settings=reading
