@@ -38,7 +38,10 @@ def json_schema() -> Json:
         "additionalProperties": False,
     }
     about = {
-        "extends": _text("A recipe file, relative to this one, whose keys this one changes."),
+        "extends": _text(
+            "A recipe file, relative to this one, or the name of a shipped recipe, whose keys this "
+            "one changes."
+        ),
         "variants": {
             "type": ["object", "null"],
             "description": "Name -> overrides; each variant is trained and compared.",

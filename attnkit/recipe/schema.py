@@ -328,8 +328,10 @@ class TrainConfig(Section):
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal"] = "seq2seq"
     """Training objective: causal for language modelling, seq2seq for all other tasks."""
-    tensorboard: bool = False
-    """Whether to write TensorBoard events to the run directory (needs attnkit[tensorboard])."""
+    log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Where the training log goes besides metrics.jsonl: tensorboard and wandb write to the run
+    directory (wandb offline, unless WANDB_MODE says otherwise), trackio to its own folder.  Each
+    needs the extra of its name, such as attnkit[wandb]."""
 
 
 class SearchConfig(Section):
