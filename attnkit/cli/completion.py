@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 
@@ -115,8 +115,18 @@ def curves(incomplete: str) -> list[str]:
     from attnkit.recipe.metrics import METRICS
     from attnkit.runs.curves import CURVES, SCORE
 
+    return _last_of(incomplete, (*CURVES, SCORE, *METRICS))
+
+
+def metrics(incomplete: str) -> list[str]:
+    """The last word of a comma-separated list of metrics."""
+    from attnkit.recipe.metrics import METRICS
+
+    return _last_of(incomplete, METRICS)
+
+
+def _last_of(incomplete: str, names: Iterable[str]) -> list[str]:
     before, comma, _ = incomplete.rpartition(",")
-    names = (*CURVES, SCORE, *METRICS)
     return [before + comma + name for name in names]
 
 

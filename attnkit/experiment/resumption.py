@@ -85,9 +85,10 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
     changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest)]
     refused = [change for change in changes if change.of_weights]
     if refused and not allow:
+        then = "resume it" if goes_on(run, recipe, changes) else "keep it as it is"
         raise RecipeError(
             f"{run.path}: was trained by another recipe ({texts(refused)}); use --fresh to"
-            " start over, --allow-change to resume it, or another --out"
+            f" start over, --allow-change to {then}, or another --out"
         )
     return changes
 

@@ -15,8 +15,8 @@ to the disk with each checkpoint; on resume it is cut back to the checkpoint's s
 ends as that of an uninterrupted run.
 """
 
-from attnkit.runs.find import find_runs, is_run
+from attnkit.runs.find import find_runs, is_run, one_task
 from attnkit.runs.results import Results
 from attnkit.runs.run import Run
 
-__all__ = ["Results", "Run", "find_runs", "is_run"]
+__all__ = ["Results", "Run", "find_runs", "is_run", "one_task"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from attnkit.errors import MissingInputError
+from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs.layout import MANIFEST, run_folders
 from attnkit.runs.run import Run
 
@@ -82,3 +82,18 @@ def order(run: Run) -> tuple[Any, ...]:
     if isinstance(listed, list) and run.variant in listed:
         place = listed.index(run.variant)
     return run.name, "=" in run.variant, place, run.variant, run.seed
+
+
+def one_task(runs: Iterable[Run], instead: str) -> str:
+    """The task of all runs.
+
+    Raises:
+        UsageError: there are several; `instead` says what to do.
+    """
+    tasks: dict[str, Run] = {}
+    for run in runs:
+        tasks.setdefault(run.recipe.task, run)
+    if len(tasks) > 1:
+        (task, first), (other, second) = list(tasks.items())[:2]
+        raise UsageError(f"{first.path} is a run of {task}, {second.path} of {other}: {instead}")
+    return next(iter(tasks))

@@ -13,7 +13,7 @@ from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
-from attnkit.runs import Run
+from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.saved_comparison import scored_splits
@@ -127,13 +127,7 @@ def read_lines(
 
 def _task(runs: Sequence[Run], methods: Sequence[str], contexts: int | None) -> str:
     """The task of all runs, in which they can be compared."""
-    tasks = {run.recipe.task: run for run in runs}
-    if len(tasks) > 1:
-        (task, run), (other, second) = list(tasks.items())[:2]
-        raise UsageError(
-            f"{run.path} is a run of {task}, {second.path} of {other}: compare runs of one task"
-        )
-    (task,) = tasks
+    task = one_task(runs, "compare runs of one task")
     if task == "language-modeling":
         raise UsageError("language models write no outputs to compare: use `attnkit eval`")
     if task != QUESTIONS and (methods or contexts):

@@ -70,11 +70,12 @@ def run_notes(rows: Sequence[Object]) -> list[str]:
 
 
 def _braces(texts: Sequence[str]) -> str:
-    """Texts behind the beginning that they share: /seed-{1,2}."""
+    """Texts behind the beginning that they share, /seed-{1,2}; commas within one are escaped."""
     if len(texts) < 2:
         return "".join(texts)
     start = "/seed-" if all(text.startswith("/seed-") for text in texts) else ""
-    return f"{start}{{{','.join(text.removeprefix(start) for text in texts)}}}"
+    ends = (text.removeprefix(start).replace(",", "\\,") for text in texts)
+    return f"{start}{{{','.join(ends)}}}"
 
 
 def system_of(row: Object) -> str:
@@ -98,14 +99,16 @@ def changes_of(row: Object) -> str:
 
 
 def _by_system(rows: Sequence[Object], texts: Sequence[str]) -> str:
-    """The texts of rows, each once, with its systems where there are several; "" is left out."""
+    """The texts of rows, each once, with its systems where not all have it; "" is left out."""
     systems: dict[str, dict[str, None]] = {}
     for row, text in zip(rows, texts, strict=True):
         if text:
             systems.setdefault(text, {})[system_of(row)] = None
-    if len(systems) == 1 and all(texts):
-        return next(iter(systems))
-    return "; ".join(f"{text} ({', '.join(names)})" for text, names in systems.items())
+    everyone = {system_of(row) for row in rows}
+    return "; ".join(
+        text if {*names} == everyone and all(texts) else f"{text} ({', '.join(names)})"
+        for text, names in systems.items()
+    )
 
 
 FROM = {

@@ -123,7 +123,7 @@ class Table:
             yield _text(self.title, options, "bold")
         yield from self._fitted(console, options)
         for note in self.notes:
-            yield _text(note, options, "dim")
+            yield _note(note, options)
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         limits = sorted({0, *(column.priority for column in self.columns)}, reverse=True)
@@ -138,7 +138,7 @@ class Table:
                     if hidden:
                         width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
                         note = f"left out at {width} columns: {left_out}; {self.how}"
-                        yield _text(note, options, "dim")
+                        yield _note(note, options)
                     return
         turned = (self._turned(lines, console, options) for lines in (2, 3))
         yield from min(filter(None, turned), key=len, default=None) or self._blocks(options)
@@ -269,6 +269,20 @@ def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
     if options.ascii_only:
         clean = clean.replace(PLUS_MINUS, "+-")
     return Text(clean, style=style, overflow="fold")
+
+
+def _note(text: str, options: ConsoleOptions) -> Text:
+    """A note; a word that no line has room for goes on below after a comma or a bar."""
+    lines = [""]
+    for word in _text(text, options).plain.split(" "):
+        long = cell_len(word) > options.max_width
+        for at, part in enumerate(re.findall(r"(?:\\.|[^,|])+[,|]*|[,|]+", word) if long else [word]):
+            longer = lines[-1] + (" " if lines[-1] and not at else "") + part
+            if lines[-1] and cell_len(longer) > options.max_width:
+                lines.append(part)
+            else:
+                lines[-1] = longer
+    return Text("\n".join(lines), style="dim", overflow="fold")
 
 
 def _cell_text(cell: Cell, options: ConsoleOptions) -> Text:

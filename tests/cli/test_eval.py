@@ -370,6 +370,18 @@ def test_one_variant_in_two_folders_is_two_rows(attnkit: Any, tmp_path: Path) ->
     assert result["comparisons"][0]["baseline_system"] == "base (dropout=0.2)"
 
 
+def test_runs_of_different_tasks_are_refused(attnkit: Any, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    make_run(tmp_path, "answers", task="dialogue")
+    done = attnkit("runs/toy/base", "runs/toy/answers")
+    assert done.code == 2
+    assert done.refusal.endswith(
+        "runs/toy/base/seed-1 is a run of translation, runs/toy/answers/seed-1 of dialogue: "
+        "score each task by itself"
+    )
+    assert done.out == ""
+
+
 def test_the_first_run_is_the_baseline_where_the_recipe_names_one_that_is_not_there(
     attnkit: Any, tmp_path: Path
 ) -> None:

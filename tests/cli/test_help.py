@@ -215,6 +215,8 @@ def test_tab_completes_keys_of_a_recipe() -> None:
         ("eval search.meth", ["search.method="]),
         ("eval quickst", ["quickstart"]),
         ("eval train.step", []),
+        ("eval runs --metrics chrf,answer-m", ["chrf,answer-match"]),
+        ("compare runs --metric exa", ["exact-match"]),
     ],
 )
 def test_tab_completes_values(line: str, offered: list[str]) -> None:

@@ -159,6 +159,7 @@ def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
     assert "toy · 2 of 2 done" in terminal.getvalue()
     assert " ✓  linear   done      validation BLEU 90.0" in last
     assert "score again:    attnkit eval runs/toy" in last
+    assert "see examples:   attnkit compare runs/toy" in last
     assert "1,000 rows, 3 dropped \\x1b[2J" in terminal.getvalue()
     assert "\x1b[1m" not in terminal.getvalue()
 

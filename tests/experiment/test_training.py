@@ -7,7 +7,13 @@ import pytest
 import torch
 from helpers.small import small_recipe, write_corpus
 
-from attnkit.errors import AttnkitError, DataError, DivergedError, MissingInputError
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    DivergedError,
+    MissingInputError,
+    RecipeError,
+)
 from attnkit.experiment.resumption import allowed_changes, goes_on, state_of
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
@@ -153,9 +159,12 @@ def test_a_run_that_ended_by_patience_goes_on_with_more_of_it(
     session(tmp_path, patience=before)
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     run.update(finished={"reason": "patience"})
+    then = "resume" if expected else "keep"
     train = run.recipe.train.model_copy(update={"patience": now, "steps": 50})
     recipe = run.recipe.model_copy(update={"train": train})
     assert goes_on(run, recipe, allowed_changes(run, recipe, allow=True)) == expected
+    with pytest.raises(RecipeError, match=f"--allow-change to {then} it"):
+        allowed_changes(run, recipe, allow=False)
 
 
 def test_a_run_goes_on_in_the_precision_that_it_is_told(tmp_path: Path) -> None:

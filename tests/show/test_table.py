@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from attnkit.show import table_formats
+from attnkit.show.comparison_notes import run_notes
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.show.table import Cell, Column, Table
 
@@ -429,6 +431,29 @@ def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
     note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_long_words_of_notes_go_on_below_after_commas_and_bars(width: int) -> None:
+    runs = "runs/{scaled-dot,linear\\,lr=0.1,local\\,lr=0.2}/seed-1"
+    signature = "nrefs:1|case:mixed|tok:13a|version:2.6.0"
+    table = Table.of_texts("", ("a", "b"), [("c", "d")], f"BLEU: {signature}", f"runs: {runs}")
+    lines = [line.rstrip() for line in shown(table, width).splitlines()[3:]]
+    assert max(map(len, lines)) <= width
+    assert "".join(lines).replace(" ", "") == f"BLEU:{signature}runs:{runs}"
+    assert all(line[-1] in ":,|" and not line.endswith("\\,") for line in lines[:-1]
+               if not line.endswith(("2.6.0", "seed-1")))  # fmt: skip
+
+
+def test_the_note_of_runs_is_what_a_shell_expands() -> None:
+    result = comparison()
+    names = ["vanilla,lr=0.1", "vanilla,lr=0.2", "linear"]
+    paths = [f"runs/a/{name}/seed-{seed}" for name in names for seed in (1, 2)]
+    row = result["rows"][0]
+    (note,) = run_notes([row | {"run": path} for path in paths])
+    command = ["bash", "-c", f"printf '%s\\n' {note.removeprefix('runs: ')}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == paths
 
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 1), (24, 3)])

@@ -36,6 +36,7 @@ def compare(
             "M",
             "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is "
             "stored]",
+            autocompletion=completion.metrics,
         ),
     ] = None,
     sort: Annotated[

@@ -87,14 +87,18 @@ def _processor(device: str) -> list[Row]:
         place = str(error)
     set_by = next((f"{name}={os.environ[name]}" for name in THREADS if name in os.environ), "")
     chosen = [path.read_text("utf-8").strip() for path in (cache_dir() / "precision").glob("*.txt")]
-    counts = ", ".join(f"{word} {chosen.count(word)}" for word in sorted(set(chosen)))
+    counts = ", ".join(f"{word} for {_models(chosen.count(word))}" for word in sorted({*chosen}))
     return [
         ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
         ("device", place),
         ("threads", f"{torch.get_num_threads()}{f' ({set_by})' if set_by else ''}"),
         ("load", load_warning() or "quiet"),
-        ("precision: auto", f"chosen for models here: {counts}" if counts else "no choice yet"),
+        ("precision: auto", f"chosen here so far: {counts}" if counts else "nothing chosen yet"),
     ]
+
+
+def _models(count: int) -> str:
+    return "1 model" if count == 1 else f"{count} models"
 
 
 def _folders(out: Path, data_dir: Path | None) -> list[Row]:

@@ -78,6 +78,7 @@ def eval(
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
             "word-perplexity, calibration-error; for question answering answer-match, answer-f1, "
             "answer-contained, context-found. [default: the recipe's, or bleu]",
+            autocompletion=completion.metrics,
         ),
     ] = None,
     tokenize: Annotated[
@@ -324,6 +325,8 @@ def _questions(
 
 def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEntries:
     """Decode and score the finished runs that the command line names, each once."""
+    from attnkit.runs import one_task
+
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     tasks: dict[Path, RunToScore] = {}
@@ -338,6 +341,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
             task = task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
             tasks.setdefault(task.run.path.resolve(), task)
         usual = defaults | usual
+    one_task((one.run for one in tasks.values()), "score each task by itself")
     question_recipes = [one.recipe for one in tasks.values() if one.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods

@@ -154,7 +154,8 @@ def pack(
         console.warn(note)
     count = archive.pack(found, target, checkpoints=checkpoints)
     content = f"{_runs(found)}, {count} files, {target.stat().st_size / 1e6:,.1f} MB"
-    console.say(f"wrote {target}: {content}; to open it: tar xzf {target}")
+    look = f"eval {'/'.join(parts)}" if len({run.name for run in found}) == 1 else "runs ."
+    console.say(f"wrote {target}: {content}; to open it: tar xzf {target}, then attnkit {look}")
 
 
 def _runs(runs: "Sequence[RunStatus | Run]") -> str:

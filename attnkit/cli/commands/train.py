@@ -402,6 +402,8 @@ def _next_commands(file: "RecipeFile", planned: Sequence[PlannedRun], out: Path)
     console.say("")
     console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugins])}")
     folder, recipe = str(planned[0].folder), file.variants[planned[0].variant]
+    if len({run.variant for run in planned}) > 1 and recipe.task != "language-modeling":
+        console.say(f"see examples:   {shlex.join(['attnkit', 'compare', *runs, *plugins])}")
     if recipe.task == "question-answering":
         words = ["attnkit", "nbce", folder, *plugins, "--contexts", "passages.jsonl"]
         console.say(f"use one model:  {shlex.join([*words, '--prompts', 'questions.txt'])}")

@@ -16,7 +16,7 @@ from attnkit import __version__
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.recipe import flat
 from attnkit.recipe.metrics import direction_note, metric_facts
-from attnkit.runs import Run
+from attnkit.runs import Run, one_task
 from attnkit.runs.curves import Plot, plots
 from attnkit.runs.layout import MODEL
 from attnkit.runs.run_corpus import RunCorpus
@@ -83,7 +83,7 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
         DataError: a file of a run is damaged.
     """
     runs = request.runs
-    _check_task(runs)
+    one_task(runs, "make a report for each task")
     entries = _entries(runs)
     resamples = runs[0].recipe.eval.bootstrap
     result = side_by_side(
@@ -113,15 +113,6 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     return Report(
         f"attnkit report: {names}", facts, sections, f"attnkit {__version__}: {request.command}"
     )
-
-
-def _check_task(runs: Sequence[Run]) -> None:
-    tasks = {run.recipe.task: run for run in runs}
-    if len(tasks) > 1:
-        (task, run), (other, second) = list(tasks.items())[:2]
-        raise UsageError(
-            f"{run.path} is a run of {task}, {second.path} of {other}: make a report for each task"
-        )
 
 
 def _entries(runs: Sequence[Run]) -> list[Entry]:
