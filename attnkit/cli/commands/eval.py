@@ -77,7 +77,8 @@ def eval(
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
             "word-perplexity, calibration-error, total-variation; for question answering "
-            "answer-match, answer-f1, answer-contained, context-found. [default: the recipe's, or bleu]",
+            "answer-match, answer-f1, answer-contained, context-found. "
+            "[default: the recipe's, or bleu]",
         ),
     ] = None,
     tokenize: Annotated[
