@@ -158,8 +158,8 @@ METRICS: dict[str, MetricFacts] = {
     ),
     "total-variation": MetricFacts(
         "total variation", "source",
-        "half the sum of |p - q| over the vocabulary, for the next token by the model (p) and by "
-        "the process that wrote the text (q), averaged over the tokens", "",
+        "half the summed differences between the distributions of the next token by the model and "
+        "by the process that wrote the text, averaged over the tokens", "",
         better="lower", reads="probabilities",
         needs="a corpus whose source is known (toy-topics, toy-chains)",
     ),
