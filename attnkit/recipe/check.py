@@ -274,6 +274,25 @@ def _vectors(built: Built) -> Iterator[Fault]:
                 return
 
 
+def _total_variation(built: Built) -> Iterator[Fault]:
+    recipe, metric = built.recipe, "total-variation"
+    if metric not in recipe.eval.metrics:
+        return
+    corpus, length = recipe.data.corpus, recipe.data.max_length
+    line = corpus_cards.load(corpus).line_tokens if corpus in corpus_cards.names() else None
+    if line is None:
+        text = f"{metric} needs a corpus whose source is known: toy-topics or toy-chains; remove it"
+        yield Fault(("eval.metrics", "data.corpus"), text)
+        return
+    if recipe.tokenizer.type != "word":
+        text = f"{metric} compares distributions over words; set tokenizer.type=word"
+        yield Fault(("tokenizer.type", "eval.metrics"), text)
+    if line % length:
+        near = max(size for size in range(1, length) if line % size == 0)
+        text = f"{metric} needs blocks that divide a line of {line} tokens; {near} does"
+        yield Fault(("data.max_length", "eval.metrics"), text)
+
+
 def _splits(built: Built) -> Iterator[Fault]:
     data, asked = built.recipe.data, built.recipe.eval.splits
     if data.corpus in corpus_cards.names():
@@ -293,6 +312,6 @@ def _splits(built: Built) -> Iterator[Fault]:
 
 RULES = (
     _task, _questions, _data, _model, _model_type, _naive_bayes, _train, _lists, _search, _vectors,
-    _splits,
+    _total_variation, _splits,
 )  # fmt: skip
 """Rules for one recipe, in the order of its sections."""

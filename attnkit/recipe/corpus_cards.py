@@ -95,6 +95,9 @@ class Card(_CardPart):
     note: str | None = None
     tokenized: bool = False
     """Whether the texts are split into words at spaces already, as no reader would write them."""
+    line_tokens: int | None = None
+    """Tokens of each line of a generated corpus of which the distribution of every next token is
+    known, in blocks that divide a line; null for all others."""
     archives: dict[str, Archive] = {}
     splits: dict[str, dict[str, Files]]
     """Split -> language -> files; the only key is `rows` where a file holds both sides."""

@@ -23,6 +23,7 @@ from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
 from attnkit.runs.run_corpus import RunCorpus
+from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
     CONTEXT,
     TEACHER_FORCED,
@@ -126,6 +127,10 @@ def model_scores(
         answers = translate(model, tokenizer, sources, spec, max_source=recipe.data.max_length)
         texts = [answer[0][0] for answer in answers]
         found = score(metrics, texts, _references(rows), eval or recipe.eval)
+    if total_variation.METRIC in metrics:
+        found[total_variation.METRIC] = total_variation.total_variation(
+            model, tokenizer, rows, recipe
+        )
     stream, longest = recipe.task == "language-modeling", recipe.data.max_length
     return found | teacher_forced_scores(
         metrics, model, tokenizer, rows, max_length=longest, stream=stream

@@ -19,7 +19,8 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
-from attnkit.scoring.metrics import TEACHER_FORCED, Score
+from attnkit.recipe.metrics import metric_facts
+from attnkit.scoring.metrics import Score
 
 BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
@@ -82,13 +83,13 @@ def teacher_forced_scores(
     max_length: int,
     stream: bool,
 ) -> dict[str, Score]:
-    """The metrics of `TEACHER_FORCED` among the given ones; statistics are per row, or per block.
+    """Those of the metrics that the reference decides; statistics are per row, or per block.
 
     All but word perplexity are per token, so they compare models of one vocabulary, which is
     therefore part of the signature.  Word perplexity spreads the same nll over the words between
     spaces and one end of line a row: it compares any vocabularies.
     """
-    names = [name for name in metrics if name in TEACHER_FORCED]
+    names = [name for name in metrics if metric_facts(name).family == "model"]
     if not names:
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)

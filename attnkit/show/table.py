@@ -276,7 +276,8 @@ def _note(text: str, options: ConsoleOptions) -> Text:
     lines = [""]
     for word in _text(text, options).plain.split(" "):
         long = cell_len(word) > options.max_width
-        for at, part in enumerate(re.findall(r"(?:\\.|[^,|])+[,|]*|[,|]+", word) if long else [word]):
+        parts = re.findall(r"(?:\\.|[^,|])+[,|]*|[,|]+", word) if long else [word]
+        for at, part in enumerate(parts):
             longer = lines[-1] + (" " if lines[-1] and not at else "") + part
             if lines[-1] and cell_len(longer) > options.max_width:
                 lines.append(part)

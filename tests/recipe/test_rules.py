@@ -195,6 +195,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "train.average=3 train.valid_every=0", "train.average: averages weights of valid"),
         (GOOD, "train.min_lr=1e-5", "train.min_lr: does nothing with the schedule inverse-sqrt"),
         (GOOD, "train.schedule=cosine train.min_lr=1", "is above the peak train.lr 0.001"),
+        (GOOD, "eval.metrics=total-variation", "total-variation needs a corpus whose source is k"),
         (GOOD, "train.tailr.gamma=0.1", "train.tailr.gamma: does nothing with the loss cross-ent"),
         (GOOD, "train.loss=tailr train.tailr.gamma=1.5", "the nearest valid value is 1"),
         (GOOD, "train.warmup=0", "train.warmup: inverse-sqrt falls from the end of the warm-up"),

@@ -76,8 +76,9 @@ def eval(
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
-            "word-perplexity, calibration-error; for question answering answer-match, answer-f1, "
-            "answer-contained, context-found. [default: the recipe's, or bleu]",
+            "word-perplexity, calibration-error, total-variation; for question answering "
+            "answer-match, answer-f1, answer-contained, context-found. "
+            "[default: the recipe's, or bleu]",
             autocompletion=completion.metrics,
         ),
     ] = None,

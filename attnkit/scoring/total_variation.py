@@ -1,0 +1,59 @@
+"""How far a model's next-token distributions are from those that the text was drawn from."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from attnkit import __version__
+from attnkit.data.batch import collate
+from attnkit.data.batch_plan import plan
+from attnkit.data.rows import Row
+from attnkit.data.synthetic.known_source import END, known_source
+from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.models.base import Model
+from attnkit.recipe.schema import Recipe
+from attnkit.scoring.metrics import Score
+from attnkit.scoring.teacher_forced import BATCH_TOKENS, encode_rows
+
+METRIC = "total-variation"
+
+
+@torch.inference_mode()
+def total_variation(
+    model: Model, tokenizer: Tokenizer, rows: Sequence[Row], recipe: Recipe
+) -> Score:
+    """Half the sum of |p - q| over the vocabulary, averaged over the tokens of the text.
+
+    p is the model's distribution of a token given those of its block before, q that of the source
+    given the same.  Statistics are per block.
+
+    Args:
+        model: a language model, read as in evaluation.
+        tokenizer: each word is one token.
+        rows: lines of an embedded corpus whose source is known (`line_tokens` of its card).
+        recipe: names the corpus and the length of blocks.
+    """
+    source, block = known_source(str(recipe.data.corpus)), recipe.data.max_length
+    assert source is not None
+    encoded = encode_rows(rows, tokenizer, block, stream=True)
+    ids, words = {END: EOS}, {EOS: END}
+    for word in source.next_words(()):
+        (ids[word],) = tokenizer.target.encode([word])[0]
+        words[ids[word]] = word
+    lengths, out = encoded.target.lengths, np.zeros((len(encoded), 2))
+    device = model.output.weight.device
+    model.eval()
+    for some in plan(None, lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False):
+        batch = collate(encoded, some)
+        hidden = model.hidden(None, batch.input.to(device))
+        found = model.output(hidden).double().softmax(-1).cpu().numpy()  # [blocks, tokens, V]
+        for row, block_ids, p in zip(some, batch.output.tolist(), found, strict=True):
+            text = [words[i] for i in block_ids if i != PAD]
+            q = np.zeros_like(p[: len(text)])
+            for place in range(len(text)):
+                shares = source.next_tokens(text[:place], block)
+                q[place, [ids[word] for word in shares]] = list(shares.values())
+            out[row] = np.abs(p[: len(text)] - q).sum() / 2, len(text)
+    signature = f"nrefs:1|unit:token|blocks:{block}|version:attnkit-{__version__}"
+    return Score.of(METRIC, out, signature)
