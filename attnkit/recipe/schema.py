@@ -96,8 +96,7 @@ class TokenizerConfig(Section):
     shared: bool = True
     """Whether source and target share one vocabulary."""
     model: str | None = None
-    """Path of an existing sentencepiece model to use instead of training one, relative to the
-    recipe file."""
+    """Existing sentencepiece model to use instead of training one, relative to the recipe file."""
     special: tuple[str, ...] = ()
     """Strings that are always a single token, such as turn separators."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -195,8 +194,7 @@ class ModelConfig(Section):
     layers: Layers = Layers()
     """Layers of each stack; a single number sets both."""
     heads: Positive = 4
-    """Number of attention heads; must divide width.  Recurrent and convolutional models: 1 if
-    absent."""
+    """Attention heads; must divide width.  Recurrent and convolutional models: 1 if absent."""
     ff: Positive = 1024
     """Transformers: inner width of the feed-forward sublayer."""
     dropout: Probability = 0.1
@@ -213,8 +211,7 @@ class ModelConfig(Section):
     keys (rope), or added to the scores of self-attention (alibi, relative).  Recurrent models have
     none, convolutional ones learned (if absent) or none."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
-    """Transformers: activation of the feed-forward sublayer; swiglu and geglu are gated (three
-    matrices)."""
+    """Transformers: activation of the feed-forward sublayer; swiglu and geglu are gated."""
     tie: Literal["all", "decoder", "none"] = "all"
     """Weight tying: of source, target and output embeddings (all), of target and output embeddings
     (decoder), or none."""
@@ -305,8 +302,7 @@ class TrainConfig(Section):
     average: Count = 1
     """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
     ema: Probability = 0.0
-    """Decay of an exponential moving average of the weights; 0 is off.  Cannot be combined with
-    average."""
+    """Decay of an exponential moving average of the weights; 0 is off.  Excludes average."""
     valid_every: Count = 500
     """Updates between validations; 0 validates only at the end."""
     save_every: Count = 0
@@ -320,8 +316,7 @@ class TrainConfig(Section):
     patience: Count = 0
     """Number of validations without improvement after which training stops; 0 is off."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Floating-point precision of training; auto times a few steps and uses the faster of fp32 and
-    bf16."""
+    """Floating-point precision of training; auto times fp32 and bf16 and uses the faster one."""
     compile: bool = False
     """Whether to compile the model with torch.compile."""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
