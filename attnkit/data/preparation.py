@@ -49,11 +49,13 @@ def prepare(
     cache: Path | None = None,
     offline: bool = False,
     progress: Progress | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> PreparedData:
     """Open the corpus, train the tokenizer and encode train and valid, or find them in the cache.
 
     Args:
         recipe: one variant.
+        tokenizer: that of the initial weights (`train.init`), instead of one of its own.
         data_dir, offline, progress: as `Corpus.open`.
         cache: folder for downloads, tokenizers and encoded splits; `cache_dir()` when None.
 
@@ -64,7 +66,7 @@ def prepare(
         OutputPathError, OutputError: the cache cannot be written.
     """
     spec = recipe.tokenizer
-    if spec.sampling and spec.model is None and spec.type in ("word", "char"):
+    if tokenizer is None and spec.sampling and spec.model is None and spec.type in ("word", "char"):
         raise RecipeError(
             f"tokenizer.sampling: a {spec.type} model has one segmentation only; set it to 0 or "
             "tokenizer.type to unigram or bpe"
@@ -73,7 +75,10 @@ def prepare(
     corpus = Corpus.open(
         recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress
     )
-    tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
+    if tokenizer is None:
+        tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
+    else:
+        reports = [f"tokenizer: that of train.init, {len(tokenizer.source):,} pieces"]
     splits = []
     for name in ("train", "valid"):
         split = encode_split(corpus, tokenizer, recipe, name, cache=root, progress=progress)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.mechanism_options import option_value
-from attnkit.recipe.paths import PATHS, found
+from attnkit.recipe.paths import INIT, PATHS, found
 from attnkit.recipe.problems import Key, Position, Problems, dotted
 from attnkit.recipe.schema import (
     AttentionConfig,
@@ -129,7 +129,7 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
             raise Refused(node.place, text)
         field = field_at(key)
         value = read(node, field_type(key), None if field.is_required() else field.default)
-        return found(value, node.place) if key in PATHS else value
+        return found(value, node.place, key == INIT) if key in PATHS else value
     role = settings.get(key[:3])
     word = role.node.text if role and isinstance(role.node, Scalar) else AttentionConfig().name
     known = word in mechanism_registry.names()

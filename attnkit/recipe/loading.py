@@ -112,17 +112,11 @@ def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
     Types and ranges are checked; what fits together is not checked again, because the run exists.
-    `train.init: null`, which earlier versions wrote, is ignored.
 
     Raises RecipeError, MissingInputError.
     """
     problems = Problems()
     root = read_file(path)
-    _, train = root.fields.get("train", (root.place, root))
-    if isinstance(train, Mapping) and "init" in train.fields:
-        _, init = train.fields["init"]
-        if isinstance(init, Scalar) and init.null:
-            del train.fields["init"]
     settings = Settings(problems)
     settings.put((), root.place, root)
     for change in _by_variant(overrides, {}, problems)[0]:

@@ -278,6 +278,10 @@ class TrainConfig(Section):
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal"] = "seq2seq"
     """Training objective: causal for language modelling, seq2seq for all other tasks."""
+    init: str | None = None
+    """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
+    whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the
+    tokenizer section; model and data.max_length must be theirs."""
     tensorboard: bool = False
     """Whether to write TensorBoard events to the run directory (needs attnkit[tensorboard])."""
 

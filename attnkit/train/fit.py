@@ -44,6 +44,8 @@ class TrainingJob:
     device: torch.device
     precision: str
     stop: StopSignals
+    initial: Run | None = None
+    """The run whose weights a new training starts from."""
 
 
 def fit(job: TrainingJob) -> Iterator[events.Event]:
@@ -75,7 +77,7 @@ class Training(TrainingState):
     """One training in progress, and the steps that change it."""
 
     def __init__(self, job: TrainingJob) -> None:
-        self.job, self.train = job, job.recipe.train
+        self.job = job
         torch.manual_seed(job.seed)
         self.watched = reset_peak_memory(str(job.device)) is not None
         tokenizer = job.prepared.tokenizer
@@ -106,6 +108,8 @@ class Training(TrainingState):
         if newest is not None:
             yield from self._load(newest)
         else:
+            if self.job.initial is not None:
+                self.adopt(self.job.initial.weights())
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
             # weights and the two moments of Adam, the moving average and the best weights
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")

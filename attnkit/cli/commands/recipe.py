@@ -22,7 +22,7 @@ from attnkit.errors import MissingInputError, OutputPathError, UnavailableError,
 from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
-    from attnkit.recipe import Recipe
+    from attnkit.recipe import RecipeFile
     from attnkit.show.recipe_tables import Cost
 
 app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=True)
@@ -107,7 +107,7 @@ def explain(
     costs = {}
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = _cost(file.variants[name], quick, device, data_dir, offline)
+        costs[name] = _cost(file, name, quick, device, data_dir, offline)
     screen.print(recipe_tables.costs(costs, file.variants))
 
 
@@ -180,18 +180,21 @@ def _duration(path: Path) -> str:
 
 
 def _cost(
-    recipe: "Recipe", quick: bool, device: str, data_dir: Path | None, offline: bool
+    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, offline: bool
 ) -> "Cost":
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
     from attnkit.show.recipe_tables import Cost
 
-    prepared = None
+    recipe, prepared = file.variants[name], None
     if not quick:
         from attnkit.data.preparation import prepare
+        from attnkit.experiment.initial_weights import initial_run
 
         try:
-            prepared = prepare(recipe, data_dir=data_dir, offline=offline)
+            initial = initial_run(file, name, recipe.train.seeds[0], Path("runs"))
+            tokenizer = initial and initial.tokenizer()
+            prepared = prepare(recipe, data_dir=data_dir, offline=offline, tokenizer=tokenizer)
         except (MissingInputError, UnavailableError) as error:
             console.warn(f"no padding and no time: {error}")
     if prepared is None:
