@@ -127,13 +127,13 @@ class Experiment:
         return recipe_of_run(self.file, variant, seed)
 
     def check(self, variant: str, seed: int) -> None:
-        """Before anything is trained: whether it can be scored and started, or an existing run goes on.
+        """Before anything is trained: whether it can be scored, and started or continued.
 
         Raises:
             UnavailableError: what a metric needs is not there.
             MissingInputError: the run that it starts from is not there.
-            RecipeError, DataError: the run is damaged, or was trained by another recipe; the weights
-                that it starts from do not fit.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe; or the
+                weights that it starts from do not fit.
         """
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
         check_scorable(recipe)
@@ -308,7 +308,7 @@ class Experiment:
         self, recipe: Recipe, initial: Run | None
     ) -> Generator[Event, None, PreparedData]:
         """The data, prepared once for all variants that share it, with notes on the progress."""
-        tokenizer = initial and initial.tokenizer()
+        tokenizer = initial.tokenizer() if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
         parts += [tokenizer.digest] if tokenizer else []
         key = "\n".join((*parts, recipe.train.objective, *recipe.eval.splits))

@@ -174,6 +174,8 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived["eval", "metrics"] = ("perplexity",)
     if values["task",] == "question-answering":
         derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
+    if values["task",] == "classification":
+        derived["eval", "metrics"] = ("label-accuracy",)
     shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
     family = values.get(("model", "type"), ModelConfig().type)
     if family != "transformer":
@@ -184,7 +186,10 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
         derived["eval", "splits"] = ("valid",)
     corpus, target = (str(values.get(("data", key))) for key in ("corpus", "target"))
-    if corpus in corpus_cards.names() and corpus_cards.load(corpus).tokenized:
+    card = corpus_cards.load(corpus) if corpus in corpus_cards.names() else None
+    if card and card.task == values["task",] == "classification":
+        derived["data", "labels"] = card.labels
+    if card and card.tokenized:
         derived["eval", "tokenize"] = "none"
     elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]

@@ -13,7 +13,7 @@ from attnkit.recipe.build import POSITIONS, STACKS, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, names_that_read
 from attnkit.recipe.problems import Key, Position, Problems
-from attnkit.recipe.schema import AttentionConfig, ContextsConfig, TailrConfig
+from attnkit.recipe.schema import AttentionConfig, ContextsConfig, Recipe, TailrConfig
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
 
@@ -54,6 +54,7 @@ def _task(built: Built) -> Iterator[Fault]:
     if task != "question-answering" and "context-found" in recipe.eval.metrics:
         text = "context-found is for question-answering, which chooses contexts; remove it"
         yield Fault(("eval.metrics", "task"), text)
+    yield from _label_metrics(recipe)
     if task != "language-modeling":
         return
     if recipe.train.monitor not in ("loss", "accuracy"):
@@ -63,6 +64,23 @@ def _task(built: Built) -> Iterator[Fault]:
         if metric == "rouge" or METRICS[metric].reads != "probabilities":
             text = f"{metric} needs decoded text; language-modeling has perplexity and accuracy"
             yield Fault(("eval.metrics", "task"), text)
+            return
+
+
+def _label_metrics(recipe: Recipe) -> Iterator[Fault]:
+    """Metrics of labels are for classification, which has no others of what a model writes."""
+    classifies, known = recipe.task == "classification", names_that_read("labels")
+    for key, names in (("eval.metrics", recipe.eval.metrics),
+                       ("train.monitor", (recipe.train.monitor,))):  # fmt: skip
+        for name in names:
+            if name in known and not classifies:
+                text = f"{name} is for classification; {recipe.task} chooses no labels"
+            elif classifies and (name == "rouge" or (name in METRICS and METRICS[name].reads
+                                 not in ("labels", "probabilities"))):  # fmt: skip
+                text = f"{name} scores texts; classification has {', '.join(known)}"
+            else:
+                continue
+            yield Fault((key, "task"), text)
             return
 
 
@@ -87,7 +105,7 @@ def _questions(built: Built) -> Iterator[Fault]:
         )
         yield Fault(("data.other", "data.gold"), text)
     for metric in recipe.eval.metrics:
-        if metric in names_that_read("probabilities"):
+        if metric in (*names_that_read("probabilities"), *names_that_read("labels")):
             text = f"{metric} is not measured of questions; use answer-match, answer-f1 or rouge"
             yield Fault(("eval.metrics", "task"), text)
             return

@@ -30,7 +30,7 @@ BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "no
 """sacrebleu's tokenisers; the last three need a sentencepiece model on disk."""
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
-               "question-answering"]  # fmt: skip
+               "question-answering", "classification"]  # fmt: skip
 
 
 class Section(BaseModel):
@@ -79,6 +79,9 @@ class DataConfig(Section):
     """Generated corpora only: number of training rows to generate."""
     seed: Count = 1
     """Generated corpora only: seed of the generator."""
+    labels: tuple[str, ...] = ()
+    """Classification: the labels that a target may be, in order; of two the last is the positive
+    one.  A corpus that is named knows its own."""
     gold: Share = 0.6
     """Question answering: share of training questions paired with the passage that answers them."""
     other: Share = 0.25

@@ -75,7 +75,8 @@ def system_of(row: Object) -> str:
 
 def search_of(row: Object) -> str:
     """How a row's outputs were decoded; nothing where none were."""
-    decoded = {base_metric(name) for name in row["metrics"]} - {*names_that_read("probabilities")}
+    unsearched = {*names_that_read("probabilities"), *names_that_read("labels")}
+    decoded = {base_metric(name) for name in row["metrics"]} - unsearched
     return search_text(row["search"]) if row.get("search") and decoded else ""
 
 

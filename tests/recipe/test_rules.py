@@ -15,9 +15,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        (GOOD, "task=classification", "task: must be one of translation, summarization, dialogue"),
         (GOOD, "train.objective=masked", "train.objective: must be one of seq2seq, causal, got"),
-        (GOOD, "train.init=runs/a", "train.init: unknown key"),
         (GOOD, "model.shape=encoder", "model.shape: must be one of encoder-decoder, decoder, got"),
         (LM, "model.shape=encoder-decoder", "model.shape: language-modeling has no source"),
         (LM, "train.objective=seq2seq", "train.objective: seq2seq needs pairs of texts"),

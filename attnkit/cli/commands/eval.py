@@ -76,7 +76,8 @@ def eval(
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
-            "word-perplexity; for question answering answer-match, answer-f1, context-found. "
+            "word-perplexity; for question answering answer-match, answer-f1, context-found; for "
+            "classification label-accuracy, matthews, f1. "
             "[default: the recipe's, or bleu]",
         ),
     ] = None,
@@ -198,12 +199,14 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
 def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEntries:
     """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import CONTEXT, TEACHER_FORCED
+    from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    if of_models := [name for name in settings.metrics if name in (*TEACHER_FORCED, *CONTEXT)]:
-        lacks = "chosen contexts" if of_models[0] in CONTEXT else "probabilities"
+    of_runs = dict.fromkeys(TEACHER_FORCED, "probabilities")
+    of_runs |= dict.fromkeys(CONTEXT, "chosen contexts") | dict.fromkeys(LABELS, "list of labels")
+    if of_models := [name for name in settings.metrics if name in of_runs]:
+        lacks = of_runs[of_models[0]]
         raise UsageError(f"--metrics {of_models[0]} needs a trained run; a file has no {lacks}")
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
     return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings.bootstrap)

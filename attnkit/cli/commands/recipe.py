@@ -193,7 +193,7 @@ def _cost(
 
         try:
             initial = initial_run(file, name, recipe.train.seeds[0], Path("runs"))
-            tokenizer = initial and initial.tokenizer()
+            tokenizer = initial.tokenizer() if initial else None
             prepared = prepare(recipe, data_dir=data_dir, offline=offline, tokenizer=tokenizer)
         except (MissingInputError, UnavailableError) as error:
             console.warn(f"no padding and no time: {error}")
