@@ -74,7 +74,7 @@ class MapReader:
         self.step = step
         self.model = run.model(pick_device(device))
         self.tokenizer = run.tokenizer()
-        self.prompts = self.recipe.task == "language-modeling"
+        self.prompts = self.recipe.prompts
         longest = self.recipe.data.max_length
         self.inputs = InputBuilder(
             self.model, self.tokenizer, prompts=self.prompts, longest=longest

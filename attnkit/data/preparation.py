@@ -18,6 +18,7 @@ from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, encode
 from attnkit.data.rows import Counts, Row
+from attnkit.data.span_corruption import FIXED, corrupted, sentinels
 from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
@@ -40,6 +41,8 @@ class PreparedData:
     digest: str
     """SHA-256 in hexadecimal of tokenizer, train and valid."""
     cache: Path
+    stream: Encoded
+    """What `train` was made from, without the noise of span corruption; else the same."""
 
 
 def prepare(
@@ -87,7 +90,23 @@ def prepare(
         splits.append(split)
     reports += corpus.notes
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
-    return PreparedData(corpus, tokenizer, splits[0], splits[1], reports, digest, root)
+    train, valid = (_noised(recipe, tokenizer, split, FIXED, corpus.name) for split in splits)
+    return PreparedData(corpus, tokenizer, train, valid, reports, digest, root, splits[0])
+
+
+def _noised(
+    recipe: schema.Recipe, tokenizer: Tokenizer, split: Encoded, noise: tuple[int, int], name: str
+) -> Encoded:
+    """A split as training reads it: with span corruption its rows are made from the stream."""
+    if not recipe.corrupts:
+        return split
+    tokens, longest = len(split.target.ids), recipe.data.max_length
+    if tokens < longest:
+        raise DataError(
+            f"{name}: a split has {tokens:,} tokens; span corruption needs one text of "
+            f"data.max_length ({longest:,}) at least: lower it, or use more text"
+        )
+    return corrupted(split, tokenizer.target, longest, noise)
 
 
 def check_splits(
@@ -187,16 +206,22 @@ def encode_split(
 
 
 def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
-    """The training split as one epoch sees it: sampled afresh with `tokenizer.sampling`.
+    """The training split as one epoch sees it: sampled, or corrupted, afresh.
 
     A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
     in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
 
     `prepared` is what `prepare` gave for this recipe; epochs count from 0.
     """
+    split = (
+        _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
+    )
+    return _noised(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
+
+
+def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
+    """One epoch with other segmentations (`tokenizer.sampling`)."""
     alpha = recipe.tokenizer.sampling
-    if not alpha:
-        return prepared.train
     split = encode_split(
         prepared.corpus,
         prepared.tokenizer,
@@ -219,6 +244,9 @@ def _tokenizer(
 ) -> tuple[Tokenizer, list[str]]:
     """The tokenizer of a recipe, trained at the first call, and lines about it for people."""
     spec = recipe.tokenizer
+    if recipe.corrupts:
+        special = (*spec.special, *sentinels(recipe.data.max_length))
+        spec = spec.model_copy(update={"special": special})
     if spec.model is not None:
         tokenizer = Tokenizer.train(spec, ())
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]

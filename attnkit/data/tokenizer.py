@@ -84,6 +84,12 @@ class Vocabulary:
         """Whether this very string is one piece."""
         return bool(self._processor.piece_to_id(piece) != UNK)
 
+    def id_of(self, piece: str) -> int:
+        """The id of this very string; a DataError where it is no piece."""
+        if piece not in self:
+            raise DataError(f"the tokenizer has no piece {piece!r}: train it with this recipe")
+        return int(self._processor.piece_to_id(piece))
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without BOS and EOS; an empty text gives an empty list."""
         cleaned = [clean(text) for text in texts]

@@ -169,7 +169,8 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     """
     derived: dict[Key, Any] = {}
     if values["task",] == "language-modeling":
-        derived[SHAPE] = "decoder"
+        corrupts = values.get(("train", "objective")) == "span-corruption"
+        derived[SHAPE] = "encoder-decoder" if corrupts else "decoder"
         derived["train", "objective"] = "causal"
         derived["eval", "metrics"] = ("perplexity",)
     if values["task",] == "question-answering":

@@ -17,6 +17,8 @@ from attnkit.recipe.schema import AttentionConfig, ContextsConfig, Recipe, Tailr
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
 
+SHORTEST_CORRUPTED = 16
+"""Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
 TYPES_WITH = {
     "cell": ("recurrent",),
     "kernel": ("convolutional",),
@@ -39,7 +41,8 @@ def _task(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
     pairs = task != "language-modeling"
-    if task == "language-modeling" and shape == "encoder-decoder":
+    yield from _span_corruption(recipe)
+    if task == "language-modeling" and shape == "encoder-decoder" and not recipe.corrupts:
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
         yield Fault(("model.shape", "task"), text)
     if task == "language-modeling" and objective == "seq2seq":
@@ -65,6 +68,23 @@ def _task(built: Built) -> Iterator[Fault]:
             text = f"{metric} needs decoded text; language-modeling has perplexity and accuracy"
             yield Fault(("eval.metrics", "task"), text)
             return
+
+
+def _span_corruption(recipe: Recipe) -> Iterator[Fault]:
+    if not recipe.corrupts:
+        return
+    if recipe.task != "language-modeling":
+        text = f"span-corruption learns from running text; {recipe.task} uses seq2seq"
+        yield Fault(("train.objective", "task"), text)
+    elif recipe.model.shape != "encoder-decoder":
+        text = "span-corruption reads one text and writes another: use encoder-decoder"
+        yield Fault(("model.shape", "train.objective"), text)
+    if recipe.data.max_length < SHORTEST_CORRUPTED:
+        text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
+        yield Fault(("data.max_length", "train.objective"), text)
+    if "word-perplexity" in recipe.eval.metrics:
+        text = "word-perplexity is of running text; use perplexity"
+        yield Fault(("eval.metrics", "train.objective"), text)
 
 
 def _label_metrics(recipe: Recipe) -> Iterator[Fault]:

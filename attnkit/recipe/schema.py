@@ -279,8 +279,10 @@ class TrainConfig(Section):
     """Whether to compile the model with torch.compile."""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     """Random seeds; each variant is trained once per seed."""
-    objective: Literal["seq2seq", "causal"] = "seq2seq"
-    """Training objective: causal for language modelling, seq2seq for all other tasks."""
+    objective: Literal["seq2seq", "causal", "span-corruption"] = "seq2seq"
+    """Training objective: causal for language modelling, seq2seq for all other tasks.
+    span-corruption pre-trains an encoder-decoder on running text, as T5: it restores spans of the
+    text (15 % of its tokens, 3 at a time on average), others in every epoch."""
     init: str | None = None
     """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
     whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the
@@ -407,3 +409,13 @@ class Recipe(Section):
     search: SearchConfig = SearchConfig()
     contexts: ContextsConfig = ContextsConfig()
     eval: EvalConfig = EvalConfig()
+
+    @property
+    def prompts(self) -> bool:
+        """Whether the model continues a text, as a decoder of a language model does."""
+        return self.task == "language-modeling" and self.model.shape == "decoder"
+
+    @property
+    def corrupts(self) -> bool:
+        """Whether the model restores corrupted spans of a text."""
+        return self.train.objective == "span-corruption"

@@ -84,7 +84,7 @@ def evaluate(
         UnavailableError: the device, or what a metric or tokeniser needs, is missing.
     """
     recipe = run.recipe
-    names = _metrics(eval, recipe.task)
+    names = _metrics(eval, recipe)
     corpus = corpus_of(run, data_dir, offline, fresh=force)
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
@@ -207,7 +207,7 @@ def model_scores(
         found = _answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
     stream, longest = recipe.task == "language-modeling", recipe.data.max_length
     return found | teacher_forced_scores(
-        metrics, model, tokenizer, rows, max_length=longest, stream=stream
+        metrics, model, tokenizer, rows, max_length=longest, stream=stream, corrupt=recipe.corrupts
     )
 
 
@@ -337,9 +337,9 @@ class _EvaluationJob:
         }
 
 
-def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:
+def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
-    names = expand(eval.metrics)
+    names, task = expand(eval.metrics), recipe.task
     if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
     classifies = task == "classification"
@@ -353,4 +353,6 @@ def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:
             f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
             "use perplexity and accuracy"
         )
+    if recipe.corrupts:
+        return tuple(name for name in names if name != "word-perplexity")
     return (*names, "word-perplexity") if "perplexity" in names else names

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import __version__
+from attnkit.data import span_corruption
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Blocks, Encoded, Ragged
@@ -81,22 +82,27 @@ def teacher_forced_scores(
     *,
     max_length: int,
     stream: bool,
+    corrupt: bool = False,
 ) -> dict[str, Score]:
     """The metrics of `TEACHER_FORCED` among the given ones; statistics are per row, or per block.
 
     All but word perplexity are per token, so they compare models of one vocabulary, which is
-    therefore part of the signature.  Word perplexity spreads the same nll over the words between
-    spaces and one end of line a row: it compares any vocabularies.
+    therefore part of the signature.  With `corrupt` they are of the spans that span corruption, its
+    noise always the same, takes out of a stream.  Word perplexity spreads the same nll over the
+    words between spaces and one end of line a row: it compares any vocabularies.
     """
     names = [name for name in metrics if name in TEACHER_FORCED]
     if not names:
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
-    nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     words = _words(rows, encoded, tokenizer, max_length)
+    if corrupt:
+        encoded = span_corruption.corrupted(encoded, tokenizer.target, max_length)
+    nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
+    cut += f"|{span_corruption.SIGNATURE}" if corrupt else ""
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
         "accuracy": ((correct, tokens), f"unit:token|{vocabulary}"),

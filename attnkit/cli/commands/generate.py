@@ -116,8 +116,8 @@ def generate(
             how["batch_tokens"] = spec.batch_tokens
             answers = classify(model, tokenizer, lines, labels, **how)
         else:
-            prompts = recipe.task == "language-modeling"
-            answers = translate(model, tokenizer, lines, spec, prompts=prompts, **how)
+            how["prompts"] = recipe.prompts
+            answers = translate(model, tokenizer, lines, spec, **how)
         with destination(output) as write:
             for line, outputs in enumerate(answers, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)

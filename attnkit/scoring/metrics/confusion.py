@@ -16,16 +16,16 @@ def matthews(sums: Sequence[float]) -> float:
     """
     counts = matrix(sums)
     right = [sum(row) for row in counts] + [0.0]
-    given = [sum(column) for column in zip(*counts, strict=True)]
+    given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
     total, hits = sum(right), sum(row[at] for at, row in enumerate(counts))
-    covariance = hits * total - sum(r * g for r, g in zip(right, given, strict=True))
-    spread = math.prod(total * total - sum(n * n for n in side) for side in (right, given))
+    covariance: float = hits * total - sum(r * g for r, g in zip(right, given, strict=True))
+    spread: float = math.prod(total**2 - sum(n**2 for n in side) for side in (right, given))
     return covariance / math.sqrt(spread) if spread else 0.0
 
 
 def f1(sums: Sequence[float]) -> float:
     """F1 of the last of two labels, or the mean over more; 0 to 1.  A label without any has 0."""
     counts = matrix(sums)
-    given = [sum(column) for column in zip(*counts, strict=True)]
+    given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
     each = [2 * row[at] / max(1, sum(row) + given[at]) for at, row in enumerate(counts)]
     return each[-1] if len(each) == 2 else sum(each) / len(each)
