@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.scoring import Entry
 
-OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
+OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model", "average")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
@@ -103,6 +103,10 @@ def eval(
             "[default: the recipe's, or the first]",
         ),
     ] = None,
+    average: Annotated[
+        bool,
+        flag("--average", "Average each variant over the recipes, as GLUE does over its tasks."),
+    ] = False,
     model: Annotated[
         list[str] | None,
         value(
@@ -134,6 +138,7 @@ def eval(
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
       attnkit eval runs/quickstart search.method=beam search.beam=4
+      attnkit eval transfer/sst2 transfer/cola transfer/rte --average
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
@@ -164,7 +169,7 @@ def eval(
         scored = _models(targets, model, how, request)
     else:
         scored = _runs(targets, device, request)
-    _print(scored, format)
+    _print(scored, format, average=average)
 
 
 def _changes(
@@ -342,18 +347,23 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
     return ScoredEntries(entries, baselines, method, resamples, published)
 
 
-def _print(scored: ScoredEntries, format: str) -> None:
+def _print(scored: ScoredEntries, format: str, *, average: bool) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
+    from attnkit.scoring.averages import averages
     from attnkit.show import comparison_tables as shown
+    from attnkit.show.average_table import average_table
 
     entries, baselines, method, resamples, published = scored
-    result = side_by_side(
-        entries, baselines, method=method, published=published, resamples=resamples
-    )
+    tests = resamples if format == "json" or not average else 0
+    result = side_by_side(entries, baselines, method=method, published=published, resamples=tests)
+    if average:
+        result["averages"] = averages(entries, baselines, resamples=resamples)
     for text in shown.warning_lines(result):
         console.warn(text)
-    if format == "json":
+    if average and format != "json":
+        output.write_tables([average_table(one) for one in result["averages"]], format)
+    elif format == "json":
         output.write_json(result)
     elif format == "table":
         output.write_tables(shown.tables(result), format)
