@@ -138,6 +138,10 @@ class MapReader:
         alone = [ModelInput([], x, []) if self.prompts else ModelInput(x, [], []) for x in sources]
         for read, name in zip(alone, names, strict=True):
             self._check_memory(read, name)  # before a search that may take long
+        if self.inputs.shape == "encoder":
+            if any(target is not None for _, target in texts):
+                raise UsageError(f"{self.run.path} classifies: it has no output, so give no target")
+            return alone
         found = {
             row: self.inputs.with_target(sources[row], target, names[row])
             for row, (_, target) in enumerate(texts)

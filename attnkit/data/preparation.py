@@ -6,9 +6,9 @@ version of sentencepiece.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import sentencepiece
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
-from attnkit.data.encoded import FORMAT, Encoded, encode
+from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged, encode
 from attnkit.data.rows import Counts, Row
 from attnkit.data.span_corruption import FIXED, corrupted, sentinels
-from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, subsample
+from attnkit.data.tokenizer import TRAINING_CHARACTERS, LabelVocabulary, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
@@ -82,6 +82,9 @@ def prepare(
         tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
     else:
         reports = [f"tokenizer: that of train.init, {len(tokenizer.source):,} pieces"]
+    if recipe.model.shape == "encoder":
+        tokenizer = tokenizer.with_labels(recipe.data.labels)
+    _check_labels(tokenizer, recipe.data.labels)
     splits = []
     for name in ("train", "valid"):
         split = encode_split(corpus, tokenizer, recipe, name, cache=root, progress=progress)
@@ -90,14 +93,16 @@ def prepare(
         splits.append(split)
     reports += corpus.notes
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
-    train, valid = (_noised(recipe, tokenizer, split, FIXED, corpus.name) for split in splits)
+    train, valid = (_as_read(recipe, tokenizer, split, FIXED, corpus.name) for split in splits)
     return PreparedData(corpus, tokenizer, train, valid, reports, digest, root, splits[0])
 
 
-def _noised(
+def _as_read(
     recipe: schema.Recipe, tokenizer: Tokenizer, split: Encoded, noise: tuple[int, int], name: str
 ) -> Encoded:
-    """A split as training reads it: with span corruption its rows are made from the stream."""
+    """A split as training reads it: corrupted, with labels for targets, or as it is."""
+    if isinstance(tokenizer.target, LabelVocabulary) and isinstance(split.target, Ragged):
+        return replace(split, target=LabelRows(split.target))
     if not recipe.corrupts:
         return split
     tokens, longest = len(split.target.ids), recipe.data.max_length
@@ -107,6 +112,17 @@ def _noised(
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
     return corrupted(split, tokenizer.target, longest, noise)
+
+
+def _check_labels(tokenizer: Tokenizer, labels: Sequence[str]) -> None:
+    """Raise DataError where two labels are the same tokens."""
+    seen: dict[tuple[int, ...], str] = {}
+    for label, ids in zip(labels, tokenizer.target.encode(labels), strict=True):
+        if (other := seen.setdefault(tuple(ids), label)) != label:
+            raise DataError(
+                f"data.labels: {label} and {other} are the same to the tokenizer, which does not "
+                "know their characters; choose other words, or model.shape=encoder"
+            )
 
 
 def check_splits(
@@ -216,7 +232,7 @@ def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed:
     split = (
         _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
     )
-    return _noised(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
+    return _as_read(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
 
 
 def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:

@@ -16,6 +16,7 @@ from attnkit.train.averaging import Weights, weights_of
 INIT = "train.init"
 ENTRY = "init"
 """What the manifest calls the run that a training began from."""
+HEAD = "output.weight"
 
 
 def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | None:
@@ -47,9 +48,7 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
                 f"{origin}: {key}: {ours}, but the tokenizer is that of {INIT} ({run.path}), "
                 f"whose {name} is {theirs}; remove it"
             )
-    tokenizer = run.tokenizer()
-    sizes = (len(tokenizer.source), len(tokenizer.target))
-    if fault := misfit(recipe, sizes, run.weights()):
+    if fault := misfit(recipe, run):
         raise RecipeError(
             f"{place}: the weights of {run.path} do not fit variant {variant}: {fault}; give both "
             "recipes the same model and data.max_length"
@@ -74,10 +73,32 @@ def require_same(run: Run, initial: Run | None) -> None:
         )
 
 
-def misfit(recipe: Recipe, sizes: tuple[int, int], weights: Weights) -> str:
-    """How weights differ from those of a recipe's model, by names and shapes; empty if they fit."""
+def starting_weights(recipe: Recipe, run: Run) -> Weights:
+    """Those weights of a run that a training takes over.
+
+    An encoder takes those of the encoder, and the head only where the labels are the same.
+
+    Raises:
+        DataError: they are damaged.
+    """
+    weights = run.weights()
+    if recipe.model.shape != "encoder":
+        return weights
+    same = run.recipe.model.shape == "encoder" and run.recipe.data.labels == recipe.data.labels
+    taken = ("embed_source.", "encoder.", *([HEAD] if same else []))
+    return {name: tensor for name, tensor in weights.items() if name.startswith(taken)}
+
+
+def misfit(recipe: Recipe, run: Run) -> str:
+    """How the weights of a run differ from those that a model takes, by names and shapes; or ""."""
+    tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
+    head = recipe.model.shape == "encoder"
+    tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
+    sizes = (len(tokenizer.source), len(tokenizer.target))
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         expected = weights_of(models.build(recipe.model, sizes, recipe.data.max_length))
+    if head and HEAD not in weights:
+        del expected[HEAD]
     shapes = [{name: list(tensor.shape) for name, tensor in some.items()}
               for some in (weights, expected)]  # fmt: skip
     names = dict.fromkeys([*expected, *weights])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +216,9 @@ class Experiment:
         if precision == "auto":
             precision = str(run.manifest["precision"])
             self.precision = self.precision or precision
+        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         place = (self.device, precision, self.stop)
-        job = TrainingJob(recipe, prepared, run, seed, *place, initial)
+        job = TrainingJob(recipe, prepared, run, seed, *place, start)
         started = False
         try:
             for event in fit(job):

@@ -33,7 +33,8 @@ MISSING: dict[Key, str] = {
 }
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """sacrebleu's own choice of a tokeniser for a target language; 13a for all others."""
-STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",)}
+STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",),
+          "encoder": ("encoder",)}  # fmt: skip
 """The stacks of layers that each shape of model has."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
 """Positions that models other than transformers can have; the first is the default."""

@@ -51,8 +51,11 @@ def _task(built: Built) -> Iterator[Fault]:
     if pairs and objective == "causal":
         text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
         yield Fault(("train.objective", "task"), text)
-    if pairs and shape == "decoder" and not recipe.tokenizer.shared:
-        text = "one decoder reads source and target, so they need one vocabulary; set it to true"
+    if shape == "encoder" and task != "classification":
+        text = f"an encoder alone writes no text; {task} needs encoder-decoder or decoder"
+        yield Fault(("model.shape", "task"), text)
+    if pairs and shape != "encoder-decoder" and not recipe.tokenizer.shared:
+        text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
         yield Fault(("tokenizer.shared", "model.shape"), text)
     if task != "question-answering" and "context-found" in recipe.eval.metrics:
         text = "context-found is for question-answering, which chooses contexts; remove it"
@@ -170,7 +173,11 @@ def _model(built: Built) -> Iterator[Fault]:
         if absent and layers:
             text = f"a model of shape {model.shape} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
-        elif not absent and not layers and (stack == "decoder" or model.type != "transformer"):
+        elif (
+            not absent
+            and not layers
+            and (stack in (model.shape, "decoder") or model.type != "transformer")
+        ):
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
     kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for role in ("encoder", "decoder", "cross"):

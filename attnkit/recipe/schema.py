@@ -151,8 +151,10 @@ class ModelConfig(Section):
     type: Literal["transformer", "recurrent", "convolutional"] = "transformer"
     """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
     bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S."""
-    shape: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
-    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one."""
+    shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
+    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
+    encoder for classification by the mean of its states.  The others classify by the likeliest
+    label as a text."""
     cell: Literal["lstm", "gru", "sru"] = "lstm"
     """Recurrent models: the cell."""
     kernel: Positive = 3
@@ -205,7 +207,7 @@ def places_of(type_: str, shape: str) -> tuple[str, ...]:
     """The places of attention in a model of this type and shape."""
     if type_ != "transformer":
         return ("cross",)
-    return tuple(Roles.model_fields) if shape == "encoder-decoder" else ("decoder",)
+    return tuple(Roles.model_fields) if shape == "encoder-decoder" else (shape,)
 
 
 class TailrConfig(Section):

@@ -15,9 +15,9 @@ from attnkit import __version__
 from attnkit.data import span_corruption
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import plan
-from attnkit.data.encoded import Blocks, Encoded, Ragged
+from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
 from attnkit.data.rows import Counts, Row
-from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
 from attnkit.scoring.metrics import TEACHER_FORCED, Score
@@ -146,8 +146,11 @@ def encode_rows(
     source = tokenizer.source.encode([row.source for row in rows])
     room = max_length - 1
     counts.truncated = sum(max(len(s), len(t)) > room for s, t in zip(source, target, strict=True))
-    ends = _ragged([[*ids[:room], EOS] for ids in source])
-    return Encoded(ends, _ragged([ids[:room] for ids in target]), counts, "", Path())
+    sources = _ragged([[*ids[:room], EOS] for ids in source])
+    targets = _ragged([ids[:room] for ids in target])
+    if isinstance(tokenizer.target, LabelVocabulary):
+        targets = LabelRows(targets)
+    return Encoded(sources, targets, counts, "", Path())
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:

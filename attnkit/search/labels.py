@@ -55,6 +55,10 @@ def classify(
             chosen = [rows[place] for place in places]
             source = pad([sources[row] for row in chosen], device)
             scores = label_log_probs(model, source, tokenizer.target.encode(labels))
+            if not scores.isfinite().all():
+                raise NotFiniteError(
+                    "the model answers NaN or infinity: its weights are damaged; train again"
+                )
             for row, values in zip(chosen, scores.tolist(), strict=True):
                 ranked = sorted(zip(labels, values, strict=True), key=lambda one: -one[1])
                 answers[row] = ranked
@@ -69,12 +73,16 @@ def label_log_probs(
 ) -> Float[Tensor, "B L"]:
     """Log-probabilities of labels, as ids without EOS, for each source.
 
-    Sources are read once; each label is then an output of its own, padded behind its end.
+    Sources are read once; each label is then an output of its own, padded behind its end.  An
+    encoder with a head has one logit a label, and its probabilities sum to 1.
     """
     training = model.training
     model.eval()
     try:
         count, rows = len(labels), len(source)
+        if model.shape == "encoder":
+            logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]
+            return logits.float().log_softmax(-1)
         outputs = pad([[*ids, EOS] for ids in labels], source.device).repeat(rows, 1)  # [B L, T]
         inputs = torch.cat((outputs.new_full((len(outputs), 1), BOS), outputs[:, :-1]), 1)
         each = torch.arange(rows, device=source.device).repeat_interleave(count)
@@ -83,8 +91,4 @@ def label_log_probs(
         scores = logs.masked_fill(outputs == PAD, 0).sum(1).view(rows, count)
     finally:
         model.train(training)
-    if not scores.isfinite().all():
-        raise NotFiniteError(
-            "the model answers NaN or infinity: its weights are damaged; train again"
-        )
     return scores

@@ -7,7 +7,7 @@ for bit as an uninterrupted one (same device, same number of threads).
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
-from attnkit.train.averaging import weights_of
+from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.loss import options_at
@@ -44,8 +44,8 @@ class TrainingJob:
     device: torch.device
     precision: str
     stop: StopSignals
-    initial: Run | None = None
-    """The run whose weights a new training starts from."""
+    initial: Callable[[], Weights] | None = None
+    """The weights that a new training starts from, where they are not random."""
 
 
 def fit(job: TrainingJob) -> Iterator[events.Event]:
@@ -109,7 +109,7 @@ class Training(TrainingState):
             yield from self._load(newest)
         else:
             if self.job.initial is not None:
-                self.adopt(self.job.initial.weights())
+                self.adopt(self.job.initial())
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
             # weights and the two moments of Adam, the moving average and the best weights
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
