@@ -38,8 +38,8 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) ->
     """A freshly initialised model.
 
     `sizes` are the source and target vocabularies; that of an encoder alone are its labels.
-    `max_length` is the longest sequence that the data section allows.  One more position is for the begin token; a decoder that reads a source
-    before its target has room for both.
+    `max_length` is the longest sequence that the data section allows.  One more position is for the
+    begin token; a decoder that reads a source before its target has room for both.
     """
     make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
     return make(model, sizes, _positions(model, max_length))
