@@ -82,12 +82,13 @@ def label_log_probs(
         count, rows = len(labels), len(source)
         if model.shape == "encoder":
             logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]
-            return logits.float().log_softmax(-1)
+            return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         outputs = pad([[*ids, EOS] for ids in labels], source.device).repeat(rows, 1)  # [B L, T]
         inputs = torch.cat((outputs.new_full((len(outputs), 1), BOS), outputs[:, :-1]), 1)
         each = torch.arange(rows, device=source.device).repeat_interleave(count)
         logits, _ = model.step(inputs, model.start(source, rows=rows).select(each, None))
-        logs = logits.float().log_softmax(-1).gather(2, outputs[:, :, None])[:, :, 0]
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        logs = logits.log_softmax(-1, dtype=wide).gather(2, outputs[:, :, None])[:, :, 0]
         scores = logs.masked_fill(outputs == PAD, 0).sum(1).view(rows, count)
     finally:
         model.train(training)

@@ -15,8 +15,12 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        (GOOD, "train.objective=masked", "train.objective: must be one of seq2seq, causal, got"),
-        (GOOD, "model.shape=encoder", "model.shape: must be one of encoder-decoder, decoder, got"),
+        (
+            GOOD,
+            "train.objective=masked",
+            "train.objective: must be one of seq2seq, causal, span-corr",
+        ),
+        (GOOD, "model.shape=encoder", "model.shape: an encoder alone writes no text; translation"),
         (LM, "model.shape=encoder-decoder", "model.shape: language-modeling has no source"),
         (LM, "train.objective=seq2seq", "train.objective: seq2seq needs pairs of texts"),
         (GOOD, "train.objective=causal", "train.objective: causal is for language-modeling"),

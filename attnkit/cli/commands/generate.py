@@ -90,14 +90,7 @@ def generate(
     }  # fmt: skip
     labels = recipe.data.labels if recipe.task == "classification" else ()
     if labels:
-        given = [name for name, value in {**options, "sample": sample or None}.items()
-                 if value is not None and name not in ("n_best", "batch_tokens")]  # fmt: skip
-        if given:
-            word = given[0].replace("_", "-")
-            raise UsageError(f"--{word} does nothing here: {run} classifies and writes no text")
-        if (n_best or 1) > len(labels):
-            raise UsageError(f"--n-best {n_best}: there are {len(labels)} labels")
-        options = {"batch_tokens": batch_tokens}
+        options = _label_options(options | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, options, sample)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
@@ -129,6 +122,17 @@ def generate(
     ):
         if count:
             console.warn(f"{what}: {count:,}")
+
+
+def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
+    """The options of a classifier: `batch_tokens`; what does nothing is refused."""
+    if given := [name for name, value in options.items()
+                 if value is not None and name not in ("n_best", "batch_tokens")]:  # fmt: skip
+        word = given[0].replace("_", "-")
+        raise UsageError(f"--{word} does nothing here: {run} classifies and writes no text")
+    if not 1 <= (options["n_best"] or 1) <= labels:
+        raise UsageError(f"--n-best {options['n_best']}: from 1 to {labels}, the number of labels")
+    return {"batch_tokens": options["batch_tokens"]}
 
 
 def _shown(line: int, rank: int, output: tuple[str, float], scores: bool, as_json: bool) -> str:
