@@ -93,7 +93,10 @@ def prepare(
         splits.append(split)
     reports += corpus.notes
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
-    train, valid = (_as_read(recipe, tokenizer, split, FIXED, corpus.name) for split in splits)
+    train, valid = (
+        _as_read(recipe, tokenizer, split, FIXED, f"{corpus.name}: {name}")
+        for name, split in zip(("train", "valid"), splits, strict=True)
+    )
     return PreparedData(corpus, tokenizer, train, valid, reports, digest, root, splits[0])
 
 
@@ -108,7 +111,7 @@ def _as_read(
     tokens, longest = len(split.target.ids), recipe.data.max_length
     if tokens < longest:
         raise DataError(
-            f"{name}: a split has {tokens:,} tokens; span corruption needs one text of "
+            f"{name} has {tokens:,} tokens; span corruption needs one text of "
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
     return corrupted(split, tokenizer.target, longest, noise)
