@@ -33,14 +33,23 @@ def use_threads(threads: int) -> None:
 
 def load_warning() -> str | None:
     """Why times that are measured now may be too long; None on a quiet machine."""
-    cores = os.cpu_count() or 1
-    load = os.getloadavg()[0]
-    if load < cores / 2:
+    if not (load := _load_of_others(0)):
         return None
-    return (
-        f"this machine was busy in the last minute (load {load:.1f} on {cores} cores), so measured "
-        "times may be too long"
-    )
+    return f"this machine was busy in the last minute ({load}), so measured times may be too long"
+
+
+def busy_note() -> str:
+    """What the machine does beside a training with all its threads; nothing on a quiet one."""
+    cores = os.cpu_count() or 1
+    own = os.environ.get(THREADS[0], "")
+    load = _load_of_others(int(own) if own.isdecimal() else cores)
+    return f"machine busy ({load})" if load else ""
+
+
+def _load_of_others(own: int) -> str:
+    """The load of the last minute where it is half of the cores or more beyond `own` threads."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    return f"load {load:.1f} on {cores} cores" if load - own >= cores / 2 else ""
 
 
 def pick_device(name: str) -> str:

@@ -2,9 +2,9 @@
 
     python docs/pictures.py runs/quickstart [RUN]
 
-The first argument is the folder of the quickstart; RUN, a translation/multi30k run, is for most of
-seeing-attention.md.  Terminals are real ones (of a pseudo-terminal); they and the pages are
-photographed in headless Chromium.
+The first argument is the folder of the quickstart; RUN, a translation/multi30k run, is for the
+worked example of seeing-attention.md.  Terminals are real ones (of a pseudo-terminal); they and the
+pages are photographed in headless Chromium.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from rich.text import Text
 
 HERE = Path(__file__).parent / "pictures"
 LETTERS = "The poor woman stole the letters."
-HORSE = "A man rides a horse on the beach."
 IT = "The animal didn't cross the street because it was too {}."
 SCREEN = """<style>
 body {{ margin: 0; background: #101418; display: inline-flex; gap: 40px; padding: 12px 16px }}
@@ -105,14 +104,13 @@ def main() -> None:
     terminals = {
         "quickstart": ([["eval", str(arguments.quickstart)], show], 80),
         "comparison": ([[*show, "--with", other, "--kind", "encoder", "--view", "full"]], 120),
+        "terminal": ([show], 100),
+        "numbers": ([[*show, "--view", "numbers"]], 100),
     }
-    show = ["visualize-attn", str(arguments.run)]
     if arguments.run:
+        run = ["visualize-attn", arguments.run]
         terminals |= {
-            "terminal": ([[*show, HORSE]], 100),
-            "numbers": ([[*show, HORSE, "--view", "numbers"]], 100),
-        } | {
-            word: ([[*show, IT.format(word), "--kind", "encoder", "--layer", "1", "--head", "2",
+            word: ([[*run, IT.format(word), "--kind", "encoder", "--layer", "1", "--head", "2",
                      "--words", "--scale", "row"]], 80)
             for word in ("tired", "narrow")
         }  # fmt: skip
@@ -122,13 +120,11 @@ def main() -> None:
         for name, (commands, columns) in terminals.items():
             screens = [on_terminal(words, columns) for words in commands]
             photograph(browser, name, screens, columns)
-        if arguments.run:
-            maps = Path(folder, "maps.html")
-            on_terminal([*show, HORSE, "--save", str(maps)], 80)
-            pages(browser, maps)
+        maps = Path(folder, "maps.html")
+        on_terminal([*show, "--save", str(maps)], 80)
+        pages(browser, maps)
         browser.close()
-    if arguments.run:
-        on_terminal([*show, HORSE, "--layer", "0", "--save", str(HERE / "picture.png")], 80)
+    on_terminal([*show, "--layer", "0", "--save", str(HERE / "picture.png")], 80)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnkit.device import SPINS, THREADS, load_warning, use_threads
+from attnkit.device import SPINS, THREADS, busy_note, load_warning, use_threads
 
 SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
 
@@ -61,3 +61,15 @@ def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_warning() is None
     monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 0.0, 0.0))
     assert "load 2.5 on 4 cores" in str(load_warning())
+
+
+def test_the_training_itself_does_not_make_the_machine_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    for threads, load, note in (
+        ("2", 3.9, ""), ("2", 4.1, "machine busy (load 4.1 on 4 cores)"), ("", 5.9, ""),
+    ):  # fmt: skip
+        monkeypatch.setenv(THREADS[0], threads)
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert busy_note() == note

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ COMMANDS = [
     for language, block in BLOCKS
     if not language
     for line in block.split("\n")
-    if re.match(r"(\$ )?(echo .* \| )?attnkit ", line)
+    if re.match(r"(\$ )?(echo .* \| )?attnkit |(\$ )?echo .* > ", line)
 ]
 RECIPE = """task: translation
 data: {corpus: toy-translation, size: 200, max_length: 64}
@@ -71,17 +72,12 @@ def prepare(folder: Path) -> None:
         for side in ("en", "de"):
             lines = "".join(f"{side} number {n} of {split}\n" for n in range(40))
             (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
-    for name in ("output.txt", "reference.txt"):
-        (folder / name).write_text("the old dog sees the cat .\n", encoding="utf-8")
     (folder / "input.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
     done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
     passages = asked.make_run(folder / "questions").path.parent
     (folder / "runs" / "long-context" / "passages").mkdir(parents=True)
     (folder / "runs" / "long-context" / "passages" / "base").symlink_to(passages)
-    text = "Boris Dorn lives in Corvo . Anna Falk lives in Brevik ."
-    (folder / "book.txt").write_text(text, encoding="utf-8")
-    (folder / "passages.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     for variant in load("quickstart").variants:
         copied = folder / "runs" / "quickstart" / variant
         shutil.copytree(folder / "runs" / "recipe" / "base", copied)
@@ -106,6 +102,9 @@ def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
     assert len(COMMANDS) >= 12
     prepare(tmp_path)
     for number, command in enumerate(COMMANDS):
+        if "attnkit " not in command:  # it makes a file
+            subprocess.run(["bash", "-ec", command], check=True, cwd=tmp_path)
+            continue
         before, _, words = command.rpartition("attnkit ")
         text = shlex.split(before)[1] + "\n" if before else ""
         extra = list[str]()

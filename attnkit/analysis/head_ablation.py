@@ -113,7 +113,7 @@ def probe_heads(
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    _check_metrics(names, run, eval or run.recipe.eval)
+    check_metrics(names, run, eval or run.recipe.eval)
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
@@ -140,7 +140,7 @@ def probe_heads(
     return Importance(whole, effects, len(rows), resamples)
 
 
-def _check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
+def check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
     """Refuse metrics that the run cannot have or that cannot say what is worse."""
     stream = run.recipe.task == "language-modeling"
     if stream and (wrong := [name for name in names if name in TEXT]):

@@ -9,11 +9,13 @@ the UTF-8 bytes of the array `capture`, in safetensors the entry `capture` of th
      "maps": {kind: {"layers": [{"number": 0, "mechanism": ..., "exact": ..., "static": ...,
                                  "distance": null}, ...],
                      "heads": [0, ...], "step": "output" or "input" (what names rows of cross maps),
-                     "queries": [[text, id, word, special], ...], "keys": [...]}}}
+                     "queries": [[text, id, word, special], ...], "keys": [...],
+                     "hidden": [] or, where the first column is left out, [its key]}}}
 
 An npz also has the tokens' texts as arrays: `cross.queries` and `cross.keys` beside `cross`.
-The same maps give the same bytes, and nothing in them is code.  A csv has a row for each weight; no
-token in it is run as a formula by a spreadsheet (`_cell`).
+The same maps give the same bytes, and nothing in them is code.  A csv has a row for each weight;
+keys are numbered from 1 where the first is left out; no token in it is run as a formula by a
+spreadsheet (`_cell`).
 """
 
 import io
@@ -106,6 +108,7 @@ def _description(capture: Capture) -> dict[str, Any]:
             "step": maps.step,
             "queries": maps.queries,
             "keys": maps.keys,
+            "hidden": maps.hidden,
         }
         for kind, maps in capture.maps.items()
     }
@@ -120,7 +123,7 @@ def _table(capture: Capture) -> Iterator[bytes]:
     for one, suffix in ((capture, ""), (capture.reference, "-reference")):
         for kind, maps in one.maps.items() if one is not None else ():
             queries = [_cell(token.text) for token in maps.queries]
-            keys = list(enumerate(_cell(token.text) for token in maps.keys))
+            keys = list(enumerate((_cell(token.text) for token in maps.keys), len(maps.hidden)))
             heads = [(layer.number, head) for layer in maps.layers for head in maps.heads]
             tables = maps.weights.reshape(len(heads), *maps.weights.shape[2:])
             for (layer, head), table in zip(heads, tables, strict=True):

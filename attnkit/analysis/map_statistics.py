@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.maps import AttentionMaps
+from attnkit.analysis.maps import AttentionMaps, Token
 
 SLACK = 1e-3
 """How far from 1 a row may sum, and below 0 a weight may be, in a distribution."""
@@ -72,6 +72,35 @@ def statistics(maps: AttentionMaps) -> tuple[tuple[HeadStatistics, ...], ...]:
         )
 
     return tuple(tuple(of_head(head) for head in layer) for layer in maps.weights)
+
+
+class AttentionSink(NamedTuple):
+    """A key that takes most of the attention: the begin token, or whatever stands first.
+
+    Source: Xiao et al. 2024, "Efficient Streaming Language Models with Attention Sinks".
+    """
+
+    place: int
+    """On the axis of the keys, from 0."""
+    token: Token
+    share: float
+    """Its mean weight over layers, heads and queries; of a decoder those that see `FEW` keys."""
+
+
+FEW = 4
+"""Keys among which one with more than half of the attention says something."""
+
+
+def attention_sink(maps: AttentionMaps) -> AttentionSink | None:
+    """The key that takes more than half of the attention; None where none does."""
+    rows = maps.weights[:, :, FEW - 1 :] if maps.kind == "decoder" else maps.weights
+    if rows.size == 0 or len(maps.keys) < FEW:
+        return None
+    means = rows.mean((0, 1, 2), dtype=np.float64)
+    place = int(means.argmax())
+    if not means[place] > 0.5:
+        return None
+    return AttentionSink(place, maps.keys[place], float(means[place]))
 
 
 def _entropy(

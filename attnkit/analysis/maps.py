@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -69,6 +70,10 @@ class AttentionMaps:
     """Which tokens `queries` are; only rows of cross attention can have those of the output."""
     alone: bool = False
     """Whether a decoder without an encoder made them: it reads one text, which has no source."""
+    hidden: tuple[Token, ...] = ()
+    """Keys before `keys` whose columns are not shown."""
+    chosen_from: tuple[int, int] | None = None
+    """Numbers of layers and heads of which these were chosen by `spread`."""
 
     def __post_init__(self) -> None:
         sizes = (len(self.layers), len(self.heads), len(self.queries), len(self.keys))
@@ -104,16 +109,42 @@ class AttentionMaps:
         weights = (mean @ self.weights @ columns.T).astype(np.float32)
         return replace(self, weights=weights, queries=queries, keys=keys)
 
-    def without_special(self) -> "AttentionMaps":
-        """The maps without special tokens on either axis; rows may then sum to less than 1."""
-        rows = [i for i, token in enumerate(self.queries) if not token.special]
-        columns = [i for i, token in enumerate(self.keys) if not token.special]
+    def without(self, *, special: bool = False, first: bool = False) -> "AttentionMaps":
+        """The maps without special tokens on either axis, and without the column of the first key.
+
+        Rows may then sum to less than 1.  The first key is the begin token where there is one;
+        where `special` leaves it out on both axes, `first` leaves out nothing more.
+        """
+        rows = [i for i, token in enumerate(self.queries) if not (special and token.special)]
+        columns = [i for i, token in enumerate(self.keys) if not (special and token.special)]
+        hidden = self.hidden
+        if first and columns[:1] == [0]:
+            columns, hidden = columns[1:], self.keys[:1]
         return replace(
             self,
             weights=self.weights[:, :, rows][:, :, :, columns],
             queries=tuple(self.queries[i] for i in rows),
             keys=tuple(self.keys[i] for i in columns),
+            hidden=hidden,
         )
+
+    def spread(
+        self, most: int, *, all_layers: bool = False, all_heads: bool = False
+    ) -> "AttentionMaps":
+        """About `most` maps: layers and heads at even distances, the first and the last among them.
+
+        Layers are left out before heads, down to the square root of `most` on each side; none is
+        where `all_layers` or `all_heads` says so.
+        """
+        layers, heads = len(self.layers), len(self.heads)
+        rows = layers if all_layers else min(layers, max(isqrt(most), most // heads))
+        columns = heads if all_heads else min(heads, max(isqrt(most), most // rows))
+        if (rows, columns) == (layers, heads):
+            return self
+        some = self.choose(
+            _evenly([layer.number for layer in self.layers], rows), _evenly(self.heads, columns)
+        )
+        return replace(some, chosen_from=(layers, heads))
 
 
 @dataclass(frozen=True)
@@ -147,8 +178,15 @@ def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: 
             known, first, last = ", ".join(map(str, numbers)), numbers[0], numbers[-1]
             if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
                 known = f"{first} to {last}"
-            raise UsageError(f"--{what} {number}: {where} has {what}s {known}")
+            some = f"{what}s" if numbers[1:] else f"only {what}"
+            raise UsageError(f"--{what} {number}: {where} has {some} {known}")
     return [numbers.index(number) for number in dict.fromkeys(wanted)] or [*range(len(numbers))]
+
+
+def _evenly(numbers: Sequence[int], count: int) -> list[int]:
+    """So many of the numbers at even distances, the first and the last among them."""
+    steps = max(1, count - 1)
+    return [numbers[round(at * (len(numbers) - 1) / steps)] for at in range(count)]
 
 
 def _words(tokens: Sequence[Token]) -> tuple[Float[NDArray[np.float32], "W T"], tuple[Token, ...]]:

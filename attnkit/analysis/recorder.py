@@ -6,6 +6,7 @@ Beside them, where wanted, what exact softmax attention makes of the same querie
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -52,7 +53,8 @@ REFERENCE = "scaled-dot"
 ARGUMENTS = ("q", "k", "v", "mask", "state", "prior", "bias", "gates")
 """Of `Attention.forward`, in order."""
 
-Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+Visit = Callable[[Float[Tensor, "B H T S"], dict[str, Any]], None]
+"""Called with the maps of a layer, and with the arguments of its mechanism by name."""
 
 
 def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
@@ -96,25 +98,22 @@ def record(
     recorded: dict[Kind, RecordedLayers] = {}
     with ExitStack() as handles:
         for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items():
-            described = tuple(
-                MapLayer(
-                    number,
-                    mechanisms.word_of(type(part.mechanism)),
-                    exact=part.mechanism.map == "exact",
-                    static=set("qxkg").isdisjoint(part.mechanism.uses),
-                )
-                for number, part in parts.items()
-            )
+            described = tuple(describe(number, part) for number, part in parts.items())
             recorded[kind] = RecordedLayers(kind, described, columns)
             if references:
                 both = [n for n, part in parts.items() if {"q", "k"} <= set(part.mechanism.uses)]
                 exact = tuple(MapLayer(number, REFERENCE) for number in both)
                 recorded[kind].reference = RecordedLayers(kind, exact, columns)
             for layer, part in zip(described, parts.values(), strict=True):
-                hook = _hook(recorded[kind], layer)
-                handle = part.mechanism.register_forward_pre_hook(hook, with_kwargs=True)
-                handles.callback(handle.remove)
+                handles.enter_context(visited(part, partial(_record, recorded[kind], layer)))
         yield recorded
+
+
+def describe(number: int, part: MultiHead) -> MapLayer:
+    """What the maps of a layer come from."""
+    mechanism = part.mechanism
+    word, exact = mechanisms.word_of(type(mechanism)), mechanism.map == "exact"
+    return MapLayer(number, word, exact, static=set("qxkg").isdisjoint(mechanism.uses))
 
 
 def choose_layers(
@@ -143,28 +142,48 @@ def choose_layers(
     return chosen
 
 
-def _hook(recorded: RecordedLayers, layer: MapLayer) -> Hook:
-    """What runs before a mechanism, with its arguments."""
+@contextmanager
+def visited(part: MultiHead, visit: Visit) -> Iterator[None]:
+    """Show the maps of a layer to `visit` whenever whole rows are read inside the context.
+
+    They are those of evaluation, without dropout; the layer's answer stays as it is.
+
+    Raises:
+        ValueError: a pass inside continues from a state.
+    """
 
     @torch.no_grad()
-    def record_layer(mechanism: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def show(mechanism: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         assert isinstance(mechanism, Attention)
         given = dict(zip(ARGUMENTS, args, strict=False)) | named
-        q, k, mask, bias = given["q"], given["k"], given["mask"], given.get("bias")
         if given.pop("state", None) is not None or given["v"] is None:
             raise ValueError("maps are recorded while whole rows are read, not step by step")
-        maps = mechanism.weights(**given)
-        recorded.store(layer.number, maps)
-        if q is None or k is None or (layer.exact and recorded.reference is None):
-            return
-        exact = exact_softmax(q, k, mask, bias)
-        if not layer.exact:
-            distances = half_l1_distance(maps, exact)[:, list(recorded.heads)]
-            recorded.distances[layer.number] = array(distances)
-        if recorded.reference is not None:
-            recorded.reference.store(layer.number, exact)
+        visit(mechanism.weights(**given), given)
 
-    return record_layer
+    handle = part.mechanism.register_forward_pre_hook(show, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _record(
+    recorded: RecordedLayers,
+    layer: MapLayer,
+    maps: Float[Tensor, "B H T S"],
+    given: dict[str, Any],
+) -> None:
+    """Store the maps of a layer, and what is made beside them."""
+    recorded.store(layer.number, maps)
+    q, k = given["q"], given["k"]
+    if q is None or k is None or (layer.exact and recorded.reference is None):
+        return
+    exact = exact_softmax(q, k, given["mask"], given.get("bias"))
+    if not layer.exact:
+        distances = half_l1_distance(maps, exact)[:, list(recorded.heads)]
+        recorded.distances[layer.number] = array(distances)
+    if recorded.reference is not None:
+        recorded.reference.store(layer.number, exact)
 
 
 def exact_softmax(

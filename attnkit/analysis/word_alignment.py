@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.inputs import MARKS
-from attnkit.analysis.maps import STEPS, AttentionMaps, Step, Token
+from attnkit.analysis.maps import STEPS, AttentionMaps, Step, Token, indices_of
 from attnkit.data.subword_sampling import MARK
 from attnkit.data.tokenizer import clean
 from attnkit.errors import DataError, UsageError
@@ -117,10 +117,8 @@ def align(
     known = heads(run)
     for head in wanted:
         if head not in known:
-            raise UsageError(
-                f"{head}: cross attention has layers 0 to {model.cross_layers - 1} with heads 0 "
-                f"to {model.heads - 1}"
-            )
+            indices_of("layer", range(model.cross_layers), [head.layer], "cross attention")
+            indices_of("head", range(model.heads), [head.head or 0], "cross attention")
     layers = sorted({head.layer for head in wanted})
     reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
     pairs, read = tee(pairs)

@@ -29,6 +29,8 @@ class Scored(Attention):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self.modifiers = ScoreOptions()  # those that a layer is built with replace them
+        self.evaluation_noise = 0.0
+        """As `modifiers.score_noise`, in evaluation: `analysis.score_noise` sets it for a while."""
 
     def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B H S M"]:
         """What scores read of each key by itself; a state keeps that, so it is made only once."""
@@ -87,7 +89,8 @@ class Scored(Attention):
         factor = self._factor(mask, values.dtype)
         if factor is not None and self.homogeneous and q is not None:
             q, factor = q * factor, None
-        noisy = self.training and (chosen.attention_dropout > 0 or chosen.score_noise > 0)
+        noise = chosen.score_noise if self.training else self.evaluation_noise
+        noisy = noise > 0 or (self.training and chosen.attention_dropout > 0)
         plain = noisy or chosen.residual_scores or not (prior is bias is factor is None)
         if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask)
@@ -99,7 +102,7 @@ class Scored(Attention):
         if noisy:
             # what depends on positions only is one matrix for all rows, but each row has its draws
             total = total.expand(values.shape[0], -1, -1, -1)
-        scores = self._perturbed(total, bias)
+        scores = self._perturbed(total, bias, noise)
         weights = visible_softmax(scores, self.allowed(mask)).to(values.dtype)
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
@@ -115,14 +118,14 @@ class Scored(Attention):
         factor = seen.log() / math.log(scale.base)
         return (factor.clamp_min(1) if scale.test_only else factor).to(dtype)
 
-    def _perturbed(self, total: Tensor, bias: Tensor | None) -> Tensor:
+    def _perturbed(self, total: Tensor, bias: Tensor | None, noise: float) -> Tensor:
         """What the softmax sees of the running sum: its mean where asked, with bias and noise."""
         if self.modifiers.residual_scores == "mean":
             total = total / (self.shape.depth + 1)
         if bias is not None:
             total = total + bias
-        if self.training and self.modifiers.score_noise > 0:
-            total = total + torch.randn_like(total) * self.modifiers.score_noise
+        if noise > 0:
+            total = total + torch.randn_like(total) * noise
         return total
 
     def _extend_cache(

@@ -78,7 +78,6 @@ def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
     for run in runs:
         named = str(run.manifest.get("baseline"))
         baselines.setdefault(run.name, named if (run.name, named) in here else run.variant)
-    runs.sort(key=lambda run: (run.name, run.variant != baselines[run.name]))
     words, decides = request.overrides, request.search_from("run")
     tasks = [
         RunToScore(run, load_resolved(run.path / RECIPE, words) if words else run.recipe, decides)

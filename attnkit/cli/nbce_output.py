@@ -147,7 +147,7 @@ def _show(
         for one in answers:
             notes = list(one.reply.notes)
             if one.source is not None:
-                notes.insert(0, f"from context {one.reply.context}: {one.source}")
+                notes.insert(0, f"from context {_number(one.reply)}: {one.source}")
             rows.append(MethodAnswer(one.method, one.reply.text.strip(), tuple(notes)))
         screen.print(AnswerList(rows))
     elif stream is not None:
@@ -162,7 +162,7 @@ def _show(
 
 
 def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
-    """One answer as JSON; prompts are counted from 1, contexts from 0."""
+    """One answer as JSON; prompts and contexts are counted from 1."""
     reply = answer.reply
     best = reply.hypotheses[0] if reply.hypotheses else None
     fields: dict[str, Any] = {
@@ -172,7 +172,7 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
         "score": None if best is None else _finite(best.score),
         "tokens": 0 if best is None else len(best.ids),
         "complete": best is not None and best.complete,
-        "context": reply.context,
+        "context": _number(reply),
         "source": answer.source,
         "scores": [_finite(score) for score in reply.scores],
         "notes": list(reply.notes),
@@ -180,6 +180,11 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
     if request.trace and answer.trace is not None:
         fields["trace"] = answer.trace.json()
     return fields
+
+
+def _number(reply: "Reply") -> int | None:
+    """Number of the context that answered, from 1."""
+    return None if reply.context is None else reply.context + 1
 
 
 def _finite(score: float) -> float | None:

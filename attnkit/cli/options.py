@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, with one wording and one check each."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,6 +51,35 @@ def choice(name: str, words: Sequence[str], help: str, metavar: str = "") -> Any
     return Option(
         name, parser=parse, autocompletion=complete, help=help, metavar=metavar or name[2:].upper()
     )
+
+
+class Numbers(tuple[int, ...]):
+    """What one --layer or --head names; a class, since typer has no lists of tuples."""
+
+    __slots__ = ()
+
+
+def numbers(name: str, metavar: str, what: str) -> Any:
+    """A repeatable option of numbers from 0, such as 3 or 0,2,5-7; annotated `list[Numbers]`."""
+
+    def parse(word: str) -> Numbers:
+        found: list[int] = []
+        for part in word.split(","):
+            first, _, last = part.partition("-")
+            if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
+                raise UsageError(
+                    f"{name} {quoted(word)}: must be numbers from 0, such as 3, 0-5 or 0,2,4"
+                )
+            found += range(int(first), int(last or first) + 1)
+        return Numbers(found)
+
+    help = f"{what}, from 0; 0-5 and 0,2,4 are several. Repeatable. [default: all]"
+    return Option(name, parser=parse, metavar=metavar, help=help)
+
+
+def all_of(given: Sequence[Numbers] | None) -> tuple[int, ...]:
+    """The numbers that such an option was given."""
+    return tuple(number for some in given or () for number in some)
 
 
 FORMATS = ("table", "markdown", "latex", "csv", "json")
@@ -111,8 +141,8 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
-Layers = Annotated[list[int] | None, value("L", "Layer, from 0. Repeatable. [default: all]")]
-Heads = Annotated[list[int] | None, value("H", "Head, from 0. Repeatable. [default: all]")]
+Layers = Annotated[list[Numbers] | None, numbers("--layer", "L", "Layer")]
+Heads = Annotated[list[Numbers] | None, numbers("--head", "H", "Head")]
 Out = Annotated[Path, value("DIR", "Root folder of runs.")]
 Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[
@@ -126,16 +156,27 @@ Threads = Annotated[
 ]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
 Offline = Annotated[bool, flag("--offline", "Never download.")]
-Chat = Annotated[bool, flag("--chat", "Apply the chat template of a Hugging Face model.")]
+Chat = Annotated[
+    bool,
+    flag("--chat", "Apply the chat template of a Hugging Face model, and ask for a short answer."),
+]
 Template = Annotated[
     str,
-    value("TEXT", "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}]"),
+    value(
+        "TEXT",
+        "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}; with --chat "
+        "{context}\\n\\nQuestion: {prompt}\\nAnswer in a few words:]",
+    ),
 ]
 ModelType = Annotated[
     str,
     value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
 ]
 Format = Annotated[FormatWord, choice("--format", FORMATS, "table, markdown, latex, csv or json.")]
+Columns = Annotated[
+    str | None,
+    value("NAME,...", "Show these columns at any width. [default: as many as fit]"),
+]
 Beam = Annotated[int | None, value("K", "Beam search with K beams; 1 is greedy.")]
 Sample = Annotated[bool, flag("--sample", "Sample instead of searching.")]
 TopP = Annotated[
@@ -201,6 +242,27 @@ def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:
             hint = suggestion(name, [*file.variants])
             raise UsageError(f"{file.name} has no variant {quoted(name)}; {hint}")
     return [name for name in file.variants if not names or name in names]
+
+
+def lengths(text: str | None) -> list[int] | None:
+    """The numbers of --lengths: 128,500 or 128..1024, which doubles."""
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([1-9]\d{0,8})(?:\.\.([1-9]\d{0,8}))?", part.strip())
+        if match is None:
+            raise UsageError(
+                f"--lengths {quoted(text)}: must be numbers such as 512,1000 or a range such as "
+                "128..4096, which doubles"
+            )
+        number, last = int(match[1]), int(match[2] or match[1])
+        if number > last:
+            raise UsageError(f"--lengths {quoted(part.strip())}: the range must ascend")
+        while number <= last:
+            found.append(number)
+            number *= 2
+    return found
 
 
 def check_options(recipe: "Recipe", role: str, options: Mapping[str, Any]) -> None:

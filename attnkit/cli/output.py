@@ -3,14 +3,18 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import console
+from attnkit.cli.options import suggestion
 from attnkit.errors import OutputPathError, UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from attnkit.show.table import Table
 
 IN_PIPES = 10_000
@@ -18,8 +22,8 @@ IN_PIPES = 10_000
 PICTURES = (".png", ".svg", ".pdf")  # suffixes of files that matplotlib draws
 
 
-def check_save(path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse a file that --save could not write, before any work is done.
+def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> None:
+    """Refuse a file that an option could not write, before any work is done.
 
     Raises:
         UsageError: its suffix is none of these.
@@ -29,11 +33,12 @@ def check_save(path: Path, suffixes: Sequence[str]) -> None:
     suffix = path.suffix.lower()
     if suffix not in suffixes:
         raise UsageError(
-            f"--save {path}: unknown suffix {quoted(path.suffix)}; choose from {' '.join(suffixes)}"
+            f"{option} {path}: unknown suffix {quoted(path.suffix)}; choose from "
+            f"{' '.join(suffixes)}"
         )
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise OutputPathError(f"--save {path}: cannot be created: {why}")
+        raise OutputPathError(f"{option} {path}: cannot be created: {why}")
     if suffix in PICTURES:
         from attnkit.show.figure import require
 
@@ -53,6 +58,42 @@ def write_json(value: Any, indent: int | None = 2) -> None:
     console.write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
 
 
+def show(content: "RenderableType") -> None:
+    """Draw on standard output; in a pipe or a file a record is one line, without padding."""
+    screen = console.stdout()
+    if screen.live:
+        screen.print(content)
+        return
+    if not os.environ.get("COLUMNS"):
+        screen.width = IN_PIPES
+    with screen.capture() as drawn:
+        screen.print(content)
+    console.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
+
+
+def check_columns(columns: str | None, format: str) -> None:
+    """Refuse --columns where --format json prints no table but all that is known."""
+    if columns is not None and format == "json":
+        raise UsageError("--columns is for tables; --format json has everything: leave one out")
+
+
+def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
+    """Tables with the columns that --columns names, those without any of them left out.
+
+    Raises:
+        UsageError: no table has such a column.
+    """
+    if columns is None:
+        return [replace(table, how="--columns NAME,... shows them") for table in tables]
+    known = list(dict.fromkeys(name for table in tables for name in table.names()))
+    wanted = ["-".join(name.split()).casefold() for name in columns.split(",")]
+    for name in wanted:
+        if name not in map(str.casefold, known):
+            raise UsageError(f"--columns {quoted(name)}: {suggestion(name, known)}")
+    having = [one for one in tables if {*wanted} & {*map(str.casefold, one.names())}]
+    return [table.choose(wanted) for table in having]
+
+
 def write_tables(tables: Sequence["Table"], format: str) -> None:
     """Tables to standard output, an empty line between two of them."""
     from attnkit.show import table_formats
@@ -66,10 +107,7 @@ def write_tables(tables: Sequence["Table"], format: str) -> None:
     for place, table in enumerate(tables):
         if place and format != "csv":
             console.write("\n")
-        if format != "table":
+        if format == "table":
+            show(table)
+        else:
             console.write(render[format](table))
-            continue
-        screen = console.stdout()
-        if not screen.live and not os.environ.get("COLUMNS"):
-            screen.width = IN_PIPES
-        screen.print(table)

@@ -1,4 +1,4 @@
-"""A split as ids on disk: tokenised once, memory-mapped, keyed by all that it depends on.
+"""A split as ids on disk: tokenized once, memory-mapped, keyed by all that it depends on.
 
 A finished folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536
 pieces on) and `<side>.offsets` (int64, rows + 1), and `meta.json` with sizes and SHA-256 of these

@@ -4,7 +4,7 @@ Text passes through unchanged but for white space: any run of Unicode white spac
 space, at both ends none.  There is no NFKC (sentencepiece's default): it would rewrite the
 targets (ligatures, full-width forms, superscripts, the ellipsis), and a model trained on
 rewritten text cannot produce the references that sacrebleu compares with as they are.  White
-space alone is no loss: the metrics' own tokenisers split on it.
+space alone is no loss: the metrics' own tokenizers split on it.
 
 sentencepiece's own mark of a space, U+2581, reads as a space; a lone surrogate reads as U+FFFD; a
 character without a piece decodes to U+2047.

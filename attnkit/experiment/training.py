@@ -29,8 +29,9 @@ from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, RecipeFile, digest
 from attnkit.runs import Run
 from attnkit.scoring import Entry, check_scorable, side_by_side
-from attnkit.scoring.evaluation import baselines, comparison, evaluate
+from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
+from attnkit.scoring.saved_comparison import baselines, comparison
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit

@@ -38,12 +38,14 @@ class Stack(nn.Module):
                 **chosen.options(),
             )
 
+        inside = model.activation_dropout
+        inside = model.dropout if inside is None else inside
         self.blocks = nn.ModuleList(
             Block(
                 model.width,
                 attention(role, depth),
                 attention("cross", depth) if cross else None,
-                FeedForward(model.width, model.ff, model.activation, model.dropout),
+                FeedForward(model.width, model.ff, model.activation, inside),
                 model.norm,
                 model.dropout,
             )

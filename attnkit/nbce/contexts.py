@@ -184,9 +184,8 @@ def _packed(
                 continue
         rows.append(context)
     if len(rows) < len(contexts):
-        notes.append(
-            f"{_counted(len(contexts))} packed into {len(rows):,} rows of at most {most:,} tokens"
-        )
+        packed = _counted(len(rows), "row")
+        notes.append(f"{_counted(len(contexts))} packed into {packed} of at most {most:,} tokens")
     return rows
 
 

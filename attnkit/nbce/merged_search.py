@@ -27,6 +27,8 @@ class MergedStep(NamedTuple):
     """Of each context, after the cut, in nats."""
     disjoint: bool
     """No token was kept by all contexts."""
+    agreed: bool = False
+    """The token is the likeliest without any context too, and of the selected one if there is."""
 
 
 class Answer(NamedTuple):
@@ -87,7 +89,9 @@ class MergedModel:
         """
         self.reader, self.rule, self.traced, self.emit = reader, rule, traced, emit
         self.output, self.out_features = self, reader.size + reader.special
-        self.steps: dict[tuple[int, ...], MergedStep] = {}
+        self.steps: dict[tuple[int, ...], tuple[MergedStep, int | None]] = {}
+        """By line and tokens before: what the contexts contributed, and the token on which the
+        selected one and none agree."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -122,14 +126,26 @@ class MergedModel:
         if self.emit is not None and not first:
             self.emit(int(tokens[0]))
         if self.traced:
-            for line, prefix, chosen, entropies, disjoint in zip(
+            alone, selected = self._likeliest(rows, merged.chosen)
+            for line, prefix, chosen, entropies, disjoint, token, other in zip(
                 state.lines.repeat_interleave(beams).tolist(), written.tolist(),
                 merged.chosen.tolist(), merged.entropies.tolist(), merged.disjoint.tolist(),
-                strict=True,
+                alone.tolist(), selected.tolist(), strict=True,
             ):  # fmt: skip
                 context = None if chosen < 0 else chosen
-                self.steps[line, *prefix] = MergedStep(context, tuple(entropies), disjoint)
+                step = MergedStep(context, tuple(entropies), disjoint)
+                self.steps[line, *prefix] = step, token if token == other else None
         return self._to_search_ids(merged.logprobs)[:, None], state
+
+    def _likeliest(
+        self, rows: Float[Tensor, "R rows V"], chosen: Int[Tensor, " R"]
+    ) -> tuple[Int[Tensor, " R"], Int[Tensor, " R"]]:
+        """The search's likeliest token without context, and by the selected one (-1: without)."""
+        every = torch.arange(len(rows), device=rows.device)
+        alone, selected = (
+            self._to_search_ids(some).argmax(-1) for some in (rows[:, 0], rows[every, chosen + 1])
+        )
+        return alone, selected
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
@@ -145,9 +161,11 @@ class MergedModel:
 
     def answer(self, line: int, hypotheses: Sequence[Hypothesis]) -> Answer:
         """The hypotheses in the reader's ids, with the steps of the best one where traced."""
-        best = hypotheses[:1]
-        keys = ((line, *one.ids[:t]) for one in best for t in range(len(one.ids) + one.complete))
-        steps = [self.steps[key] for key in keys if key in self.steps]
+        steps = []
+        for one in hypotheses[:1]:
+            for at, token in enumerate([*one.ids, *([EOS] if one.complete else [])]):
+                if found := self.steps.get((line, *one.ids[:at])):
+                    steps.append(found[0]._replace(agreed=found[1] == token))
         up = self.reader.special
         return Answer([one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps)
 

@@ -28,7 +28,7 @@ def open_model(
         device: auto takes a GPU where there is one.
         dtype: of a Hugging Face model; see `attnkit.huggingface.open_model`.
         offline: forbid downloads.
-        chat: use the chat template of a Hugging Face model.
+        chat: use the chat template of a Hugging Face model, and ask for a short answer.
         template: of a Hugging Face model: text with {context} and, behind it, {prompt}.
         quantization: of a Hugging Face model; see `attnkit.huggingface.open_model`.
 

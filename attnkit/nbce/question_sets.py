@@ -7,7 +7,7 @@ in outputs/, its scores in scores.json, in the run or in the folder of a model f
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,7 +36,8 @@ from attnkit.scoring import (
     expand,
     score,
 )
-from attnkit.scoring.evaluation import Progress, corpus_of, one_best
+from attnkit.scoring.evaluation import Progress, corpus_of
+from attnkit.scoring.saved_comparison import condition_entry, one_best
 from attnkit.scoring.saved_scores import describe_run, digest, reusable_scores
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def evaluate_model(
     if wrong := [name for name in names if name in (*TEACHER_FORCED, *LABELS)]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
-            "context-found or a metric of text"
+            "answer-contained, context-found or a metric of text"
         )
     conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
     total = sum(len(one.questions) for one in conditions)
@@ -270,10 +271,9 @@ class _Evaluation:
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references)
             saved.write(model.results)
-        entry = saved.entry(model.system).only(self.names)
-        row = {"split": condition.split, "method": condition.method, "contexts": condition.number,
-               "cut": saved.facts["decode"]["cut"]}  # fmt: skip
-        return replace(entry, row={**entry.row, **row})
+        return condition_entry(
+            saved, model.system, condition.split, condition.method, condition.number
+        ).only(self.names)
 
     def _own(self, merging: Mapping[str, Any]) -> bool:
         """Whether a run answers by the search and merging of its own recipe."""

@@ -8,6 +8,8 @@ from attnkit.nbce.reader import ContextReader, PromptRow
 
 TEMPLATE = "{context}\n\n{prompt}"
 """Without a context, only what follows it is read."""
+CHAT_TEMPLATE = "{context}\n\nQuestion: {prompt}\nAnswer in a few words:"
+"""Of the user's message in a chat: models that follow instructions would answer in paragraphs."""
 
 
 class TemplatedReader(ContextReader):
@@ -19,7 +21,8 @@ class TemplatedReader(ContextReader):
         """Read the template, and find what the tokenizer puts before every text.
 
         `chat` puts context and prompt into the user's message of the model's chat template;
-        `template` has {context} and, behind it, {prompt}, and is `TEMPLATE` where it is empty.
+        `template` has {context} and, behind it, {prompt}; where it is empty, it is `TEMPLATE`, in
+        a chat `CHAT_TEMPLATE`.
 
         Raises:
             UsageError: the model has no chat template, or the template lacks a part.
@@ -28,7 +31,8 @@ class TemplatedReader(ContextReader):
         self.name, self.chat = opened.name, chat
         if chat and not getattr(self.tokenizer, "chat_template", None):
             raise UsageError(f"{self.name} has no chat template: leave it out (--chat)")
-        parts = (template or TEMPLATE).split("{context}")
+        self.template = template or (CHAT_TEMPLATE if chat else TEMPLATE)
+        parts = self.template.split("{context}")
         if len(parts) != 2 or "{prompt}" not in parts[1] or "{prompt}" in parts[0]:
             raise UsageError(
                 "a template needs {context} once and {prompt} behind it, as in "

@@ -10,7 +10,7 @@ from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import MergedStep
 
-FORMAT, VERSION = "attnkit nbce trace", 1
+FORMAT, VERSION = "attnkit nbce trace", 2
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
 DIGITS = 4
 """Decimals of entropies and weights, which are float32 or less to begin with."""
@@ -29,6 +29,8 @@ class TracedToken(NamedTuple):
     """Of each context after the cut, in nats."""
     disjoint: bool = False
     """No token was kept by all contexts, and the merge is over the union of what they kept."""
+    agreed: bool = False
+    """It is the likeliest token without any context too, and of the selected one if there is."""
     end: bool = False
     """It ended the answer."""
 
@@ -113,20 +115,24 @@ class Trace:
         return sum(token.disjoint for token in self.tokens)
 
     def json(self) -> dict[str, Any]:
-        """All of it as JSON's types; contexts are counted from 0, entropies are in nats.
+        """All of it as JSON's types; contexts are counted from 1, entropies are in nats.
 
         `format` and `version` say how to read it.  A token has `context` null where the pool mixes
-        contexts; `weights` are there for pools "mean" and "weighted" only.
+        contexts; `weights` are there for pools "mean" and "weighted" only.  `agreed`: the model has
+        the same likeliest token without any context.
         """
         rule = self.rule._asdict()
         contexts = [
             {
+                "number": number,
                 "name": context.name,
                 "text": context.text,
                 "parts": [{"name": p.name, "start": p.start, "end": p.end} for p in context.parts],
                 "share": round(share, DIGITS),
             }
-            for context, share in zip(self.contexts, self.shares(), strict=True)
+            for number, (context, share) in enumerate(
+                zip(self.contexts, self.shares(), strict=True), 1
+            )
         ]
         return {
             "format": FORMAT,
@@ -144,11 +150,12 @@ class Trace:
         other, weights = token.runner_up, self.weights(token)
         fields = {
             "text": token.text,
-            "context": token.chosen,
+            "context": None if token.chosen is None else token.chosen + 1,
             "entropy": round(token.entropies[token.main_context], DIGITS),
-            "runner_up": other,
+            "runner_up": None if other is None else other + 1,
             "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
             "apart": token.disjoint,
+            "agreed": token.agreed,
             "end": token.end,
             "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
         }

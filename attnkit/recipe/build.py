@@ -32,7 +32,7 @@ MISSING: dict[Key, str] = {
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
-"""sacrebleu's own choice of a tokeniser for a target language; 13a for all others."""
+"""sacrebleu's own choice of a tokenizer for a target language; 13a for all others."""
 STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",),
           "encoder": ("encoder",)}  # fmt: skip
 """The stacks of layers that each shape of model has."""

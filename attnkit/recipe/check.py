@@ -25,6 +25,7 @@ TYPES_WITH = {
     "ff": ("transformer",),
     "norm": ("transformer",),
     "activation": ("transformer",),
+    "activation_dropout": ("transformer",),
 }
 """Keys of the model section that only some types of models read."""
 

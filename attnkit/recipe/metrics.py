@@ -124,13 +124,19 @@ METRICS: dict[str, MetricFacts] = {
         "exact match", "answers", "share of outputs that equal a reference", "",
     ),
     "answer-match": MetricFacts(
-        "exact match", "answers",
+        "answer match", "answers",
         "share of answers that equal a reference; case, punctuation and articles do not count",
         _SQUAD,
     ),
     "answer-f1": MetricFacts(
         "F1", "answers", "F measure of the words of an answer, normalised as in answer-match",
         _SQUAD,
+    ),
+    "answer-contained": MetricFacts(
+        "answer contained", "answers",
+        "share of answers that contain a reference as a run of whole words, normalised as in "
+        "answer-match: fair to models that answer in sentences, but a longer answer contains more",
+        "Mallen et al. 2023",
     ),
     "context-found": MetricFacts(
         "context found", "answers",
@@ -178,11 +184,11 @@ METRICS: dict[str, MetricFacts] = {
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 """What `rouge` stands for."""
 PER_TOKENIZER = ("bleu", "bleu1", "bleu4")
-"""Metrics of which each tokeniser of `eval.tokenize` gives one."""
+"""Metrics of which each tokenizer of `eval.tokenize` gives one."""
 
 
 def metric_facts(name: str) -> MetricFacts:
-    """The facts of a metric; those of bleu-intl are BLEU's, with the tokeniser in the title."""
+    """The facts of a metric; those of bleu-intl are BLEU's, with the tokenizer in the title."""
     base = base_metric(name)
     facts, tokenizer = METRICS[base], name[len(base) + 1 :]
     return replace(facts, title=f"{facts.title} ({tokenizer})") if tokenizer else facts

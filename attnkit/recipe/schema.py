@@ -27,7 +27,7 @@ else:
     Monitor = Literal[MONITORS]
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                         "flores200", "spBLEU-1K"]  # fmt: skip
-"""sacrebleu's tokenisers; the last three need a sentencepiece model on disk."""
+"""sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
                "question-answering", "classification"]  # fmt: skip
@@ -169,8 +169,11 @@ class ModelConfig(Section):
     ff: Positive = 1024
     """Transformers: inner width of the feed-forward sublayer."""
     dropout: Probability = 0.1
-    """Dropout on embeddings, sublayer outputs and inside the feed-forward sublayer; on embeddings,
-    between layers and on the output of recurrent and convolutional models."""
+    """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
+    of recurrent and convolutional models."""
+    activation_dropout: Probability | None = None
+    """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the
+    same as dropout."""
     norm: Literal["pre", "post"] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
     after each residual sum (post)."""
@@ -361,7 +364,7 @@ class EvalConfig(Section):
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
-    """sacrebleu tokeniser: one, or a list for BLEU with each of them.  The first also cuts the
+    """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
     data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
     already means none."""
@@ -379,7 +382,7 @@ class EvalConfig(Section):
 
     @property
     def tokenizers(self) -> tuple[str, ...]:
-        """The tokenisers of BLEU; the first is that of the other metrics of words."""
+        """The tokenizers of BLEU; the first is that of the other metrics of words."""
         return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
 
 

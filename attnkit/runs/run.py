@@ -331,25 +331,43 @@ class Run(Results):
         The global random state is left as it was.
 
         Raises:
-            MissingInputError, DataError: as `weights` and `tokenizer`; also weights of other
-                names or shapes than the recipe asks for.
+            MissingInputError, DataError: as `weights`, `untrained` and `load`.
+        """
+        weights = self.weights()
+        model = self.untrained()
+        self.load(model, self.path / layout.MODEL, weights)
+        return model.to(device).eval()
+
+    def untrained(self) -> "Model":
+        """The model as training began with it, in float32; the global random state stays.
+
+        Raises:
+            MissingInputError, DataError: as `recipe` and `tokenizer`.
         """
         import torch
 
         from attnkit import models
-        from attnkit.storage import tensors
 
-        recipe, tokenizer, weights = self.recipe, self.tokenizer(), self.weights()
+        recipe, tokenizer = self.recipe, self.tokenizer()
         for text in plugins.changed(self.manifest):
-            warnings.warn(f"{self.path}: {text} since this run was trained", stacklevel=2)
+            warnings.warn(f"{self.path}: {text} since this run was trained", stacklevel=3)
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
-            model = models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()
+            torch.manual_seed(self.seed)
+            return models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()
+
+    def load(self, model: "Model", path: Path, weights: "Mapping[str, Tensor]") -> None:
+        """Put weights of this run into its model; `path` is the file that they come from.
+
+        Raises:
+            DataError: they have other names or shapes than the recipe asks for.
+        """
+        from attnkit.storage import tensors
+
         state = model.state_dict()
         expected = tensors.unique(state) | {n: state[n] for n in weights if n in state}
-        tensors.check(self.path / layout.MODEL, weights, expected)
+        tensors.check(path, weights, expected)
         model.load_state_dict(weights, strict=False)
-        return model.to(device).eval()
 
     def checkpoint_steps(self) -> list[int]:
         """The steps that have a checkpoint, the newest first; whole or damaged."""

@@ -3,7 +3,6 @@
 Nothing is decoded here, and no model is loaded.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +16,8 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageErro
 from attnkit.runs import Run
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.saved_scores import SavedScores, digest
+from attnkit.scoring.saved_comparison import scored_splits
+from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest
 from attnkit.text import nearest, quoted
 
 QUESTIONS = "question-answering"
@@ -80,6 +80,7 @@ def read_lines(
     contexts: int | None = None,
     data_dir: Path | None = None,
     offline: bool = False,
+    training: bool = True,
 ) -> EvaluatedLines:
     """What `attnkit eval` saved of some runs on one split.
 
@@ -90,6 +91,7 @@ def read_lines(
         contexts: how many each question has; the most that all runs were scored with when None.
         data_dir: where corpora are; $ATTNKIT_DATA by default.
         offline: never download.
+        training: read the training text too.
 
     Raises:
         UsageError: too few runs, different tasks, or options of question answering for others.
@@ -119,8 +121,8 @@ def read_lines(
     notes = _search_notes(
         [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
     )
-    training = None if contexts else _training_texts(run, data_dir, offline)
-    return EvaluatedLines(task, split, contexts, lines, systems, training, notes)
+    texts = _training_texts(run, data_dir, offline) if training and not contexts else None
+    return EvaluatedLines(task, split, contexts, lines, systems, texts, notes)
 
 
 def _task(runs: Sequence[Run], methods: Sequence[str], contexts: int | None) -> str:
@@ -146,9 +148,9 @@ def _split(runs: Sequence[Run], wanted: str | None, task: str) -> str:
     """The split to compare on."""
     scored = []
     for run in runs:
-        names = _splits_of(run)
+        names = scored_splits(run)
         if task == QUESTIONS:
-            names = [found[1] for name in names if (found := _CONDITION.match(name))]
+            names = [found[1] for name in names if (found := CONDITION.match(name))]
         if not names:
             raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}`")
         scored.append(list(dict.fromkeys(names)))
@@ -172,19 +174,9 @@ def _split(runs: Sequence[Run], wanted: str | None, task: str) -> str:
     return wanted
 
 
-def _splits_of(run: Run) -> list[str]:
-    """The splits that a run was scored on; of questions with method and number of contexts."""
-    stored = run.scores()
-    return list(dict.fromkeys(_split_of(name, stored[name]) for name in stored))
-
-
 def _split_of(name: str, entry: Any) -> str:
     """The split of a stored evaluation, which may be stored under a longer name; "" for none."""
     return str(entry.get("split", name)) if isinstance(entry, Mapping) else ""
-
-
-_CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
-"""Under what name answers are stored: split, method, number of contexts."""
 
 
 def _conditions(
@@ -193,7 +185,7 @@ def _conditions(
     """Methods to compare, and the number of contexts."""
     found = []
     for run in runs:
-        parts = [match for name in _splits_of(run) if (match := _CONDITION.match(name))]
+        parts = [match for name in scored_splits(run) if (match := CONDITION.match(name))]
         found.append([(int(part[3]), part[2]) for part in parts if part[1] == split])
     common = [one for one in found[0] if all(one in others for others in found)]
     numbers = sorted({number for number, _ in common})

@@ -1,4 +1,4 @@
-"""Scoring models: decode a split, score it, save what was measured, compare runs.
+"""Scoring models: decode a split, score it, save what was measured.
 
 Outputs go to outputs/<split>.hyp.txt, their per-sentence statistics to outputs/<split>.stats.npz
 and everything that is reported to scores.json.  What the same weights gave under the same search
@@ -6,7 +6,7 @@ settings on the same lines is not computed again.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,6 @@ from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.metrics import (
     CONTEXT,
     LABELS,
@@ -36,13 +35,11 @@ from attnkit.scoring.metrics import (
     score,
 )
 from attnkit.scoring.output_warnings import SHARE, warnings
-from attnkit.scoring.published_figures import published_figures
+from attnkit.scoring.saved_comparison import one_best
 from attnkit.scoring.saved_scores import (
-    SavedScores,
     describe_run,
     digest,
     reusable_scores,
-    stored_name,
 )
 from attnkit.scoring.systems import Entry
 from attnkit.scoring.teacher_forced import teacher_forced_scores
@@ -81,7 +78,7 @@ def evaluate(
         MissingInputError: the run is not finished, or the corpus has no such split.
         DataError: a split has no rows.
         RecipeError: a metric of output text for a language model.
-        UnavailableError: the device, or what a metric or tokeniser needs, is missing.
+        UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe = run.recipe
     names = _metrics(eval, recipe)
@@ -106,81 +103,6 @@ def corpus_of(
     return RunCorpus(run, data_dir, offline, fresh=fresh)
 
 
-def comparison(
-    runs: Iterable[Run],
-    splits: Sequence[str] | None = None,
-    *,
-    metrics: Sequence[str] | None = None,
-    baseline: str | Mapping[str, str] | None = None,
-    resamples: int = 1000,
-) -> dict[str, Any]:
-    """Evaluated runs side by side: the object of `attnkit eval --format json`.
-
-    Args:
-        runs: in the order in which they are shown.
-        splits: all that were scored when None.
-        metrics: all that were scored when None.
-        baseline: the variant that others are compared with, or that of each recipe by its name;
-            the first run's variant when None.
-        resamples: of the paired bootstrap; 0 leaves p-values out.
-
-    Raises:
-        MissingInputError: a run was not evaluated on a split.
-        DataError: what was saved is damaged.
-    """
-    names = None if metrics is None else expand(metrics)
-    if names is not None and "perplexity" in names:
-        names = expand((*names, "word-perplexity"))
-    runs = list(runs)
-    entries = [saved_entry(run, split) for run in runs for split in splits or scored_splits(run)]
-    if names is not None:
-        entries = [entry.only(names) for entry in entries]
-    figures = published_figures(runs)
-    return side_by_side(
-        entries, baselines(entries, baseline), published=figures, resamples=resamples
-    )
-
-
-def baselines(
-    entries: Iterable[Entry], chosen: str | Mapping[str, str] | None = None
-) -> dict[str | None, str]:
-    """The baseline of each recipe: the chosen variant, else the first one shown."""
-    out: dict[str | None, str] = {}
-    for entry in entries:
-        recipe = entry.row["recipe"]
-        given = chosen if isinstance(chosen, str) else (chosen or {}).get(recipe)
-        out.setdefault(recipe, given or entry.row["variant"])
-    return out
-
-
-def saved_entry(run: Run, split: str) -> Entry:
-    """What was saved of a split: by the search of the run's recipe, else what has its name.
-
-    Raises:
-        MissingInputError: there was none.
-        DataError: what it saved is damaged.
-    """
-    search = one_best(run.recipe.search).model_dump(mode="json")
-    if saved := SavedScores.read(run, split, stored_name(run.scores(), split, search)):
-        return saved.entry(describe_run(run))
-    raise MissingInputError(f"{run.path}: split {split} is not scored: run `attnkit eval` on it")
-
-
-def one_best(search: SearchConfig) -> SearchConfig:
-    """The same search with one output a line."""
-    return search.model_copy(update={"n_best": 1})
-
-
-def scored_splits(run: Run) -> list[str]:
-    """The splits that were scored, by whatever search."""
-    return list(
-        dict.fromkeys(
-            str(entry.get("split", name)) if isinstance(entry, Mapping) else name
-            for name, entry in run.scores().items()
-        )
-    )
-
-
 def model_scores(
     metrics: Sequence[str],
     model: Model,
@@ -197,7 +119,7 @@ def model_scores(
 
     Raises:
         DataError: there are no rows, or the model answers NaN.
-        UnavailableError: a tokeniser's package is missing.
+        UnavailableError: a tokenizer's package is missing.
     """
     found: dict[str, Score] = {}
     if any(name in (*TEXT, *LABELS) for name in metrics):

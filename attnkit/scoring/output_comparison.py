@@ -6,15 +6,14 @@ Generation Systems".
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
-from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
 from attnkit.scoring.metrics import TEXT, Score, check_available, expand, reducer, score
 from attnkit.scoring.metrics.tokenizers import ORDERS, Words
@@ -40,8 +39,6 @@ class ComparedLine:
     outputs: tuple[str, ...]
     """One a system, as all that follow."""
     scores: tuple[float, ...]
-    lengths: tuple[int, ...]
-    """Words of the outputs."""
     chosen: tuple[int | None, ...]
     """The deciding context of an answer, from 0."""
 
@@ -79,17 +76,50 @@ class SystemFacts:
 
 
 @dataclass(frozen=True)
-class OutputComparison:
-    """Systems side by side."""
+class ComparedOutputs:
+    """Systems side by side, line by line; the first is the baseline."""
 
     task: str
     split: str
     contexts: int | None
     metric: str
+    """Judges each line."""
     lines: tuple[ComparedLine, ...]
     """Those that the filter left, sorted."""
+    names: tuple[str, ...]
+    """Of the systems."""
+    notes: tuple[str, ...]
+    """What makes the comparison unfair."""
+
+    @property
+    def sign(self) -> int:
+        """1 where higher scores are better, else -1."""
+        return -1 if metric_facts(self.metric).better == "lower" else 1
+
+    def pair(self, place: int) -> "ComparedOutputs":
+        """The first system and another one, by its place; lines by difference."""
+        both = (0, place)
+        lines = [
+            replace(
+                one, outputs=tuple(one.outputs[at] for at in both),
+                scores=tuple(one.scores[at] for at in both),
+                chosen=tuple(one.chosen[at] for at in both),
+            )
+            for one in self.lines
+        ]  # fmt: skip
+        order = _order("difference", self.sign)
+        names = (self.names[0], self.names[place])
+        return replace(self, lines=tuple(sorted(lines, key=order)), names=names)
+
+
+@dataclass(frozen=True)
+class OutputComparison(ComparedOutputs):
+    """The same with what is to be said of all lines together."""
+
     total: int
     """Lines before the filter."""
+    lengths: Mapping[int, tuple[int, ...]]
+    """Words of the outputs, by the number of the line."""
     systems: tuple[SystemFacts, ...]
     by_length: tuple[Bucket, ...]
     """Corpus score by words of the first reference."""
@@ -97,13 +127,6 @@ class OutputComparison:
     """F1 of words by how often they occur; empty for answers to questions."""
     frequencies: str
     """Where words were counted: training text, or references."""
-    notes: tuple[str, ...] = ()
-    """What makes the comparison unfair."""
-
-    @property
-    def sign(self) -> int:
-        """1 where higher scores are better, else -1."""
-        return -1 if metric_facts(self.metric).better == "lower" else 1
 
     def record(self, one: ComparedLine) -> dict[str, Any]:
         """All that is known of a line, as JSON; contexts are numbered from 1."""
@@ -114,7 +137,8 @@ class OutputComparison:
                 **({"context": None if at is None else at + 1} if self.contexts else {}),
             }
             for system, output, score, length, at in zip(
-                self.systems, one.outputs, one.scores, one.lengths, one.chosen, strict=True
+                self.systems, one.outputs, one.scores, self.lengths[one.line.number], one.chosen,
+                strict=True,
             )
         ]  # fmt: skip
         line = one.line
@@ -145,6 +169,14 @@ class LineFilter:
         return not self.word or any(contains_words(text, self.word) for text in texts)
 
 
+def compare_lines(evaluated: EvaluatedLines) -> ComparedOutputs:
+    """Systems side by side on all lines, as in the test set; see `compare_outputs`."""
+    metric, scores = _scores(evaluated, None)
+    cut = _words(evaluated)
+    lengths = [len(cut(line.references[0])) for line in evaluated.lines]
+    return _compared(evaluated, metric, scores, lengths, range(len(lengths)), "line")
+
+
 def compare_outputs(
     evaluated: EvaluatedLines,
     metric: str | None = None,
@@ -152,7 +184,7 @@ def compare_outputs(
     sort: Sort = "difference",
     keep: LineFilter | None = None,
 ) -> OutputComparison:
-    """Systems side by side, the first of them the baseline.
+    """Systems side by side, and what is to be said of all lines together.
 
     Lines are sorted by the difference of the first two systems (the second's largest gains first),
     by score (the worst on average first), by length (longest first) or as in the test set.
@@ -162,11 +194,10 @@ def compare_outputs(
         UnavailableError, MissingInputError: what the metric needs is not there.
     """
     keep = keep or LineFilter()
-    systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
     if keep.max_length and keep.max_length < keep.min_length:
         raise UsageError(f"--max-length {keep.max_length} is below --min-length {keep.min_length}")
-    metric, scores = _scores(evaluated, metric, settings)
-    cut = Words(settings, settings.lowercase).of
+    metric, scores = _scores(evaluated, metric)
+    cut = _words(evaluated)
     lengths = [len(cut(line.references[0])) for line in evaluated.lines]
     kept = [place for place, line in enumerate(evaluated.lines) if keep.keeps(line, lengths[place])]
     if not kept:
@@ -174,27 +205,49 @@ def compare_outputs(
             f"no sentence is left of {len(lengths):,}: references have {min(lengths)} to "
             f"{max(lengths)} words; change --min-length, --max-length or --word"
         )
-    of_lines = [sentence_scores(one) for one in scores]
+    compared = _compared(evaluated, metric, scores, lengths, kept, sort)
+    lines = sorted(compared.lines, key=lambda one: one.line.number)  # as `kept`
+    counted, where = _frequencies(evaluated, cut)
+    return OutputComparison(
+        **vars(compared),
+        total=len(lengths),
+        lengths={one.line.number: tuple(len(cut(text)) for text in one.outputs) for one in lines},
+        systems=tuple(
+            _facts(evaluated, place, lines, scores[place], kept, compared.sign)
+            for place in range(len(compared.names))
+        ),
+        by_length=_by_length(lines, scores, kept, metric),
+        by_frequency=() if evaluated.contexts else _by_frequency(lines, counted, cut),
+        frequencies=where,
+    )
+
+
+def _words(evaluated: EvaluatedLines) -> Callable[[str], list[str]]:
+    """How texts are cut into words."""
+    settings = evaluated.systems[0].run.recipe.eval
+    return Words(settings, settings.lowercase).of
+
+
+def _compared(
+    evaluated: EvaluatedLines, metric: str, scores: Sequence[Score], lengths: Sequence[int],
+    kept: Sequence[int], sort: Sort,
+) -> ComparedOutputs:  # fmt: skip
+    """The lines at these places, sorted; `lengths`: words of all references."""
+    systems, of_lines = evaluated.systems, [sentence_scores(one) for one in scores]
     lines = [
         ComparedLine(
             evaluated.lines[place], lengths[place],
             tuple(system.outputs[place] for system in systems),
             tuple(values[place] for values in of_lines),
-            tuple(len(cut(system.outputs[place])) for system in systems),
             tuple(system.chosen[place] if system.chosen else None for system in systems),
         )
         for place in kept
     ]  # fmt: skip
     sign = -1 if metric_facts(metric).better == "lower" else 1
-    counted, where = _frequencies(evaluated, cut)
-    return OutputComparison(
+    return ComparedOutputs(
         evaluated.task, evaluated.split, evaluated.contexts, metric,
-        tuple(sorted(lines, key=_order(sort, sign))), len(lengths),
-        tuple(_facts(evaluated, place, lines, scores[place], kept, settings, sign)
-              for place in range(len(systems))),
-        _by_length(lines, scores, kept, metric),
-        () if evaluated.contexts else _by_frequency(lines, counted, cut),
-        where, evaluated.notes,
+        tuple(sorted(lines, key=_order(sort, sign))), tuple(one.name for one in systems),
+        evaluated.notes,
     )  # fmt: skip
 
 
@@ -219,11 +272,9 @@ def sentence_scores(whole: Score) -> list[float]:
     return out
 
 
-def _scores(
-    evaluated: EvaluatedLines, metric: str | None, settings: EvalConfig
-) -> tuple[str, list[Score]]:
+def _scores(evaluated: EvaluatedLines, metric: str | None) -> tuple[str, list[Score]]:
     """The metric that judges lines, and each system's score by it: stored, or computed now."""
-    systems = evaluated.systems
+    systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
     stored = [
         name for name, first in systems[0].scores.items()
         if all(n.signature == first.signature if (n := s.scores.get(name)) else False
@@ -273,9 +324,9 @@ def _order(sort: Sort, sign: int) -> Callable[[ComparedLine], tuple[float, int]]
 
 def _facts(
     evaluated: EvaluatedLines, place: int, lines: Sequence[ComparedLine], whole: Score,
-    kept: Sequence[int], settings: EvalConfig, sign: int,
+    kept: Sequence[int], sign: int,
 ) -> SystemFacts:  # fmt: skip
-    system = evaluated.systems[place]
+    system, settings = evaluated.systems[place], evaluated.systems[0].run.recipe.eval
     texts = [one.outputs[place] for one in lines]
     references = [list(one.line.references) for one in lines]
     more = score(["length-ratio", "seq-rep-4"], texts, references, settings)

@@ -1,4 +1,4 @@
-"""Warnings about outputs whose score would mislead: empty, all equal, not detokenised."""
+"""Warnings about outputs whose score would mislead: empty, all equal, not detokenized."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from attnkit.recipe.metrics import METRICS, base_metric
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
-"""Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenised."""
+"""Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""
 UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 """Kana and Han: scripts written without spaces between words."""
 OF_WORDS = [
@@ -14,7 +14,7 @@ OF_WORDS = [
     if facts.family in ("sacrebleu_scores", "meteor", "cider", "embedding", "diversity")
     and name not in ("chrf", "ter")
 ]  # fmt: skip
-"""Metrics of the words that a tokeniser of BLEU cuts."""
+"""Metrics of the words that a tokenizer of BLEU cuts."""
 SHARE = 0.1
 """Share of lines above which a property is that of the system, not of a few sentences."""
 
@@ -41,13 +41,13 @@ def warnings(
     if marked := _more(lambda text: bool(SUBWORD.search(text)), hypotheses, first):
         out.append(
             f"{marked} of {lines} hypotheses carry subword marks (U+2581, @@ or ##): "
-            "scores are for detokenised text"
+            "scores are for detokenized text"
         )
     split = _more(lambda text: text.endswith(" ."), hypotheses, first)
     if split > SHARE * lines:
         out.append(
             f"{split} of {lines} hypotheses end in a separate full stop, their references do not: "
-            "scores are for detokenised text"
+            "scores are for detokenized text"
         )
     unspaced = sum(bool(UNSPACED.search(text)) for text in first)
     of_words = any(base_metric(name) in OF_WORDS for name in metrics)

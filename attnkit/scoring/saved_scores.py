@@ -6,6 +6,7 @@ search gave stands beside it, under `<split>.<search>`, such as `test.beam-4-1a2
 
 import hashlib
 import io
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
 """Keys of a recipe that name files, whose content has a digest in the manifest."""
 BUDGET = ("steps", "batch_tokens", "accumulate")
 """Keys of `train` that say how much a system may learn from."""
+CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
+"""Under what name answers to questions are stored: split, method, number of contexts."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
 
 

@@ -31,7 +31,7 @@ class Entry:
     def only(self, metrics: Sequence[str]) -> "Entry":
         """The same with these metrics alone, in this order; those without a score are left out.
 
-        BLEU by several tokenisers is one metric."""
+        BLEU by several tokenizers is one metric."""
         names = [name for metric in metrics for name in self.scores if base_metric(name) == metric]
         row = {**self.row, "metrics": {name: self.row["metrics"][name] for name in names}}
         scores = {name: self.scores[name] for name in names}

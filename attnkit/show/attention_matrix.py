@@ -7,8 +7,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from attnkit.analysis.map_statistics import AttentionSink
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step, Token
 from attnkit.errors import UsageError
+from attnkit.show.token_labels import labels_of
 
 NAMES: dict[Kind, str] = {
     "encoder": "encoder self-attention",
@@ -35,6 +37,7 @@ class AttentionMatrix:
     notes: tuple[str, ...] = ()
     signed: bool = False  # a difference of two maps: drawn with the diverging colours
     axes: tuple[str, str] = ("queries", "keys")  # what rows and columns are
+    first_key: int = 0  # number of the first column, where those before it are hidden
 
     @property
     def axes_text(self) -> str:
@@ -63,7 +66,7 @@ def matrix_of(
     rows, columns = sides_of(maps)
     return AttentionMatrix(
         weights, one.queries, one.keys, title, notes(one),
-        axes=(f"{rows} (queries)", f"{columns} (keys)"),
+        axes=(f"{rows} (queries)", f"{columns} (keys)"), first_key=len(one.hidden),
     )  # fmt: skip
 
 
@@ -107,7 +110,7 @@ def mechanisms(maps: AttentionMaps) -> str:
 
 def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
     """What a reader must know about these maps; `distance`: that from softmax attention too."""
-    lines = []
+    lines = [line] if (line := hidden_text(maps)) else []
     fixed = [layer.static for layer in maps.layers]
     if any(fixed):
         some = [layer.number for layer in maps.layers if layer.static]
@@ -120,6 +123,26 @@ def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
         mean = sum(map(sum, distances)) / sum(map(len, distances))
         lines.append(f"half the L1 distance from exact softmax attention: mean {mean:.3f}")
     return tuple(lines)
+
+
+def hidden_text(maps: AttentionMaps) -> str:
+    """What is said of a hidden column; "" where there is none."""
+    return f"first column hidden: {', '.join(labels_of(maps.hidden))}" if maps.hidden else ""
+
+
+def sink_text(sink: AttentionSink) -> str:
+    """How much of the attention one key takes."""
+    label = labels_of([sink.token])[0]
+    where = label if sink.place else f"the first token ({label})"
+    return f"{sink.share:.0%} of the attention is on {where}"
+
+
+def selection_text(maps: AttentionMaps) -> str:
+    """How many of the layers and heads are shown, where not all are; else ""."""
+    if maps.chosen_from is None:
+        return ""
+    layers, heads = maps.chosen_from
+    return f"{len(maps.layers)} of {layers} layers, {len(maps.heads)} of {heads} heads"
 
 
 def _numbers(what: str, numbers: Sequence[int], mean: bool = True) -> str:

@@ -13,9 +13,14 @@ from attnkit.show.table import NONE, Cell, Column, Table
 SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
 
 
+def tables(points: Sequence[Point], workload: Workload) -> list[Table]:
+    """The measurements, and how they grow."""
+    return [points_table(points, workload), exponents_table(points)]
+
+
 def points_table(points: Sequence[Point], workload: Workload) -> Table:
     """A row for each length and mechanism: time, ratio to the baseline and peak of each pass."""
-    columns = [Column("length"), Column("mechanism", "left")]
+    columns = [Column("length"), Column("mechanism", "left", key=True)]
     for number, kind in enumerate(PASSES):
         name = SHORT[kind]
         columns += [
@@ -54,7 +59,7 @@ def exponents_table(points: Sequence[Point]) -> Table:
         Column("mechanism", "left"),
         *(Column(f"time {SHORT[kind]}") for kind in PASSES),
         Column("memory +backward"),
-        Column("lengths", "left"),
+        Column("lengths", "left", priority=1),
     )
     rows = []
     for label, one_fits in fits.items():

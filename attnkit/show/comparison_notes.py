@@ -56,16 +56,25 @@ def signature_notes(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]
 
 
 def run_notes(rows: Sequence[Object]) -> list[str]:
-    """Run folders, seeds of one variant together, as a shell would expand them; [] without runs."""
+    """Run folders, variants and seeds together, as a shell would expand them; [] without runs."""
     seeds: dict[str, list[str]] = {}
     for run in dict.fromkeys(row["run"] for row in rows if row["run"] is not None):
         folder, _, seed = run.rpartition("/seed-")
-        seeds.setdefault(folder or run, []).extend([seed] if folder else [])
-    out = []
-    for folder, numbers in seeds.items():
-        listed = f"{{{','.join(numbers)}}}" if len(numbers) > 1 else "".join(numbers)
-        out.append(f"{folder}/seed-{listed}" if numbers else folder)
+        seeds.setdefault(folder or run, []).extend([f"/seed-{seed}"] if folder else [])
+    variants: dict[tuple[str, str], list[str]] = {}
+    for path, ends in seeds.items():
+        root, slash, variant = path.rpartition("/")
+        variants.setdefault((root + slash, _braces(ends)), []).append(variant)
+    out = [f"{root}{_braces(names)}{ends}" for (root, ends), names in variants.items()]
     return [f"runs: {' '.join(out)}"] if out else []
+
+
+def _braces(texts: Sequence[str]) -> str:
+    """Texts behind the beginning that they share: /seed-{1,2}."""
+    if len(texts) < 2:
+        return "".join(texts)
+    start = "/seed-" if all(text.startswith("/seed-") for text in texts) else ""
+    return f"{start}{{{','.join(text.removeprefix(start) for text in texts)}}}"
 
 
 def system_of(row: Object) -> str:

@@ -137,7 +137,7 @@ def comparison_table(comparison: Object) -> Table:
     metrics, keys = metrics_of(rows), list(scores.groups)
     shown = [name for name in ("split", "recipe") if len({row[name] for row in rows}) > 1]
     shown += ["variant", *(n for n in QUESTION_KEYS if any(row.get(n) for row in rows))]
-    columns = [Column(name, "left") for name in shown]
+    columns = [Column(name, "left", key=True) for name in shown]
     cells = [[_name_cell(name, key, scores) for key in keys] for name in shown]
     for metric in metrics:
         columns.append(Column(metric_facts(metric).title))
@@ -262,7 +262,7 @@ def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
     titles = ["model" if SYSTEM[at] == "variant" and untrained else SYSTEM[at] for at in shown]
     place = titles.index("split") + 1 if "split" in titles else 0
     titles.insert(place, "metric")
-    columns = [Column(title, "left") for title in titles]
+    columns = [Column(title, "left", key=True) for title in titles]
     columns += [Column(str(count)) for count in counts]
     keys = [_key(row)[:-1] for row in rows]
     seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)]

@@ -117,7 +117,8 @@ class _Drawing:
         self.colours, self.width, self.signed = colours, width, shares.signed
         self.names = labels_of(matrix.queries, colours.ascii_only)
         self.keys = labels_of(matrix.keys, colours.ascii_only)
-        self.same = matrix.queries == matrix.keys
+        self.first_key = matrix.first_key
+        self.same = matrix.queries[self.first_key :] == matrix.keys
         widest = max(map(cell_len, self.names))
         sizes = len(self.names), len(self.keys)
         number = len(str(sizes[0] - 1)) + 1
@@ -134,13 +135,15 @@ class _Drawing:
         for first in range(0, self.values.shape[1], block):
             last = min(first + block, self.values.shape[1])
             if block < self.values.shape[1]:
-                yield Segment(f"keys {first} to {last - 1} of {len(self.keys)}"[: self.width], DIM)
+                names = _keys_shown(first, last, len(self.keys), self.first_key)
+                yield Segment(names[: self.width], DIM)
                 yield Segment.line()
             cell, columns = self.layout.cell, self.layout.columns
             if self.upright:
                 heads = upright(self.keys[first:last], cell, _HIGHEST_LABEL) or []
             else:
-                heads = ruler([place * columns for place in range(first, last)], cell)
+                places = [self.first_key + place * columns for place in range(first, last)]
+                heads = ruler(places, cell)
             for head in heads:
                 yield Segment((" " * (self.layout.label + 1) + head).rstrip())
                 yield Segment.line()
@@ -164,7 +167,8 @@ class _Drawing:
         if self.same or len(self.keys) > _MOST_KEYS_LISTED:
             yield "tokens are numbered from 0"
         else:
-            yield "keys: " + ", ".join(f"{at} {name}" for at, name in enumerate(self.keys))
+            numbered = enumerate(self.keys, self.first_key)
+            yield "keys: " + ", ".join(f"{at} {name}" for at, name in numbered)
 
     def _label(self, query: int) -> str:
         """The label column of a line, with the query's number where columns have numbers."""
@@ -176,6 +180,11 @@ class _Drawing:
             return f"{query:>{width}}"[:width] + " "
         rest = aligned(name, width - number - 1, self.colours.ascii_only)
         return f"{query:>{number}} {rest} "
+
+
+def _keys_shown(first: int, last: int, count: int, first_key: int) -> str:
+    """Which keys a block of columns holds, by their numbers."""
+    return f"keys {first + first_key} to {last - 1 + first_key} of {count + first_key}"
 
 
 def ruler(numbers: Sequence[int], cell: int) -> list[str]:
@@ -219,7 +228,7 @@ def _digits(matrix: AttentionMatrix, width: int, ascii_only: bool) -> Iterator[T
     lines = []
     for first, last in zip(starts, [*starts[1:], len(widths)], strict=True):
         if len(starts) > 1:
-            lines.append(f"keys {first} to {last - 1} of {len(keys)}"[:width])
+            lines.append(_keys_shown(first, last, len(keys), matrix.first_key)[:width])
         for name, row in zip(("", *names), (keys, *cells), strict=True):
             block = zip(row[first:last], widths[first:last], strict=True)
             numbers = "".join(f" {aligned(text, wide, ascii_only)}" for text, wide in block)

@@ -9,7 +9,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,25 @@ _INERT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def document(
-    folder: Path, title: str, data: dict[str, Any], scripts: Sequence[str] = ("page.js",)
+    folder: Path,
+    title: str,
+    data: dict[str, Any],
+    *,
+    scripts: Sequence[str] = ("page.js",),
+    styles: Sequence[str] = ("page.css",),
+    parts: Mapping[str, str] = {},  # noqa: B006
 ) -> bytes:
     """`body.html` of a folder in `frame.html`, with its scripts as one, style, hashes and data.
 
-    `frame.html` and `frame.css` are what all pages share; the folder's `page.css` comes behind, so
-    that it wins.  Scripts lose their indentation and the lines that are comments: no literal in
-    them may have several lines.
+    `frame.html` and `frame.css` are what all pages share; the `styles` come behind, so that they
+    win.  Scripts lose their indentation and the lines that are comments: no literal in them may
+    have several lines.  `parts` are HTML for further places {{name}} of the body.
     """
     source = "".join(_text(folder / name) for name in scripts)
     script = _MARGINS.sub("", source)
-    style = _text(_FOLDER / "frame.css") + _text(folder / "page.css")
-    parts = {
+    style = "".join(_text(path) for path in (_FOLDER / "frame.css", *(folder / s for s in styles)))
+    filling = {
+        **parts,
         "title": html.escape(safe_text(title)),
         "script": script,
         "style": style,
@@ -41,8 +48,13 @@ def document(
         "data": json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_INERT),
     }
     frame = _text(_FOLDER / "frame.html").replace("{{body}}", _text(folder / "body.html"))
-    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: parts[found[1]], frame)
+    filled = re.sub(r"\{\{([a-z-]+)\}\}", lambda found: filling[found[1]], frame)
     return filled.encode("utf-8")
+
+
+def escaped(text: str) -> str:
+    """Text from anywhere on one line, as part of an element or an attribute."""
+    return html.escape(" ".join(safe_text(text).split()))
 
 
 def _text(path: Path) -> str:

@@ -9,7 +9,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 
 from attnkit.analysis.maps import AttentionMaps
-from attnkit.show.attention_matrix import NAMES, matrix_of, mechanisms, notes, sides_of
+from attnkit.show.attention_matrix import (
+    NAMES,
+    matrix_of,
+    mechanisms,
+    notes,
+    selection_text,
+    sides_of,
+)  # fmt: skip
 from attnkit.show.colour import Palette
 from attnkit.show.colour_scale import Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, text
@@ -42,7 +49,8 @@ class MapGrid:
                 for head in maps.heads:
                     yield Heatmap(matrix_of(maps, layer.number, head), plain=True)
             return
-        yield text(f"{NAMES[maps.kind]}, all heads: {mechanisms(maps)}", "bold", ascii_only)
+        which = selection_text(maps) or "all heads"
+        yield text(f"{NAMES[maps.kind]}, {which}: {mechanisms(maps)}", "bold", ascii_only)
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
             return

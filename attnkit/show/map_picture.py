@@ -12,8 +12,10 @@ from attnkit.show.attention_matrix import (
     NAMES,
     STATIC,
     axes_difference,
+    hidden_text,
     maps_of,
     mechanisms,
+    selection_text,
     sides_of,
 )  # fmt: skip
 from attnkit.show.colour import Palette
@@ -57,9 +59,11 @@ def picture(
     shown = [maps_of(capture, kind) for capture in captures]
     blocks, notes = [], []
     for capture, maps in zip(captures, shown, strict=True):
-        facts = f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}"
-        if all(layer.static for layer in maps.layers):
-            facts += f"; {STATIC}"
+        static = STATIC if all(layer.static for layer in maps.layers) else ""
+        facts = "; ".join(filter(None, (
+            f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}", static, selection_text(maps),
+            _line(hidden_text(maps)),
+        )))  # fmt: skip
         blocks.append(_block(f"{_line(capture.model)}\n{facts}", maps, mean))
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
         reason = no_difference(shown[0], maps)

@@ -28,7 +28,7 @@ def statistics_table(maps: AttentionMaps) -> Table:
     """
     approximate = any(layer.distance for layer in maps.layers)
     several = len({layer.mechanism for layer in maps.layers}) > 1
-    columns = [Column("layer", "left"), Column("head", "left")]
+    columns = [Column("layer", "left"), Column("head", "left", key=True)]
     if several:
         columns.append(Column("mechanism", "left", priority=1))
     last = "itself" if maps.kind == "decoder" else "last"

@@ -62,10 +62,13 @@ def _systems(comparison: OutputComparison) -> Table:
     for one in comparison.systems:
         base = one is first
         row = [
-            Cell(one.name), Cell(f"{one.score:.2f}"), _difference(one.score, first.score, base),
-            *(_count(number, base) for number in (one.better, one.worse)),
-            Cell(f"{one.length_ratio:.1f}"),
-            *(() if answers else (Cell(f"{one.repetition:.2f}"),)), Cell(f"{one.empty:,}"),
+            Cell(one.name, {"system": one.name}),
+            Cell(f"{one.score:.2f}", {comparison.metric: one.score}),
+            _difference("difference", one.score, first.score, base),
+            _count("better", one.better, base), _count("worse", one.worse, base),
+            Cell(f"{one.length_ratio:.1f}", {"length_ratio": one.length_ratio}),
+            *(() if answers else (Cell(f"{one.repetition:.2f}", {"repetition": one.repetition}),)),
+            Cell(f"{one.empty:,}", {"empty": one.empty}),
         ]  # fmt: skip
         rows.append(tuple(row))
     what = "questions" if answers else "sentences"
@@ -80,12 +83,13 @@ def _systems(comparison: OutputComparison) -> Table:
     return Table(_heading(comparison), tuple(columns), tuple(rows), tuple(notes))
 
 
-def _count(number: int, base: bool) -> Cell:
-    return Cell(NONE if base else f"{number:,}")
+def _count(name: str, number: int, base: bool) -> Cell:
+    return Cell(NONE if base else f"{number:,}", {name: None if base else number})
 
 
-def _difference(value: float, base: float, first: bool) -> Cell:
-    return Cell(NONE if first else signed(value - base))
+def _difference(name: str, value: float, base: float, first: bool = False) -> Cell:
+    difference = value - base
+    return Cell(NONE if first else signed(difference), {name: None if first else difference})
 
 
 def _buckets(
@@ -96,9 +100,10 @@ def _buckets(
     names = [one.name for one in comparison.systems]
     if len(names) > FEW:
         columns = [Column("", "left"), *(Column(bucket.label) for bucket in buckets)]
-        counts = [Cell(what, dim=True), *(Cell(f"{one.count:,}", dim=True) for one in buckets)]
+        counts = [Cell(what, {"system": what}, dim=True)]
+        counts += [Cell(f"{one.count:,}", {one.label: one.count}, dim=True) for one in buckets]
         rows = [
-            [Cell(name), *(Cell(f"{one.values[at]:.1f}") for one in buckets)]
+            [Cell(name, {"system": name}), *(_value(b.label, b.values[at]) for b in buckets)]
             for at, name in enumerate(names)
         ]
         return Table(title, tuple(columns), tuple(map(tuple, (counts, *rows))), tuple(notes))
@@ -107,8 +112,17 @@ def _buckets(
         columns += [Column(name), Column("difference", under=True)]
     rows = []
     for one in buckets:
-        row = [Cell(one.label), Cell(f"{one.count:,}", dim=True), Cell(f"{one.values[0]:.1f}")]
-        for value in one.values[1:]:
-            row += [Cell(f"{value:.1f}"), _difference(value, one.values[0], False)]
+        row = [
+            Cell(one.label, {kind: one.label}),
+            Cell(f"{one.count:,}", {what: one.count}, dim=True),
+        ]
+        row.append(_value(names[0], one.values[0]))
+        for name, value in zip(names[1:], one.values[1:], strict=True):
+            row.append(_value(name, value))
+            row.append(_difference(f"{name}_difference", value, one.values[0]))
         rows.append(row)
     return Table(title, tuple(columns), tuple(map(tuple, rows)), tuple(notes))
+
+
+def _value(name: str, value: float) -> Cell:
+    return Cell(f"{value:.1f}", {name: value})

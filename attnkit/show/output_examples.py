@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.output_comparison import TIE, ComparedLine, OutputComparison
+from attnkit.scoring.output_comparison import TIE, ComparedLine, ComparedOutputs
 from attnkit.scoring.word_marks import Span, marked, nearest_text
 from attnkit.show.differences import signed
 from attnkit.text import contains_answer, safe_text
@@ -32,7 +32,7 @@ class ExampleGroup(NamedTuple):
     lines: Sequence[ComparedLine]
 
 
-def groups(comparison: OutputComparison, sort: str, count: int) -> list[ExampleGroup]:
+def groups(comparison: ComparedOutputs, sort: str, count: int) -> list[ExampleGroup]:
     """The examples to show: by difference, so many largest gains and losses of the second system.
 
     By another order, so many lines from the first.
@@ -43,7 +43,7 @@ def groups(comparison: OutputComparison, sort: str, count: int) -> list[ExampleG
         if sort == "score" and comparison.sign < 0:
             words["score"] = "highest scores first"
         return [ExampleGroup(words[sort], comparison.lines[:count])]
-    first, second = (one.name for one in comparison.systems[:2])
+    first, second = comparison.names[:2]
     title = metric_facts(comparison.metric).title
     gains = [one for one in comparison.lines if comparison.sign * one.difference > TIE]
     losses = [one for one in comparison.lines if comparison.sign * one.difference < -TIE]
@@ -66,13 +66,13 @@ def mark_outputs(line: ComparedLine, against: Against) -> list[list[Span]]:
     return out
 
 
-def context_notes(comparison: OutputComparison, line: ComparedLine) -> dict[int, str]:
+def context_notes(comparison: ComparedOutputs, line: ComparedLine) -> dict[int, str]:
     """What is to be said of a line's contexts, by their places from 0; most have nothing."""
     out = {}
     for place, text in enumerate(line.line.contexts):
         names = [
-            one.name
-            for one, chosen in zip(comparison.systems, line.chosen, strict=True)
+            name
+            for name, chosen in zip(comparison.names, line.chosen, strict=True)
             if chosen == place
         ]
         notes = ["has the answer"] if contains_answer(text, line.line.references) else []
@@ -82,11 +82,60 @@ def context_notes(comparison: OutputComparison, line: ComparedLine) -> dict[int,
     return out
 
 
+class ExampleRow(NamedTuple):
+    """What stands beside one label of a line."""
+
+    label: str
+    spans: Sequence[Span]
+    """None of an empty text."""
+    note: str = ""
+    """Of a context."""
+
+
+def heading(comparison: ComparedOutputs, line: ComparedLine) -> str:
+    """Which line it is, and the difference of the first two systems."""
+    number = f"{'question' if comparison.contexts is not None else 'line'} {line.line.number:,}"
+    if len(line.scores) == 1:
+        return number
+    title = metric_facts(comparison.metric).title
+    return f"{number}   {title} difference {signed(line.difference)}"
+
+
+def example_rows(
+    comparison: ComparedOutputs, line: ComparedLine, against: Against
+) -> list[ExampleRow]:
+    """Source, references, outputs with their scores, and those contexts that need a word."""
+    question = comparison.contexts is not None
+    several = len(line.line.references) > 1
+    rows = [ExampleRow("question" if question else "source", _whole(line.line.source))]
+    for number, text in enumerate(line.line.references, 1):
+        word = "answer" if question else "reference"
+        rows.append(ExampleRow(f"{word} {number}" if several else word, _whole(text)))
+    outputs = zip(
+        comparison.names, line.scores, line.outputs, mark_outputs(line, against), strict=True
+    )
+    for name, score, text, spans in outputs:
+        rows.append(ExampleRow(f"{name} {score:.1f}", spans if text.strip() else ()))
+    for place, note in context_notes(comparison, line).items():
+        text = line.line.contexts[place]
+        rows.append(ExampleRow(f"context {place + 1}", _whole(text), note))
+    return rows
+
+
+def _whole(text: str) -> Sequence[Span]:
+    return [Span(text, False, False)] if text.strip() else ()
+
+
+def marks_note(word: str, missing: str, other: str = "the reference") -> str:
+    """What the marks mean; `word` and `missing`: how they look, `other`: what is compared with."""
+    return f"{word}: not in {other} at this place; {missing}: words of it are missing"
+
+
 @dataclass(frozen=True, eq=False)
 class OutputExamples:
     """A rich renderable: one block a line of the test set."""
 
-    comparison: OutputComparison
+    comparison: ComparedOutputs
     groups: Sequence[ExampleGroup]
     against: Against
 
@@ -98,45 +147,24 @@ class OutputExamples:
                 yield from self._example(line, options)
                 yield ""
         if any(group.lines for group in self.groups):
-            first = self.comparison.systems[0].name
+            first = self.comparison.names[0]
             other = "the reference" if self.against == "reference" else f"the output of {first}"
-            note = f"[words]: not in {other} at this place; [{MISSING}]: words of it are missing"
+            note = marks_note("[words]", f"[{MISSING}]", other)
             yield Text(_line(note), style="dim", overflow="fold")
             yield ""
 
     def _example(self, line: ComparedLine, options: ConsoleOptions) -> Iterator[RenderableType]:
-        question = self.comparison.contexts is not None
-        head = f"{'question' if question else 'line'} {line.line.number:,}"
-        if len(line.scores) > 1:
-            title = metric_facts(self.comparison.metric).title
-            head += f"   {title} difference {signed(line.difference)}"
-        yield Text(head, style="bold cyan", overflow="fold")
-        several = len(line.line.references) > 1
-        rows = [(("question" if question else "source"), _plain(line.line.source))]
-        for number, text in enumerate(line.line.references, 1):
-            word = "answer" if question else "reference"
-            rows.append((f"{word} {number}" if several else word, _plain(text)))
-        spans = mark_outputs(line, self.against)
-        for one, score, text, parts in zip(
-            self.comparison.systems, line.scores, line.outputs, spans, strict=True
-        ):
-            shown = marked_text(parts) if text.strip() else Text(EMPTY, style="dim")
-            rows.append((f"{one.name} {score:.1f}", shown))
-        rows += self._contexts(line)
-        yield from _blocks(rows, options)
-
-    def _contexts(self, line: ComparedLine) -> list[tuple[str, Text]]:
-        """The contexts of which something is to be said, and how many others there are."""
-        notes = context_notes(self.comparison, line)
+        yield Text(heading(self.comparison, line), style="bold cyan", overflow="fold")
         rows = []
-        for place, note in notes.items():
-            text = _plain(line.line.contexts[place])
-            rows.append((f"context {place + 1}", Text.assemble((f"({note}) ", "dim"), text)))
-        others = len(line.line.contexts) - len(notes)
-        if others:
-            word = "other contexts" if notes else "contexts"
+        for row in example_rows(self.comparison, line, self.against):
+            shown = marked_text(row.spans) if row.spans else Text(EMPTY, style="dim")
+            note = [(f"({row.note}) ", "dim")] if row.note else []
+            rows.append((row.label, Text.assemble(*note, shown, overflow="fold")))
+        noted = len(context_notes(self.comparison, line))
+        if others := len(line.line.contexts) - noted:
+            word = "other contexts" if noted else "contexts"
             rows.append((f"+ {others}", Text(word, style="dim")))
-        return rows
+        yield from _blocks(rows, options)
 
 
 def marked_text(spans: Sequence[Span]) -> Text:
@@ -168,11 +196,6 @@ def _blocks(rows: Sequence[tuple[str, Text]], options: ConsoleOptions) -> Iterat
     for label, (_, text) in zip(labels, rows, strict=True):
         grid.add_row(label, text)
     yield Padding(grid, (0, 0, 0, 2))
-
-
-def _plain(text: str) -> Text:
-    line = _line(text)
-    return Text(line, overflow="fold") if line else Text(EMPTY, style="dim")
 
 
 def _line(text: str) -> str:

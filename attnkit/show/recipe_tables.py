@@ -9,7 +9,7 @@ from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, flat, places
 from attnkit.recipe.check import TYPES_WITH
 from attnkit.recipe.settings import ROLES, all_keys
-from attnkit.show.table import NONE, Cell, Column, Table
+from attnkit.show.table import NONE, Cell, Column, Table, Value
 from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
@@ -17,53 +17,88 @@ if TYPE_CHECKING:
     from attnkit.recipe.corpus_cards import Card
 
 
+DEFAULT = "default"
+"""The origin of a value that nobody set."""
+HOW = "a wider terminal or --format markdown shows them"
+"""How to see the columns that explain leaves out."""
+
+
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     """The shipped recipes, each with the number of its variants and the time that it takes."""
+    columns = (
+        Column("recipe", "left"), Column("time", "left", wrap=True),
+        Column("variants", priority=1), Column("corpus", "left", priority=2),
+    )  # fmt: skip
     rows = []
     for file, time in files:
-        corpus = next(iter(file.variants.values())).data.corpus or "files"
-        rows.append((file.name, corpus, str(len(file.variants)), time))
-    return Table.of_texts("", ("recipe", "corpus", "variants", "time"), rows)
+        corpus, count = next(iter(file.variants.values())).data.corpus, len(file.variants)
+        rows.append((
+            Cell(file.name, {"recipe": file.name}), Cell(time, {"time": time}),
+            Cell(str(count), {"variants": count}), Cell(corpus or "files", {"corpus": corpus}),
+        ))  # fmt: skip
+    note = (
+        "`attnkit recipe show NAME` prints one; `attnkit recipe explain NAME` says what it means "
+        "and costs; `attnkit recipe list --corpora` says what the corpora are"
+    )
+    return Table("", columns, tuple(rows), (note,))
 
 
 def corpora(cards: Iterable["Card"]) -> Table:
     """The corpus cards."""
+    columns = (
+        Column("corpus", "left"), Column("title", "left", wrap=True), Column("origin", "left"),
+        Column("languages", "left", priority=1), Column("task", "left", priority=2),
+    )  # fmt: skip
     rows = []
     for card in cards:
         by_hand = "downloads" if card.downloads else "manual"
         origin = "generated" if card.format == "generated" else by_hand
-        rows.append((card.name, card.task, " ".join(card.languages), origin, card.title))
-    heads = ("corpus", "task", "languages", "origin", "title")
-    return Table.of_texts(
-        "",
-        heads,
-        rows,
-        "manual: place the files yourself; attnkit says where to get what is missing",
-    )
+        texts = (card.name, card.title, origin, " ".join(card.languages), card.task)
+        names = [column.name for column in columns]
+        rows.append(tuple(Cell(text, {n: text}) for n, text in zip(names, texts, strict=True)))
+    note = "manual: place the files yourself; attnkit says where to get what is missing"
+    return Table("", columns, tuple(rows), (note,))
 
 
-def values(file: RecipeFile, variants: Sequence[str]) -> Table:
-    """Every value that a model reads, with its origin, one row where the variants agree."""
-    known = {name: _read(file.variants[name]) for name in variants}
+def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False) -> Table:
+    """The values that a model reads, with their origin, one row where the variants agree.
+
+    Values that no variant sets are left out unless `defaults`.
+    """
+    known = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
-    rows = []
+    here = {path for name in variants for origin in file.origins[name].values()
+            for path, colon, _ in (origin.partition(":"),) if colon}  # fmt: skip
+    rows, left_out = [], 0
     for key in sorted(keys, key=lambda k: (order[".".join(k.split(".")[:3])], k)):
         groups: dict[tuple[str, str], list[str]] = {}
         for name in variants:
             if key in known[name]:
-                path, colon, position = file.origins[name][key].partition(":")
-                origin = f"{Path(path).name}{colon}{position}" if colon else path
-                groups.setdefault((known[name][key], origin), []).append(name)
+                groups.setdefault((known[name][key], file.origins[name][key]), []).append(name)
+        if not defaults and {origin for _, origin in groups} == {DEFAULT}:
+            left_out += 1
+            continue
         for (value, origin), names in groups.items():
-            who = "" if len(names) == len(variants) else ", ".join(names)
-            rows.append((key, value, origin, who))
-    size = 4 if len(variants) > 1 else 3
-    heads = ("key", "value", "from", "variants")[:size]
-    return Table.of_texts("values", heads, [row[:size] for row in rows])
+            path, colon, position = origin.partition(":")
+            place = position if len(here) == 1 else f"{Path(path).name}:{position}"
+            who = "" if len(names) == len(variants) else " ".join(names)
+            fields = {"key": key, "value": value, "from": origin, "variants": ", ".join(names)}
+            rows.append((
+                Cell(key, fields), Cell(value), Cell(place if colon else origin), Cell(who)
+            ))  # fmt: skip
+    several = len(variants) > 1
+    columns = (
+        Column("key", "left"), Column("value", "left", wrap=True), Column("from", "left"),
+        *((Column("variants", "left", wrap=True),) if several else ()),
+    )  # fmt: skip
+    notes = [f"from: line and column of {Path(path).name}" for path in here if len(here) == 1]
+    if left_out:
+        notes.append(f"{left_out} more keys have their default values: --all shows them")
+    return Table("values", columns, tuple(row[: len(columns)] for row in rows), tuple(notes))
 
 
-def _read(recipe: Recipe) -> dict[str, str]:
+def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
     absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}
@@ -91,22 +126,28 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         for label, used_in in inside.items():
             text = ", ".join(used_in)
             uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
+    names = ("mechanism", "time", "causal", "cross", "used in", "decoding", "map", "limit",
+             "positions")  # fmt: skip
     rows = []
     for word, where in uses.items():
         known = facts[word]
         limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
-        positions = ", ".join(known.positions) or "none"
-        state = known.state if known.causal else NONE
-        roles = ("yes" if known.causal else "no", "yes" if known.cross else "no", state)
-        rows.append((word, known.cost, *roles, limit, positions, known.map, "; ".join(where)))
-    heads = ("mechanism", "time", "causal", "cross", "decoding", "limit", "positions", "map",
-             "used in")  # fmt: skip
-    notes = (
+        texts = (
+            word, known.cost, "yes" if known.causal else "no", "yes" if known.cross else "no",
+            "; ".join(where), known.state if known.causal else NONE, known.map, limit,
+            ", ".join(known.positions) or "none",
+        )  # fmt: skip
+        rows.append(tuple(Cell(t, {n: t}) for n, t in zip(names, texts, strict=True)))
+    columns = tuple(
+        Column(name, "left", priority=max(0, at - 4), wrap=name in ("mechanism", "used in"))
+        for at, name in enumerate(names)
+    )
+    note = (
         "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
         "effective = what the mechanism amounts to"
     )
-    return Table.of_texts("attention", heads, rows, notes)
+    return Table("attention", columns, tuple(rows), (note,), HOW)
 
 
 class Cost(NamedTuple):
@@ -121,7 +162,7 @@ class Cost(NamedTuple):
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     """Parameters, memory, padding and time, a row for each variant."""
     rows = {name: _cost(cost) for name, cost in measured.items()}
-    heads = [head for head in _PRIORITIES if any(row[head] != NONE for row in rows.values())]
+    heads = [head for head in _PRIORITIES if any(head in row for row in rows.values())]
     columns = [Column(head, priority=_PRIORITIES[head]) for head in heads]
     notes = [
         "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
@@ -141,8 +182,12 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     return Table(
         "cost",
         (Column("variant", "left"), *columns),
-        tuple((Cell(name), *(Cell(row[head]) for head in heads)) for name, row in rows.items()),
+        tuple(
+            (Cell(name, {"variant": name}), *(row.get(head, Cell(NONE)) for head in heads))
+            for name, row in rows.items()
+        ),
         tuple(notes),
+        HOW,
     )
 
 
@@ -153,26 +198,30 @@ _PRIORITIES = {  # a narrow screen loses the columns with the highest numbers
 }  # fmt: skip
 
 
-def _cost(cost: Cost) -> dict[str, str]:
+def _cost(cost: Cost) -> dict[str, Cell]:
     parameters, padding, pace = cost.parameters, cost.padding, cost.pace
-    cells = {
-        "parameters": f"{parameters.total:,}",
-        "embeddings": f"{parameters.embeddings:,}",
-        "attention": f"{parameters.attention:,}",
-        "memory": amount(cost.memory.total),
+    memory = cost.memory.total
+    found: dict[str, tuple[str, str, Value]] = {
+        "parameters": (f"{parameters.total:,}", "parameters", parameters.total),
+        "embeddings": (f"{parameters.embeddings:,}", "embeddings", parameters.embeddings),
+        "attention": (f"{parameters.attention:,}", "attention", parameters.attention),
+        "memory": (amount(memory), "memory_bytes", memory),
     }
     if padding:
-        shares = {"source": padding.source, "target": padding.target}
-        cells |= {"updates/epoch": f"{padding.updates:,.0f}", "epochs": f"{padding.epochs:,.1f}"}
-        cells |= {f"padding {k}": f"{100 * v:.1f} %" for k, v in shares.items() if v is not None}
+        updates, epochs = padding.updates, padding.epochs
+        found["updates/epoch"] = (f"{updates:,.0f}", "updates_per_epoch", updates)
+        found["epochs"] = (f"{epochs:,.1f}", "epochs", epochs)
+        for side, share in (("source", padding.source), ("target", padding.target)):
+            if share is not None:
+                name = f"padding_{side}"
+                found[name.replace("_", " ")] = (f"{100 * share:.1f} %", name, share)
     if pace:
-        cells |= {
-            "precision": pace.precision,
-            "tokens/s": f"{pace.tokens_per_second:,.0f}",
-            "update": f"{pace.seconds:.3g} s",
-            "training": duration(pace.training),
-        }
-    return dict.fromkeys(_PRIORITIES, NONE) | cells
+        speed, training = pace.tokens_per_second, pace.training
+        found["precision"] = (pace.precision, "precision", pace.precision)
+        found["tokens/s"] = (f"{speed:,.0f}", "tokens_per_second", speed)
+        found["update"] = (f"{pace.seconds:.3g} s", "update_seconds", pace.seconds)
+        found["training"] = (duration(training), "training_seconds", training)
+    return {head: Cell(text, {name: value}) for head, (text, name, value) in found.items()}
 
 
 def amount(size: float) -> str:

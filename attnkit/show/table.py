@@ -1,13 +1,13 @@
 """A table as a value: columns, rows and notes, drawn on a terminal of any width."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -17,11 +17,15 @@ from attnkit.text import safe_text
 PLUS_MINUS = "\u00b1"
 NONE = "-"  # the text of a cell without a value
 LEVEL = "^"  # before a value that is level with the best one
-NARROWEST = 6
-"""Of a folded table the first column is whole where each other one still has so many characters."""
+COMFORTABLE = 24
+"""Characters that a column of wrapping text should have, or a third of a narrow screen."""
+SHORT = 12
+"""Characters of a name that is not hyphenated."""
 GAP = 2
 """Characters between two columns."""
+WIDER = "a wider terminal shows them"
 Value = str | int | float | None
+Align = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,17 @@ class Column:
     """One column."""
 
     title: str
-    align: Literal["left", "right"] = "right"
+    align: Align = "right"
     under: bool = False  # on a narrow screen the cell goes below that of the column before it
     priority: int = 0
     """0 is always shown; on a narrow screen the columns with the highest number go first."""
     wrap: bool = False  # where there is no room, its cells go on below, between words
+    key: bool = False  # names the row, as the first column always does; never left out
+
+    @property
+    def name(self) -> str:
+        """Its title as one word, as `--columns` takes it."""
+        return "-".join(self.title.split())
 
 
 @dataclass(frozen=True)
@@ -56,137 +66,205 @@ class Cell:
 class Table:
     """A title, columns, rows of as many cells, and notes below; a rich renderable.
 
-    It is never wider than the screen.  It takes the first of these that fits: all columns side by
-    side; differences below their scores; the same without the columns of the highest priorities,
-    which a note then names; p-values below their differences; one block of lines a row.  With
-    `fold` long cells are folded instead.
+    It is never wider than the screen, and breaks no word that the screen has room for.  It takes
+    the first of these that fits: all columns side by side; differences below their scores; the
+    same without the columns of the highest priorities, which a note then names; p-values below
+    their differences; the table turned, a line a column, with as many rows side by side as fit;
+    one block of lines a row.
     """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    fold: bool = False
+    how: str = WIDER  # how to see the columns that are left out
 
     @classmethod
     def of_texts(
         cls, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
     ) -> "Table":
-        """A table of texts, long ones folded."""
-        columns = tuple(Column(head, "left") for head in heads)
-        return cls(title, columns, tuple(tuple(map(Cell, row)) for row in rows), notes, True)
+        """A table of texts, of which all but the first of a row wrap."""
+        columns = tuple(Column(head, "left", wrap=at > 0) for at, head in enumerate(heads))
+        return cls(title, columns, tuple(tuple(map(Cell, row)) for row in rows), notes)
 
     def records(self) -> list[dict[str, Value]]:
-        """Rows as named values."""
-        return [{k: v for cell in row for k, v in cell.fields.items()} for row in self.rows]
+        """Rows as named values; the texts by the names of their columns where no cell has any."""
+        if any(cell.fields for row in self.rows for cell in row):
+            return [{k: v for cell in row for k, v in cell.fields.items()} for row in self.rows]
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, (cell.text for cell in row), strict=True)) for row in self.rows]
+
+    def is_key(self, at: int) -> bool:
+        """Whether the column at this place names the row."""
+        return at == 0 or self.columns[at].key
+
+    def names(self) -> list[str]:
+        """Names of the columns, each once."""
+        return list(dict.fromkeys(column.name for column in self.columns if column.name))
+
+    def choose(self, names: Sequence[str]) -> "Table":
+        """The same table with these columns only, never leaving one out; case does not matter.
+
+        What names the row stays, and so does a score whose difference is asked for.
+        """
+        wanted = {name.casefold() for name in names}
+        keep = {at for at, column in enumerate(self.columns)
+                if self.is_key(at) or column.name.casefold() in wanted}  # fmt: skip
+        for at in sorted(keep, reverse=True):
+            if self.columns[at].under:
+                keep.add(at - 1)
+        chosen = sorted(keep)
+        columns = tuple(replace(self.columns[at], priority=0) for at in chosen)
+        rows = tuple(tuple(row[at] for at in chosen) for row in self.rows)
+        return replace(self, columns=columns, rows=rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
             yield _text(self.title, options, "bold")
-        if self.fold:
-            yield self._folded(options)
-        else:
-            yield from self._fitted(console, options)
+        yield from self._fitted(console, options)
         for note in self.notes:
             yield _text(note, options, "dim")
-        if self.fold:
-            yield ""
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
-        wide = options.update(width=10_000, min_width=0)
         limits = sorted({0, *(column.priority for column in self.columns)}, reverse=True)
         layouts = [(1, limits[0]), *((lines, limit) for lines in (2, 3) for limit in limits)]
-        for lines, limit in layouts:
-            shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
-            grid = self._side_by_side(shown, lines, options)
-            spare = sum(self._spare(index) for index in shown)
-            if Measurement.get(console, wide, grid).maximum - spare <= options.max_width:
-                yield grid
-                hidden = [c.title for i, c in enumerate(self.columns) if i not in shown]
-                if hidden:
-                    yield _text(f"not shown at this width: {', '.join(hidden)}", options, "dim")
-                return
-        yield from self._blocks(options)
+        for least in (min(COMFORTABLE, options.max_width // 3), 0):
+            for lines, limit in layouts:
+                shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
+                strips = self._strips(shown, lines, options, least)
+                if _width(strips) <= options.max_width:
+                    yield _grid(strips, console, options.max_width)
+                    hidden = [c.name for i, c in enumerate(self.columns) if i not in shown]
+                    if hidden:
+                        width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
+                        note = f"left out at {width} columns: {left_out}; {self.how}"
+                        yield _text(note, options, "dim")
+                    return
+        turned = (self._turned(lines, console, options) for lines in (2, 3))
+        yield from min(filter(None, turned), key=len, default=None) or self._blocks(options)
 
-    def _spare(self, index: int) -> int:
-        """Characters that wrapping can save of a column's width."""
-        if not self.columns[index].wrap:
-            return 0
-        texts = [safe_text(row[index].text) for row in self.rows]
-        words = [word for text in (*texts, self.columns[index].title) for word in text.split()]
-        longest = max(map(cell_len, texts), default=0)
-        return max(0, longest - max(map(cell_len, words), default=0))
-
-    def _side_by_side(self, shown: Sequence[int], lines: int, options: ConsoleOptions) -> Grid:
+    def _strips(
+        self, shown: Sequence[int], lines: int, options: ConsoleOptions, least: int
+    ) -> "list[_Strip]":
         """Columns by their indices, a score and its difference on so many lines."""
+        return [
+            _Strip.of(
+                _text(self.columns[stack[0]].title, options, "bold"),
+                [_stacked([row[i] for i in stack], lines, options) for row in self.rows],
+                self.columns[stack[0]].align,
+                least if self.columns[stack[0]].wrap and not stack[1:] else None,
+            )
+            for stack in self._stacks(shown, lines)
+        ]
+
+    def _stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
+        """Columns that share a place, by their indices."""
         stacks: list[list[int]] = []
         for index in shown:
             if lines > 1 and self.columns[index].under and stacks:
                 stacks[-1].append(index)
             else:
                 stacks.append([index])
-        grid = _grid()
-        for stack in stacks:
-            column = self.columns[stack[0]]
-            words = (_text(word, options, "bold") for word in column.title.split())
-            wraps = column.wrap and not stack[1:]
-            grid.add_column(Text("\n").join(words), justify=column.align, no_wrap=not wraps)
+        return stacks
+
+    def _turned(self, lines: int, console: Console, options: ConsoleOptions) -> list[Grid]:
+        """A line for each column of numbers; none where not even two rows fit side by side."""
+        places = range(len(self.columns))
+        keys = [at for at in places if self.is_key(at)]
+        if any(self.columns[at].align == "left" for at in places if at not in keys):
+            return []  # texts are no easier to read in columns
+        stacks = self._stacks([at for at in places if at not in keys], lines)
+        heads = [_text(self.columns[stack[0]].title, options, "bold") for stack in stacks]
+        first = _Strip.of(Text(), heads, "left", 0)
+        strips = []
         for row in self.rows:
-            grid.add_row(*(_stacked([row[i] for i in stack], lines, options) for stack in stacks))
-        return grid
+            name = " ".join(row[at].text for at in keys if row[at].text)
+            cells = [_stacked([row[at] for at in stack], lines, options) for stack in stacks]
+            strips.append(_Strip.of(_hyphenated(name, cells, options), cells, "right", None))
+        groups: list[list[_Strip]] = []
+        for strip in strips:
+            if groups and _width([*groups[-1], strip]) <= options.max_width:
+                groups[-1].append(strip)
+            else:
+                groups.append([first, strip])
+        if not groups or len(groups[0]) < min(3, len(strips) + 1):
+            return []
+        if max(map(_width, groups)) > options.max_width:
+            return []
+        return [_grid(group, console, options.max_width) for group in groups]
 
     def _blocks(self, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Each row as a block: its name, then one line a column."""
-        names = next((i for i, c in enumerate(self.columns) if c.align == "right"), 0)
         for row in self.rows:
-            yield _text(", ".join(cell.text for cell in row[:names]), options, "bold")
+            name = ", ".join(cell.text for at, cell in enumerate(row) if self.is_key(at))
+            yield _text(name, options, "bold")
             lines = Grid.grid(padding=(0, 1))
-            for column, cell in zip(self.columns, row, strict=True):
-                if (column.align == "right" or column.wrap) and cell.text != NONE:
-                    lines.add_row(_text(column.title, options), _cell_text(cell, options))
+            for at, cell in enumerate(row):
+                if not self.is_key(at) and cell.text not in ("", NONE):
+                    title = _text(self.columns[at].title, options)
+                    lines.add_row(title, _cell_text(cell, options))
             yield Padding(lines, (0, 0, 0, 2))
 
-    def _folded(self, options: ConsoleOptions) -> Grid:
-        """Long cells on several lines: between words where the longest ones of all fit."""
-        longest = max((len(row[0].text) for row in self.rows), default=0)
-        rest = (NARROWEST + 1) * (len(self.columns) - 1)
-        whole = longest + rest <= options.max_width
-        widths = self._word_widths(options.max_width)
-        grid = _grid()
-        for at, column in enumerate(self.columns):
-            title = _text(column.title, options, "bold")
-            width = widths[at] if widths else None
-            grid.add_column(title, overflow="fold", no_wrap=whole and not at, width=width)
-        for row in self.rows:
-            grid.add_row(*(_cell_text(cell, options) for cell in row))
-        return grid
 
-    def _word_widths(self, room: int) -> list[int] | None:
-        """Widths of columns in which no word is broken; None where the room is too little."""
-        texts = [
-            [column.title, *(safe_text(row[at].text) for row in self.rows)]
-            for at, column in enumerate(self.columns)
-        ]
-        needs = [max(map(cell_len, column)) for column in texts]
-        widths = [max(map(cell_len, " ".join(column).split()), default=0) for column in texts]
-        widths[0] = needs[0]  # it names the row
-        spare = room - sum(widths) - GAP * (len(widths) - 1)
-        if spare < 0:
-            return None
-        by_want = sorted(range(len(widths)), key=lambda at: needs[at] - widths[at])
-        for left, at in zip(range(len(widths), 0, -1), by_want, strict=True):
-            more = min(needs[at] - widths[at], spare // left)
-            widths[at] += more
-            spare -= more
-        return widths
+class _Strip(NamedTuple):
+    """One column as it is drawn."""
+
+    title: Text
+    cells: list[Text]
+    align: Align
+    least: int
+    """Its width when it wraps as much as it may."""
+    whole: int
+    """Its width when nothing wraps."""
+
+    @classmethod
+    def of(cls, title: Text, cells: list[Text], align: Align, least: int | None) -> "_Strip":
+        """A column whose title wraps, and whose cells do so too, to `least` unless that is None."""
+        needs = max(map(_longest_line, cells), default=0)
+        words = max(map(_longest_word, (title, *cells)), default=0)
+        narrowest = needs if least is None else min(needs, least)
+        return cls(
+            title, cells, align, max(words, narrowest), max(needs, _longest_line(title), words)
+        )
+
+    def fitted(self, width: int, console: Console) -> int:
+        """The width that its texts take when they are wrapped at a width, at least `least`."""
+        lines = (line for text in (self.title, *self.cells) for line in text.wrap(console, width))
+        return max(self.least, *(cell_len(line.plain.rstrip()) for line in lines))
 
 
-def _grid() -> Grid:
-    return Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+def _longest_word(text: Text) -> int:
+    return max(map(cell_len, text.plain.split()), default=0)
+
+
+def _longest_line(text: Text) -> int:
+    return max(map(cell_len, text.plain.split("\n")))
+
+
+def _width(strips: Sequence[_Strip]) -> int:
+    """The least width of columns side by side."""
+    return sum(strip.least for strip in strips) + GAP * (len(strips) - 1)
+
+
+def _grid(strips: Sequence[_Strip], console: Console, room: int) -> Grid:
+    """Columns side by side; what room is left goes to those that wrap."""
+    widths = [strip.least for strip in strips]
+    spare = room - _width(strips)
+    by_want = sorted(range(len(strips)), key=lambda at: strips[at].whole - widths[at])
+    for left, at in zip(range(len(strips), 0, -1), by_want, strict=True):
+        strip, most = strips[at], widths[at] + spare // left
+        widths[at] = strip.whole if most >= strip.whole else strip.fitted(most, console)
+        spare -= widths[at] - strip.least
+    grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for strip, width in zip(strips, widths, strict=True):
+        grid.add_column(strip.title, justify=strip.align, width=width, overflow="fold")
+    for row in zip(*(strip.cells for strip in strips), strict=True):
+        grid.add_row(*row)
+    return grid
 
 
 def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
-    """Text from anywhere, made harmless; long words are folded, never cut."""
+    """Text from anywhere, made harmless; a word that no line has room for is folded, never cut."""
     clean = " ".join(safe_text(text).split())
     if options.ascii_only:
         clean = clean.replace(PLUS_MINUS, "+-")
@@ -202,7 +280,20 @@ def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text
     """A cell with those below it; what the baseline has no value for takes no line."""
     texts = [_cell_text(cells[0], options)]
     for cell in cells[1:]:
-        if cell.text != NONE:
+        if cell.text not in ("", NONE):
             parts = cell.text.split(" ", 1) if lines > 2 else [cell.text]
             texts += [_text(part, options) for part in parts]
     return Text("\n").join(texts)
+
+
+def _hyphenated(name: str, cells: Sequence[Text], options: ConsoleOptions) -> Text:
+    """The name of a turned table's column, on several lines after hyphens to fit its cells."""
+    parts = re.findall(r" ?[^ +-]*[+-]*", _text(name, options).plain)
+    width = max(SHORT, *(cell_len(part.strip()) for part in parts), *map(_longest_line, cells))
+    lines = [""]
+    for part in parts:
+        if cell_len(lines[-1] + part) > width:
+            lines.append(part.lstrip())
+        else:
+            lines[-1] += part
+    return Text("\n".join(lines), style="bold", overflow="fold")

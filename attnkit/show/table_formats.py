@@ -1,29 +1,53 @@
-"""A table as Markdown, LaTeX, CSV and JSON text."""
+"""A table as Markdown, HTML, LaTeX, CSV and JSON text."""
 
 import csv
+import html
 import io
 import json
 import re
 
-from attnkit.show.table import PLUS_MINUS, Cell, Table
+from attnkit.show.html_document import escaped
+from attnkit.show.table import PLUS_MINUS, Cell, Column, Table
 from attnkit.text import safe_text
 
 
 def markdown(table: Table) -> str:
     """A GitHub table under a heading line, notes as a list."""
-    titles = [_markdown_text(column.title) for column in table.columns]
+    titles = [markdown_text(column.title) for column in table.columns]
     rule = ["---:" if column.align == "right" else ":---" for column in table.columns]
     body = [
         [
-            c.mark + (f"**{_markdown_text(c.text)}**" if c.best else _markdown_text(c.text))
+            c.mark + (f"**{markdown_text(c.text)}**" if c.best else markdown_text(c.text))
             for c in row
         ]
         for row in table.rows
     ]
     lines = [f"| {' | '.join(row)} |" for row in (titles, rule, *body)]
-    head = [f"**{_markdown_text(table.title)}**", ""] if table.title else []
-    notes = ["", *(f"- {_markdown_text(note)}" for note in table.notes)] if table.notes else []
+    head = [f"**{markdown_text(table.title)}**", ""] if table.title else []
+    notes = ["", *(f"- {markdown_text(note)}" for note in table.notes)] if table.notes else []
     return "\n".join([*head, *lines, *notes]) + "\n"
+
+
+def html_text(table: Table) -> str:
+    """A section with a heading, the table in a box that scrolls by itself, and notes."""
+    head = "".join(
+        f'<th scope="col" class="{_html_class(column)}">{escaped(column.title)}</th>'
+        for column in table.columns
+    )
+    rows = (
+        "".join(
+            f'<td class="{_html_class(column, cell)}">{_html_cell(cell, column)}</td>'
+            for column, cell in zip(table.columns, row, strict=True)
+        )
+        for row in table.rows
+    )
+    title = escaped(table.title)
+    heading = f"<h3>{title}</h3>" if title else ""
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    grid = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    box = f'<div class="scroll" role="region" aria-label="{title}" tabindex="0">{grid}</div>'
+    notes = "".join(f'<p class="note">{escaped(note)}</p>' for note in table.notes)
+    return f"<section>{heading}{box}{notes}</section>\n"
 
 
 def latex(table: Table) -> str:
@@ -59,7 +83,21 @@ def json_text(table: Table) -> str:
     return json.dumps(parts, indent=2) + "\n"
 
 
-def _markdown_text(text: str) -> str:
+def _html_class(column: Column, cell: Cell | None = None) -> str:
+    """How a cell, or the head of a column, looks."""
+    return column.align + " wrap" * column.wrap + " dim" * (cell is not None and cell.dim)
+
+
+def _html_cell(cell: Cell, column: Column) -> str:
+    """A name may be broken behind a sign where a phone has no room for it."""
+    text = escaped(cell.text)
+    if column.align == "left":
+        text = re.sub("([/+_])", r"\1<wbr>", text)
+    return html.escape(cell.mark) + (f"<b>{text}</b>" if cell.best else text)
+
+
+def markdown_text(text: str) -> str:
+    """Text from anywhere on one line that is no Markdown."""
     line = " ".join(safe_text(text).split())
     return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", line)
 

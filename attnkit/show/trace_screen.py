@@ -93,9 +93,15 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
     if trace.selects_contexts:
         silent = len(trace.contexts) - len(trace.selected_contexts())
         if silent and trace.text_tokens:
-            yield f"{silent:,} of {len(trace.contexts):,} contexts were never selected"
+            verb = "was" if silent == 1 else "were"
+            yield f"{silent:,} of {len(trace.contexts):,} contexts {verb} never selected"
     elif len(trace.contexts) > LISTED and not everything:
         yield f"{len(trace.contexts) - LISTED:,} contexts more"
+    if agreed := sum(token.agreed for token in trace.text_tokens):
+        yield (
+            f"grey{'' if everything else ' (.)'}: {agreed:,} of {len(trace.text_tokens):,} tokens, "
+            "which the model would write without any context too"
+        )
     if trace.disjoint:
         sign = "" if everything else "^ "
         yield (
@@ -161,13 +167,14 @@ def _answer(
     for line in wrapped(_cells(trace, ascii_only), width):
         below = ""
         for owner, text in _runs(line, tokens if trace.selects_contexts else None):
-            mark = marks.get(tokens[owner].main_context)
-            yield Segment(text, mark.style if mark else None)
-            wide = cell_len(text)
+            token, wide = tokens[owner], cell_len(text)
+            mark = None if token.agreed else marks.get(token.main_context)
+            yield Segment(text, mark.style if mark else DIM if token.agreed else None)
             if mark:
                 below += (mark.letter + ("-" if ascii_only else "\u2500") * (wide - 1))[:wide]
             else:
-                below += ("^" if tokens[owner].disjoint else " ") * wide
+                sign = "^" if token.disjoint else "." if token.agreed else " "
+                below += sign * wide
         yield Segment.line()
         if below.strip():
             yield Segment(below.rstrip(), DIM)
@@ -177,8 +184,11 @@ def _answer(
 def _runs(line: Cells, spoken: "Sequence[TracedToken] | None") -> Iterator[tuple[int, str]]:
     """(a token, text) of neighbours of one context, or of one token where contexts are mixed."""
 
-    def speaker(cell: tuple[str, int]) -> int:
-        return cell[1] if spoken is None else spoken[cell[1]].main_context
+    def speaker(cell: tuple[str, int]) -> tuple[int, bool]:
+        if spoken is None:
+            return cell[1], False
+        token = spoken[cell[1]]
+        return token.main_context, token.agreed
 
     for _, run in groupby(line, speaker):
         cells = list(run)
@@ -203,7 +213,7 @@ def _legend(
             fact = f" {shares[at]:4.0%} "
         else:
             fact = f"{shares[at]:5.1%} " if weighted else f"{mean[at]:.2f} nats "
-        name = cut(one_line(f"{at} {passage.name}", ascii_only), name_room, ascii_only)
+        name = cut(one_line(f"{at + 1} {passage.name}", ascii_only), name_room, ascii_only)
         used = 1 if mark else 0
         yield Segment(cut(f"{fact}{name}", max(1, width - used), ascii_only))
         start = used + len(fact)
@@ -226,9 +236,10 @@ def _listed(trace: "Trace", ascii_only: bool) -> Iterator[str]:
     for number, token in enumerate(trace.tokens, 1):
         text = "end" if token.end else visible(token.text, ascii_only)
         at, other = token.main_context, token.runner_up
-        line = f"{number} {text}: {at} {names[at]} {token.entropies[at]:.3f}"
+        line = f"{number} {text}: {at + 1} {names[at]} {token.entropies[at]:.3f}"
         if other is not None:
-            line += f"; {other} {names[other]} {token.entropies[other]:.3f}"
+            line += f"; {other + 1} {names[other]} {token.entropies[other]:.3f}"
+        line += "; same without context" if token.agreed else ""
         yield line + ("; disjoint" if token.disjoint else "")
     yield from notes(trace)
 

@@ -1,7 +1,7 @@
 """Training on a screen: a live display of all runs, and one line an event for logs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import zip_longest
@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from attnkit.recipe.metrics import metric_facts
 from attnkit.text import safe_text
 from attnkit.train import events
 
@@ -27,9 +28,10 @@ STATES: dict[State, tuple[str, str, str]] = {
     "failed": ("✗", "!", "red"),
 }
 """Mark, mark in ASCII, and style."""
-WIDE = 70  # cells from which steps and duration of finished runs are shown
+WIDE = 80  # cells from which steps and duration of finished runs are shown
+NARROW = 60  # cells below which a validation is not called one
 LONGEST_BAR, SHORTEST_BAR = 60, 8
-OTHER_LINES = 7  # lines of the display beside those of the runs, at most, and one to spare
+OTHER_LINES = 8  # lines of the display beside those of the runs, at most, and one to spare
 
 
 @dataclass
@@ -41,7 +43,7 @@ class BoardRun:
     state: State = "waiting"
     step: int = 0
     seconds: float | None = None
-    validation: str = ""  # the last validation, such as "bleu 38.2"
+    validation: str = ""  # the last validation, such as "validation BLEU 38.2"
     phase: str = ""  # what it does while it has no numbers
     since: float = 0.0  # the beginning of the training, or else of the phase
     started: events.StartedEvent | None = None
@@ -77,8 +79,10 @@ class Board:
         runs: tuple[BoardRun, ...],
         clock: Callable[[], float] = time.monotonic,
         jobs: int = 1,
+        busy: Callable[[], str] = str,
     ) -> None:
         self.recipe, self.runs, self.clock, self.jobs = recipe, runs, clock, jobs
+        self.busy = busy  # why the time left may be wrong: what else the machine does, or nothing
         self.whole = False  # draw every run, also those for which the screen has no line
         self.message = ""
         self._phase = "preparing data"  # while no run is active
@@ -193,6 +197,8 @@ class Board:
         left = self.remaining_in_all()
         if left is not None and len(self.runs) > 1:
             parts.append(f"about {duration(left)} left")
+        if left is not None and (busy := self.busy()):
+            parts.append(busy)
         yield _line(parts, width, ascii_only, "bold")
         active = [run for run in self.runs if run.active]
         room = console.size.height - OTHER_LINES - max(0, len(active) - 2)
@@ -223,7 +229,7 @@ class Board:
             if run.started is not None:
                 numbers.append(f"{run.started.device} {run.started.precision}")
                 numbers.append(f"{run.started.parameters:,} parameters")
-            yield _line([f" {numbers[0]}", *numbers[1:]], width, ascii_only)
+            yield from _lines(numbers, width, ascii_only)
         elif phase := self._phase if run is None else self._phase_of(run):
             if run is not None and self._trained == len(self.runs):
                 phase = f"{phase}: {run.variant} seed {run.seed}"
@@ -293,7 +299,8 @@ class Board:
             name = _line([one_line(run.variant)], width, ascii_only)
             mark = f" {ascii_glyph if ascii_only else glyph}"
             cells = [f"seed {run.seed}"] if seeds else []
-            cells += [f"{state:8}", run.validation]
+            validation = run.validation.removeprefix("validation " if width < NARROW else "")
+            cells += [f"{state:8}", validation]
             if width >= WIDE:
                 finished = run.step and run.state != "training"
                 cells.append(f"{run.step:>7,} steps" if finished else "")
@@ -308,15 +315,16 @@ class Board:
 
     def _numbers(self, run: BoardRun, progress: events.ProgressEvent) -> list[str]:
         """Share and number of steps, loss, speed, learning rate, gradient norm."""
+        warming = run.started is not None and progress.step < run.started.warmup
         parts = [
             f"{progress.step / max(1, progress.steps):.0%}",
             f"{progress.step:,}/{progress.steps:,}",
-            f"loss {progress.loss:.3f}",
+            f"training loss {progress.loss:.3f}",
             f"{progress.tokens_per_second:,.0f} tokens/s",
-            f"lr {progress.lr:.1e}",
+            f"learning rate {progress.lr:.1e}" + (" (warming up)" if warming else ""),
         ]
         if progress.grad_norm is not None:
-            parts.append(f"grad {progress.grad_norm:.2f}")
+            parts.append(f"gradient norm {progress.grad_norm:.2f}")
         return parts
 
 
@@ -327,11 +335,27 @@ def _stage(text: str) -> str:
 
 def _line(parts: list[str], width: int, ascii_only: bool, style: str = "") -> Text:
     """One line of as many parts as fit."""
-    separator = " | " if ascii_only else " · "
+    separator = _separator(ascii_only)
     while len(parts) > 1 and cell_len(separator.join(parts)) > width:
         parts = parts[:-1]
     overflow: OverflowMethod = "crop" if ascii_only else "ellipsis"
     return Text(separator.join(parts), style, no_wrap=True, overflow=overflow)
+
+
+def _lines(parts: list[str], width: int, ascii_only: bool) -> Iterator[Text]:
+    """As many parts as fit on two lines."""
+    rest = [f" {parts[0]}", *parts[1:]]
+    for _ in range(2):
+        if not rest:
+            return
+        line = _line(rest, width, ascii_only)
+        shown = line.plain.count(_separator(ascii_only)) + 1
+        yield line
+        rest = [f" {part}" if at == 0 else part for at, part in enumerate(rest[shown:])]
+
+
+def _separator(ascii_only: bool) -> str:
+    return " | " if ascii_only else " · "
 
 
 def one_line(text: str) -> str:
@@ -351,7 +375,9 @@ def duration(seconds: float) -> str:
 
 def score_text(monitor: str, value: float) -> str:
     """The result of a validation: scores have one decimal, losses three."""
-    return f"{monitor} {value:.3f}" if monitor == "loss" else f"{monitor} {value:.1f}"
+    if monitor == "loss":
+        return f"validation loss {value:.3f}"
+    return f"validation {metric_facts(monitor).title} {value:.1f}"
 
 
 def log_lines(event: events.Event) -> list[str]:
@@ -364,26 +390,29 @@ def log_lines(event: events.Event) -> list[str]:
             return [one_line(line) for line in event.reports]
         case events.StartedEvent():
             resumed = event.resumed_from
+            warmup = f", warming up for {event.warmup:,}" if event.warmup > 1 else ""
             origin = f", resumed from step {resumed:,}" if resumed is not None else ""
             return [
                 f"{name}{event.parameters:,} parameters, {event.device}, {event.precision}, "
-                f"{event.steps:,} steps{origin}"
+                f"{event.steps:,} steps{warmup}{origin}"
             ]
         case events.ProgressEvent():
-            grad = f" grad {event.grad_norm:.2f}" if event.grad_norm is not None else ""
+            norm = event.grad_norm
+            gradient = f", gradient norm {norm:.2f}" if norm is not None else ""
             left = event.remaining_seconds
-            remaining = f" {duration(left)} left" if left is not None else ""
+            remaining = f", {duration(left)} left" if left is not None else ""
             return [
-                f"{name}step {event.step:,}/{event.steps:,} loss {event.loss:.3f} "
-                f"lr {event.lr:.1e} {event.tokens_per_second:,.0f} tokens/s{grad}{remaining}"
+                f"{name}step {event.step:,}/{event.steps:,}: training loss {event.loss:.3f}, "
+                f"learning rate {event.lr:.1e}, {event.tokens_per_second:,.0f} tokens/s"
+                f"{gradient}{remaining}"
             ]
         case events.ValidatedEvent():
-            best = score_text(event.monitor, event.best).removeprefix(f"{event.monitor} ")
+            best = score_text(event.monitor, event.best).rpartition(" ")[-1]
             best = f" (best {best})" if event.best != event.value else ""
             loss = event.monitor == "loss"
-            monitored = "" if loss else f" {score_text(event.monitor, event.value)}"
+            monitored = "" if loss else f", {score_text(event.monitor, event.value)}"
             return [
-                f"{name}step {event.step:,} validation loss {event.loss:.3f} "
+                f"{name}step {event.step:,}: {score_text('loss', event.loss)}, "
                 f"perplexity {event.perplexity:.2f}{monitored}{best}"
             ]
         case events.FinishedEvent():

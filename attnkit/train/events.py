@@ -37,14 +37,17 @@ class NoteEvent(Event):
 
 @dataclass(frozen=True)
 class PreparedEvent(Event):
-    """The data is tokenised and encoded; `reports` are lines for a person (rows kept, dropped)."""
+    """The data is tokenized and encoded; `reports` are lines for a person (rows kept, dropped)."""
 
     reports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StartedEvent(Event):
-    """One training begins, or resumes from the step `resumed_from` where that is not None."""
+    """One training begins, or resumes from the step `resumed_from` where that is not None.
+
+    The learning rate rises during the first `warmup` steps.
+    """
 
     recipe: str
     steps: int
@@ -52,6 +55,7 @@ class StartedEvent(Event):
     device: str
     precision: str
     resumed_from: int | None = None
+    warmup: int = 0
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ class Training(TrainingState):
             str(self.device),
             self.job.precision,
             newest.step if newest else None,
+            self.train.warmup,
         )
 
     def advance(self) -> Iterator[events.Event]:

@@ -131,7 +131,7 @@ def test_the_heads_of_a_model_can_be_chosen(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layers": [3]}, "--layer 3: encoder attention has layers 0"),
+        ({"layers": [3]}, "--layer 3: encoder attention has only layer 0"),
         ({"heads": [5]}, "--head 5: encoder attention has heads 0, 1"),
         ({"metrics": ["length-ratio"]}, "length-ratio: neither higher nor lower is better"),
         ({"metrics": ["bleuu"]}, "unknown metric 'bleuu': did you mean bleu"),

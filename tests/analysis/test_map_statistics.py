@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.analysis.map_statistics import HeadStatistics, statistics
+from attnkit.analysis.map_statistics import HeadStatistics, attention_sink, statistics
 from attnkit.analysis.maps import AttentionMaps, Kind, MapLayer, Token
 
 A, B, BEGIN, END = (
@@ -72,8 +72,20 @@ def test_rows_that_are_no_distributions_have_no_entropy(rows: list[list[float]])
     assert found.distance is not None
 
 
+def test_a_key_with_most_of_the_attention_is_a_sink() -> None:
+    """Of a decoder only queries that see several keys count: the first sees nothing else."""
+    keys = [BEGIN, A, B, A, END]
+    rows = [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25, 0]]
+    assert attention_sink(maps("decoder", rows, keys[:4], keys)) is None
+    assert attention_sink(maps("cross", rows, keys[:4], keys)) == (0, BEGIN, 3.25 / 4)
+    rows[3] = [0.2, 0, 0.75, 0.05, 0]
+    assert attention_sink(maps("decoder", rows, keys[:4], keys)) == (2, B, 0.75)
+    assert attention_sink(maps("cross", [row[:3] for row in rows], keys[:4], keys[:3])) is None
+    assert attention_sink(maps("decoder", rows[:2], keys[:2], keys)) is None
+
+
 def test_empty_axes_and_empty_rows_have_no_numbers() -> None:
-    gone = maps("encoder", [[1]], [END], [END]).without_special()
+    gone = maps("encoder", [[1]], [END], [END]).without(special=True)
     assert statistics(gone)[0][0] == HeadStatistics(None, None, None, 0, None, None, 0)
     assert numbers("encoder", [[0, 0]], [A], [A, B]).distance is None
     assert numbers("encoder", [[1]], [END], [END]).last is None

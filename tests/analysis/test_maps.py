@@ -63,9 +63,55 @@ def test_neighbouring_special_tokens_stay_by_themselves() -> None:
 
 
 def test_hiding_special_tokens_keeps_values() -> None:
-    text = maps().without_special()
+    text = maps().without(special=True)
     np.testing.assert_allclose(text.weights[0, 0], [row[:3] for row in ROWS[1:]])
     assert (text.queries, text.keys) == (QUERIES[1:], KEYS[:3])
+
+
+def test_hiding_the_first_column_keeps_every_row_and_value() -> None:
+    shown = maps().without(first=True)
+    np.testing.assert_allclose(shown.weights[0, 0], [row[1:] for row in ROWS])
+    assert (shown.queries, shown.keys, shown.hidden) == (QUERIES, KEYS[1:], KEYS[:1])
+    both = maps().without(first=True, special=True)
+    np.testing.assert_allclose(both.weights[0, 0], [row[1:3] for row in ROWS[1:]])
+
+
+def test_a_begin_token_that_is_hidden_as_special_is_not_hidden_twice() -> None:
+    """Rows and columns keep equal numbers."""
+    square = AttentionMaps(
+        "decoder", np.ones((1, 1, 4, 4), np.float32), maps().layers, (0,), QUERIES, QUERIES
+    )
+    both = square.without(first=True, special=True)
+    assert (both.queries, both.keys, both.hidden) == (QUERIES[1:], QUERIES[1:], ())
+
+
+@pytest.mark.parametrize(
+    ("shape", "most", "given", "expected"),
+    [
+        ((6, 8), 48, "", (6, 8)),
+        ((12, 12), 48, "", (6, 8)),
+        ((30, 9), 48, "", (6, 8)),
+        ((30, 2), 48, "", (24, 2)),
+        ((2, 40), 48, "", (2, 24)),
+        ((1, 64), 48, "", (1, 48)),
+        ((30, 9), 48, "layers", (30, 6)),
+        ((30, 9), 48, "heads", (6, 9)),
+        ((30, 9), 48, "layers heads", (30, 9)),
+        ((2, 4), 1, "", (1, 1)),
+    ],
+)
+def test_many_layers_and_heads_are_thinned_evenly(
+    shape: tuple[int, int], most: int, given: str, expected: tuple[int, int]
+) -> None:
+    whole = maps(tuple(range(shape[0])), tuple(range(shape[1])))
+    some = whole.spread(most, all_layers="layers" in given, all_heads="heads" in given)
+    assert some.weights.shape[:2] == expected
+    assert some.chosen_from == (None if expected == shape else shape)
+    for chosen, count in (([one.number for one in some.layers], shape[0]), (some.heads, shape[1])):
+        assert sorted(set(chosen)) == list(chosen)
+        assert len(chosen) == 1 or (chosen[0], chosen[-1]) == (0, count - 1)
+    layer, head = some.layers[-1].number, some.heads[-1]
+    np.testing.assert_array_equal(some.weights[-1, -1], whole.weights[layer, head])
 
 
 def test_chosen_layers_and_heads_come_in_the_order_asked_for() -> None:

@@ -97,7 +97,7 @@ def test_scores_come_in_every_format(align: Any, format: str) -> None:
         (
             (*FILES, "--layer", "4"),
             2,
-            "layer 4, mean of heads, output: cross attention has layers",
+            "--layer 4: cross attention has only layer 0",
         ),
         ((*FILES, "--layer", "0", "--dev", "a", "b", "c"), 2, "use either --dev or --layer"),
         ((*SCORED, "--output", "x"), 2, "add --layer and --head, or --dev"),

@@ -15,7 +15,7 @@ from helpers.trained import ROWS, make_run
 
 from attnkit.recipe import metrics
 from attnkit.runs import Run
-from attnkit.scoring.evaluation import saved_entry
+from attnkit.scoring.saved_comparison import saved_entry
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"
@@ -84,7 +84,7 @@ def test_one_file_gives_one_row_called_hyp(attnkit: Any) -> None:
     assert (result["baseline"], result["comparisons"]) == (None, [])
 
 
-def test_metrics_of_words_and_several_tokenisers(attnkit: Any) -> None:
+def test_metrics_of_words_and_several_tokenizers(attnkit: Any) -> None:
     Path("v.vec").write_text("the 1 0\ndog 0 1\ncat 1 1\n", encoding="utf-8")
     names = [
         "bleu", "cider", "distinct-1", "distinct-2", "seq-rep-4", "length-ratio",
@@ -239,6 +239,24 @@ def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(
     assert "mean \u00b1 standard deviation over seeds" in " ".join(table.split())
 
 
+def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Any, tmp_path: Path) -> None:
+    """The baseline was put first there, so that the same runs had two orders."""
+    listed = {"variants": ["zeta", "vanilla", "linear"], "baseline": "vanilla"}
+    for variant in ("linear", "vanilla", "zeta"):
+        make_run(tmp_path, variant, **listed)
+    result = json.loads(attnkit("runs", "--format", "json", "--device", "cpu").out)
+    assert [row["variant"] for row in result["rows"]] == listed["variants"]
+    assert result["baseline"] == "vanilla"
+    done = attnkit("runs", "--columns", "chrf", "--device", "cpu")
+    assert done.code == 2
+    assert "--columns 'chrf': choose from variant, BLEU, " in done.err
+    table = attnkit("runs", "--columns", "bleu", "--format", "csv", "--device", "cpu").out
+    assert "parameters" not in table.splitlines()[0]
+    done = attnkit("runs", "--columns", "bleu", "--format", "json", "--device", "cpu")
+    assert (done.code, done.out) == (2, "")
+    assert "--format json has everything" in done.err
+
+
 FIGURES = (
     "published: {source: Some 2021, comparable: false, why: other data, "
     "scores: {vanilla: {bleu: 27.5}}}\n"
@@ -263,7 +281,7 @@ def test_published_figures_come_from_the_recipe_or_from_its_runs(
     assert "| 9.00 |" in of_runs
     assert "- published: Kept 2020; comparable" in of_runs
     assert "- one seed each: p tells whether other test sentences would" in of_runs
-    assert "runs/toy/linear/seed-1 runs/toy/vanilla/seed-1" in of_runs
+    assert "runs/toy/{linear,vanilla}/seed-1" in of_runs
 
 
 @pytest.mark.parametrize("begun", [False, True])

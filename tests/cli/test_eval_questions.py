@@ -47,7 +47,7 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Any) -> None:
     names = [tuple(row[:2]) for row in rows]
     methods = ("entropy", "mean", "concat", "none")
     assert names == [
-        *(("exact match", method) for method in methods),
+        *(("answer match", method) for method in methods),
         *(("F1", method) for method in methods),
         ("context found", "entropy"),
     ]
@@ -73,7 +73,7 @@ def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     head, _, *rows = table(attnkit("toy.yaml", "--format", "markdown"))
     assert head[:3] == ["metric", "variant", "method"]
     result = json.loads(attnkit("toy.yaml", "--format", "json").out)
-    names = {"exact match": "answer-match", "F1": "answer-f1", "context found": "context-found"}
+    names = {"answer match": "answer-match", "F1": "answer-f1", "context found": "context-found"}
     seen = set()
     for metric, variant, method, *_, shown in rows:
         scores = [

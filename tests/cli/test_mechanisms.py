@@ -90,7 +90,7 @@ def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(
 
 def test_the_list_is_text_for_papers_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
     _, markdown, _ = run(capsys, "--format", "markdown")
-    assert markdown.startswith("| mechanism | formula |")
+    assert markdown.startswith("| mechanism | title | formula |")
     _, latex, _ = run(capsys, "--format", "latex")
     assert latex.startswith(r"\begin{table}")
     _, text, _ = run(capsys, "--format", "json")
@@ -139,7 +139,7 @@ def test_a_plug_in_is_listed_and_explained(
         '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'
         "class Mine(Kernel):\n    cost = 'T'\n"
     )
-    _, out, _ = run(capsys, "--plugin", str(path))
+    _, out, _ = run(capsys, "--plugin", str(path), "--columns", "formula,time")
     assert ["mine", "y", "=", "v", "T"] in [line.split()[:5] for line in out.splitlines()]
     _, out, _ = run(capsys, "mine", "--plugin", str(path))
     assert str(path) in "".join(out.split())

@@ -153,13 +153,14 @@ def test_json_has_an_object_for_each_prompt_and_method(nbce: Any) -> None:
     assert [one["text"] for one in trace["contexts"]] == list(TEXTS)
     assert "trace" not in rows[1]
     assert len(rows[1]["scores"]) == 3
-    assert rows[1]["source"] == f"{rows[1]['context']}.txt"
+    assert [one["number"] for one in trace["contexts"]] == [1, 2, 3]
+    assert rows[1]["source"] == f"{rows[1]['context'] - 1}.txt"
 
 
 def test_objects_and_tables_name_the_context_that_spoke_without_a_trace(nbce: Any) -> None:
     (traced,) = map(json.loads, nbce(*ASK, "--json", "--trace").out.splitlines())
     (row,) = map(json.loads, nbce(*ASK, "--json").out.splitlines())
-    assert traced["source"] == f"{row['context']}.txt" == row["source"]
+    assert traced["source"] == f"{row['context'] - 1}.txt" == row["source"]
     assert "trace" not in row
     line = nbce(*ASK, "--baseline", "none").out.splitlines()[1]
     assert line.strip() == f"from context {row['context']}: {row['source']}"

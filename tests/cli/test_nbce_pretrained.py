@@ -50,13 +50,14 @@ def test_a_trace_spells_the_answer_and_names_its_sources(ask: Any) -> None:
     assert code == 0, err
     merged, window, retrieval = map(json.loads, out.splitlines())
     assert "".join(token["text"] for token in merged["trace"]["tokens"]) == merged["text"]
-    assert all(token["context"] in (0, 1) for token in merged["trace"]["tokens"])
+    assert all(token["context"] in (1, 2) for token in merged["trace"]["tokens"])
     assert window["source"] is None
     assert Path(retrieval["source"]).name in ("a.txt", "b.txt")
 
 
-def test_a_template_changes_what_is_read(ask: Any) -> None:
-    plain = ask()[1]
+def test_a_template_changes_what_is_read(ask: Any, model: Path) -> None:
+    _, plain, err = ask()
+    assert f"loading {model}\n" in err
     assert ask("--template", "{context}\\n\\n{prompt}")[1] == plain
     assert ask("--template", "Text: {context} Question: {prompt} Answer:")[1] != plain
     code, _, err = ask("--template", "{prompt}")

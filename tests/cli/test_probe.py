@@ -102,7 +102,7 @@ def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
         (("--rows", "0"), 2, "'--rows': should be greater than or equal to 1"),
         (("--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
         (("--metrics", "blue"), 2, "unknown metric 'blue': did you mean bleu?"),
-        (("--layer", "7"), 2, "--layer 7: encoder attention has layers 0"),
+        (("--layer", "7"), 2, "--layer 7: encoder attention has only layer 0"),
         (
             ("--save", "heads.jpg"),
             2,

@@ -45,19 +45,25 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
     for name in shipped():
         variants = load(name).variants
         first = next(iter(variants.values()))
-        row = [name, first.data.corpus, str(len(variants))]
-        assert any(words[:3] == row for words in lines(out)), name
+        row = [name, str(len(variants)), first.data.corpus]
+        assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
 
 
-@pytest.mark.parametrize("options", [(), ("--corpora",)])
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [((), ("--columns", "time,variants")), (("--corpora",), ("--columns", "title,origin"))],
+)
 def test_no_word_of_a_list_is_broken_at_eighty_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+    columns: tuple[str, ...],
 ) -> None:
-    """A pipe has 80 columns: one long name had every name broken, so that grep found none."""
+    """One long name had every name broken, so that grep found none."""
     found = []
     for width in ("80", "1000"):
         monkeypatch.setenv("COLUMNS", width)
-        _, out, _ = run(capsys, "list", *options)
+        _, out, _ = run(capsys, "list", *options, *columns)
         found.append(out.replace("\u2500", ""))
     names = corpus_cards.names() if options else shipped()
     assert {words[0] for words in lines(found[0]) if words} >= {*names}
@@ -68,7 +74,7 @@ def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "list", "--corpora")
     assert code == 0
     found = {words[0]: words for words in lines(out) if words}
-    assert found["toy-translation"][1:4] == ["translation", "en", "de"]
+    assert found["toy-translation"][-3:] == ["en", "de", "translation"]
     assert "generated" in found["toy-translation"]
     assert "downloads" in found["wmt14-en-de"]
 
@@ -95,11 +101,17 @@ def test_show_of_a_variant_is_complete_and_can_be_loaded(
     assert recipe == load("r.yaml", ["train.steps=7"]).variants["fast"]
 
 
-def test_explain_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_gives_each_value_with_its_origin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, piped, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
+    assert ["train.clip", "1.0", "default"] in lines(piped)
+    monkeypatch.setattr("attnkit.cli.commands.recipe.terminal", lambda _: True)
     code, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
     assert code == 0
     found = lines(out)
-    assert ["task", "translation", "r.yaml:2:7"] in found
+    assert "from: line and column of r.yaml" in out
+    assert ["task", "translation", "2:7"] in found
     assert ["train.steps", "7", "command", "line"] in found
     assert ["train.lr", "0.001", "default", "plain"] in found
     fast = TEXT.splitlines()[8]
@@ -107,11 +119,27 @@ def test_explain_gives_each_value_with_its_origin(capsys: pytest.CaptureFixture[
         ("train.lr", "0.002", "2e-3"),
         ("model.attention.cross",) + 2 * ("linear",),
     ):
-        assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
+        assert [key, value, f"9:{fast.index(text) + 1}", "fast"] in found
+    assert not any(words[:1] == ["train.clip"] for words in found)
+    assert "more keys have their default values: --all shows them" in out
+    _, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick", "--all")
+    assert ["train.clip", "1.0", "default"] in lines(out)
+
+
+def test_explain_gives_programs_values_origins_and_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, _ = run(capsys, "explain", "r.yaml", "--quick", "--format", "json")
+    assert code == 0
+    found = json.loads(out)
+    values = {(row["key"], row["variants"]): row for row in found["values"]["rows"]}
+    assert values["train.lr", "fast"]["from"].startswith("r.yaml:9:")
+    assert found["attention"]["rows"][0]["mechanism"] == "scaled-dot"
+    assert all(row["parameters"] > 1000 for row in found["cost"]["rows"])
 
 
 def test_explain_leaves_out_what_a_model_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "explain", "translation/baselines", "--quick")
+    code, out, _ = run(capsys, "explain", "translation/baselines", "--quick", "--all")
     assert code == 0
     rows = [words for words in lines(out) if words]
     for key, name in (
@@ -137,7 +165,8 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert row[1].replace(",", "").isdecimal()
     assert row.count("%") == 2
     mechanism = next(words for words in lines(out) if words[:2] == ["linear", "T*D*D"])
-    assert mechanism[2:6] == ["yes", "yes", "constant", "none"]
+    assert mechanism[2:7] == ["yes", "yes", "encoder,", "decoder,", "cross"]
+    assert mechanism[7:10] == ["constant", "effective", "none"]
     assert "on this machine" in out
     assert err == "r fast: counting, preparing, measuring\n"
     assert not Path("runs").exists()
@@ -151,26 +180,60 @@ def test_explain_says_what_it_cannot_know_without_the_data(
         "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
         "model: {width: 16, heads: 2, layers: 1}\n"
     )
-    code, out, err = run(capsys, "explain", "m.yaml", "--offline")
+    code, out, err = run(capsys, "explain", "m.yaml")
     assert code == 0
     assert "attnkit: warning: no padding and no time: " in err
     assert "without the data: vocabularies of the size in the recipe" in out
     assert "%" not in out
 
 
-def test_every_table_fits_a_narrow_screen_and_hides_nothing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_explain_downloads_nothing_unless_it_is_asked_to(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATTNKIT_DATA", str(tmp_path))
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
+    code, out, err = run(capsys, "explain", "translation/wmt14-en-de", "--variant", "vanilla")
+    assert code == 0
+    assert "wmt14-en-de is not here yet; --download fetches it (" in err
+    assert "1.7 GB" in err
+    assert "without the data" in out
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 1000])
+def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     for words in (["list"], ["list", "--corpora"], ["explain", "r.yaml", "--quick"]):
-        letters = []
-        for width in ("40", "80", "1000"):
-            monkeypatch.setenv("COLUMNS", width)
-            code, out, _ = run(capsys, *words)
-            assert code == 0
-            assert max(map(len, out.splitlines())) <= int(width)
-            told = out.partition("\ncost\n")[0]  # drawn by another module
-            letters.append(Counter(c for c in told if c.isalnum()))
-        assert letters[0] == letters[1] == letters[2]
+        monkeypatch.setenv("COLUMNS", str(width))
+        code, out, _ = run(capsys, *words)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= width
+        if words == ["list"]:
+            left_out = f"left out at {width} columns" in out
+            assert ("toy-translation" in out) != left_out
+
+
+def test_a_list_in_a_pipe_has_a_record_on_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    for words in ([], ["--corpora"]):
+        _, out, _ = run(capsys, "list", *words)
+        names = corpus_cards.names() if words else [*shipped()]
+        assert [line.split()[0] for line in out.splitlines()][2:-1] == [*names]
+
+
+def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = run(capsys, "list", "--columns", "corpus", "--format", "csv")
+    assert out.splitlines()[0] == "recipe,corpus"
+    code, _, err = run(capsys, "list", "--columns", "variant")
+    assert code == 2
+    assert (
+        "--columns 'variant': did you mean variants? choose from recipe, time, variants, corpus"
+        in err
+    )
 
 
 def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:

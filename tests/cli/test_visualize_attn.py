@@ -10,7 +10,11 @@ from helpers.saved_maps import load
 from helpers.trained import make_run
 from rich.cells import cell_len
 
+from attnkit.analysis import map_statistics
+from attnkit.analysis.map_statistics import AttentionSink
+from attnkit.analysis.maps import Token
 from attnkit.cli import main
+from attnkit.cli.commands import visualize_attn
 from attnkit.runs import Run
 
 TEXT = "a very red cat"
@@ -82,6 +86,48 @@ def test_views_are_chosen_and_one_head_needs_no_grid(show: Any) -> None:
     assert "cross attention, mean" not in show(TEXT, "--view", "grid").out
 
 
+def test_many_heads_are_thinned_unless_they_are_asked_for(
+    show: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visualize_attn, "MOST_MAPS", 1)
+    monkeypatch.setattr(visualize_attn, "FEWEST_MAPS", 1)
+    hint = "1 of 1 layers, 1 of 2 heads; all of them: --layer 0 --head 0-1, or --save maps.html"
+    for words in ((), ("--save", "a.png"), ("--plain",)):
+        assert hint in show(TEXT, *words).err
+    assert "1 of 1 layers, 1 of 2 heads: " in show(TEXT).out
+    for words in (("--head", "0-1"), ("--head", "0,1"), ("--view", "full"), ("--save", "a.html")):
+        assert "all of them" not in show(TEXT, *words).err
+    assert "all heads" in show(TEXT, "--head", "0-1").out
+
+
+def test_a_column_that_takes_most_can_be_hidden(
+    show: Any, language_model: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everywhere the same column, and numbers stay those of the whole map."""
+    sink = AttentionSink(0, Token("<s>", 2, None, True), 0.75)
+    monkeypatch.setattr(map_statistics, "attention_sink", lambda maps: sink)
+    words = ("zwei drei vier", "--view", "full", "--view", "numbers")
+    hint = "75% of the attention is on the first token (<s>): --hide-first shows"
+    whole = show(*words, of=language_model)
+    assert hint in whole.err
+    hidden = show(*words, "--hide-first", of=language_model)
+    assert hint not in hidden.err
+    assert "first column hidden: <s>" in hidden.out
+    assert "numbers are those of the whole maps" in hidden.out
+    numbers = [
+        done.out.partition("each head")[2].partition("numbers")[0] for done in (whole, hidden)
+    ]
+    assert numbers[0].strip() == numbers[1].strip()
+    files = ("a.npz", "a.csv", "a.svg", "a.html")
+    saved = (word for file in files for word in ("--save", file))
+    assert show("zwei drei vier", "--hide-first", *saved, of=language_model).code == 0
+    maps = load(Path("a.npz")).maps["decoder"]
+    assert [token.text for token in maps.hidden] == ["<s>"]
+    assert maps.weights.shape[3] == len(maps.queries) - 1
+    assert Path("a.csv").read_text("utf-8").splitlines()[1].startswith("decoder,0,0,0,1,<s>,")
+    assert '"first":true' in Path("a.html").read_text("utf-8").replace(" ", "")
+
+
 def test_two_runs_stand_side_by_side_with_their_difference(show: Any, other: Run) -> None:
     done = show(TEXT, "--with", str(other.path), "--target", "katze", width=200)
     assert "toy/other/seed-1 minus toy/base/seed-1" in done.out
@@ -121,8 +167,11 @@ def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--layer", "7"), 2, "--layer 7: cross attention has layers 0"),
+        (("--layer", "7"), 2, "--layer 7: cross attention has only layer 0"),
         (("--head", "2"), 2, "--head 2: cross attention has heads 0, 1"),
+        (("--head", "0-3"), 2, "--head 2: cross attention has heads 0, 1"),
+        (("--head", "1-0"), 2, "--head '1-0': must be numbers from 0, such as 3, 0-5 or 0,2,4"),
+        (("--layer", "first"), 2, "--layer 'first': must be numbers from 0"),
         (("--save", "maps.jpg"), 2, "--save maps.jpg: unknown suffix '.jpg'; choose from .png"),
         (("--save", "no/such/folder/a.html"), 73, "no/such/folder"),
         (("--view", "all"), 2, "--view 'all': choose from full, grid, numbers"),

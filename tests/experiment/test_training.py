@@ -13,8 +13,8 @@ from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.schema import Published
 from attnkit.runs import Run
-from attnkit.scoring.evaluation import comparison
 from attnkit.scoring.published_figures import published_figures
+from attnkit.scoring.saved_comparison import comparison
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
 from attnkit.train.events import Event

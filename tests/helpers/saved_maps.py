@@ -38,4 +38,13 @@ def one(kind: Any, plain: dict[str, Any], weights: np.ndarray) -> AttentionMaps:
         for layer in plain["layers"]
     )
     queries, keys = (tuple(Token(*token) for token in plain[axis]) for axis in ("queries", "keys"))
-    return AttentionMaps(kind, weights, layers, tuple(plain["heads"]), queries, keys, plain["step"])
+    return AttentionMaps(
+        kind,
+        weights,
+        layers,
+        tuple(plain["heads"]),
+        queries,
+        keys,
+        plain["step"],
+        hidden=tuple(Token(*token) for token in plain["hidden"]),
+    )

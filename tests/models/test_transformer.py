@@ -6,6 +6,7 @@ import torch
 from attnkit import mechanisms
 from attnkit.attention import Mask, reorder
 from attnkit.layers import Dropout
+from attnkit.layers.block import Block
 from attnkit.models import Decode, Model, build
 from attnkit.recipe import schema
 
@@ -195,3 +196,14 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
     )
+
+
+@pytest.mark.parametrize(("own", "inside"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
+def test_activation_dropout_is_that_inside_the_feed_forward_sublayer(
+    own: float | None, inside: float
+) -> None:
+    model = make(dropout=0.3, activation_dropout=own)
+    blocks = [module for module in model.modules() if isinstance(module, Block)]
+    assert len(blocks) == 4
+    for block in blocks:
+        assert (block.feed_forward.dropout.rate, block.dropout.rate) == (inside, 0.3)

@@ -261,6 +261,10 @@ def test_a_chat_template_holds_context_and_prompt() -> None:
     assert model.tokenizer.decode([*bare.head, *bare.tail]) == (
         "<s>user: Asked: Who fishes?</s>assistant:"
     )
+    short = HuggingFaceReader(model, chat=True).row("A river.", "Who fishes?")
+    assert model.tokenizer.decode([*short.head, *short.tail]) == (
+        "<s>user: A river.\n\nQuestion: Who fishes?\nAnswer in a few words:</s>assistant:"
+    )
     with pytest.raises(UsageError, match="a template needs"):
         HuggingFaceReader(model, template="{prompt} {context}")
 

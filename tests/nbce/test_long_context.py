@@ -1,9 +1,9 @@
 """What docs/long-context.md tells people to type is run, and its recipe is a recipe."""
 
 import io
-import json
 import re
 import shlex
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,8 +30,6 @@ SMALLER = {
 QUICK = """train: {steps: 2, batch_tokens: 600, valid_every: 0, precision: fp32}
 tokenizer: {type: word, size: 300}
 """
-PASSAGES = ("Anna Falk lives in Brevik . Anna has a red cat .",
-            "Boris Dorn lives in Corvo . Boris works as a baker .")  # fmt: skip
 TEMPLATE = (
     "{% for m in messages %}user: {{ m['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -46,12 +44,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.path.parents[1].rename(made / "runs" / "passages")
     (made / "runs" / "long-context").mkdir()
     (made / "runs" / "passages").rename(made / "runs" / "long-context" / "passages")
-    for name, text in zip(("anna.txt", "boris.txt"), PASSAGES, strict=True):
-        (made / name).write_text(text, encoding="utf-8")
-    (made / "book.txt").write_text(" ".join(PASSAGES * 4), encoding="utf-8")
-    lines = [json.dumps({"text": text, "source": "a book"}) for text in PASSAGES]
-    (made / "passages.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (made / "questions.txt").write_text("Where does Anna live ?\nWho ?\n", encoding="utf-8")
     recipe = RECIPE
     for old, new in SMALLER.items():
         assert old in recipe
@@ -71,6 +63,9 @@ def test_commands_of_the_page_run(
     assert len(COMMANDS) > 12
     monkeypatch.chdir(folder)
     for command in COMMANDS:
+        if "attnkit " not in command:  # it makes a file
+            subprocess.run(["bash", "-ec", command], check=True)
+            continue
         before, _, words = command.rpartition("attnkit ")
         piped = Path(shlex.split(before)[1]).read_bytes() if before else b""
         if ELSEWHERE in words and not find_spec("transformers"):

@@ -72,6 +72,25 @@ def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> Non
 
 
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("pool", ["entropy", "mean"])
+@pytest.mark.parametrize("method", ["greedy", "sample"])
+def test_a_token_that_needs_no_context_is_told(shape: str, pool: str, method: str) -> None:
+    """It is the likeliest one of the row without context, and of the selected row."""
+    chosen, told = reader(shape), []
+    spec = SearchConfig(method=method, max_length=6, seed=2)
+    for first in range(6):
+        rows = (prompt if shape == "decoder" else source)([3, 7, 2, 12], first)
+        (found,) = answers(chosen, [rows], Rule(pool), spec, traced=True)
+        (best,) = found.hypotheses
+        for t, (step, token) in enumerate(zip(found.steps, (*best.ids, EOS), strict=False)):
+            read = [rows[0]] if step.chosen is None else [rows[0], rows[step.chosen + 1]]
+            tops = {int(alone(chosen, row, best.ids[:t]).argmax()) for row in read}
+            assert step.agreed == (tops == {token})
+            told.append(step.agreed)
+    assert len(set(told)) == 2
+
+
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> None:
     chosen = reader(shape)
     rows = prompt([0, 7, 2], 2) if shape == "decoder" else source([3, 7, 2], 2)

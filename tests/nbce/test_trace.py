@@ -135,6 +135,12 @@ def test_weights_are_those_of_the_pool() -> None:
     assert highest.selected_contexts() == []
 
 
+def test_contexts_are_numbered_from_1_in_json() -> None:
+    tokens = made("entropy", STEPS).json()["tokens"]
+    assert [token["context"] for token in tokens] == [2, 2, 3, 1]
+    assert [token["runner_up"] for token in tokens] == [3, 1, 2, 3]
+
+
 def test_json_has_every_step_and_says_how_to_read_it() -> None:
     found = made("weighted", MIXED).json()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -145,7 +151,7 @@ def test_json_has_every_step_and_says_how_to_read_it() -> None:
     assert found["tokens"][0]["entropies"] == [0.9, 0.5, 0.7]
     assert sum(found["tokens"][0]["weights"]) == pytest.approx(1, abs=1e-3)
     assert found["contexts"][2] | {"share": 0} == {
-        "name": "2.txt", "text": "text 2", "share": 0,
+        "number": 3, "name": "2.txt", "text": "text 2", "share": 0,
         "parts": [{"name": "2.txt", "start": 0, "end": 6}],
     }  # fmt: skip
     assert "weights" not in made("entropy", STEPS).json()["tokens"][0]

@@ -202,7 +202,7 @@ def test_what_follows_from_other_keys_is_derived_unless_it_is_set() -> None:
         ("train: [a, b], valid: [c, d], target: ko_KR", "ko-mecab"),
     ],
 )
-def test_the_tokeniser_of_bleu_follows_from_the_target_language(data: str, tokenize: str) -> None:
+def test_the_tokenizer_of_bleu_follows_from_the_target_language(data: str, tokenize: str) -> None:
     text = f"task: translation\ndata: {{{data}}}\n"
     file = read(text)
     assert file.variants["base"].eval.tokenize == tokenize
@@ -212,7 +212,7 @@ def test_the_tokeniser_of_bleu_follows_from_the_target_language(data: str, token
     assert only(text + "eval: {tokenize: [char, zh]}\n").eval.tokenizers == ("char", "zh")
 
 
-def test_a_run_keeps_the_tokeniser_that_its_recipe_had(tmp_path: Path) -> None:
+def test_a_run_keeps_the_tokenizer_that_its_recipe_had(tmp_path: Path) -> None:
     """Earlier versions scored Chinese with 13a where the recipe was silent."""
     text = "task: translation\ndata: {corpus: tatoeba-enzh, source: en, target: zh}\n"
     for tokenize in ("13a", "[13a, zh]"):

@@ -108,6 +108,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         ),
         (RNN, "model.norm=post", "model.norm: does nothing with `model.type: recurrent`"),
         (RNN, "model.activation=gelu", "model.activation: does nothing with"),
+        (CONV, "model.activation_dropout=0", "model.activation_dropout: does nothing with"),
         (RNN, "model.kernel=5", "model.kernel: does nothing with `model.type: recurrent`"),
         (CONV, "model.cell=gru", "model.cell: does nothing with `model.type: convolutional`"),
         (RNN, "model.positions=rope", "model.positions: a recurrent model has none, got rope; rem"),

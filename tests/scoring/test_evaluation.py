@@ -22,7 +22,8 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
 from attnkit.scoring import score
-from attnkit.scoring.evaluation import baselines, comparison, evaluate, saved_entry
+from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.saved_comparison import baselines, comparison, saved_entry
 from attnkit.scoring.teacher_forced import (
     CONFIDENCE_BINS,
     encode_rows,
@@ -118,7 +119,7 @@ def test_other_settings_score_the_same_outputs_afresh(
     assert list(run.scores()["test"]["metrics"]) == ["bleu"]
 
 
-def test_several_tokenisers_are_stored_and_compared_as_scores_of_their_own(
+def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
     make: Callable[..., Run],
 ) -> None:
     eval = EvalConfig(metrics=("bleu", "chrf"), tokenize=("13a", "char"))

@@ -27,7 +27,7 @@ def comparison(texts: list[str], contexts: int | None = None) -> OutputCompariso
     lines = tuple(
         ComparedLine(
             CorpusLine(number, text, (text,), (text, "b") if contexts else ()),
-            1, (text, f"{text} c"), (float(number), 50.0), (1, 2), (0, None),
+            1, (text, f"{text} c"), (float(number), 50.0), (0, None),
         )
         for number, text in enumerate(texts, 1)
     )  # fmt: skip
@@ -35,16 +35,21 @@ def comparison(texts: list[str], contexts: int | None = None) -> OutputCompariso
         SystemFacts(f"{texts[0]}{n}", texts[0], 50.0, 1, 1, 100.0, 0.0, 0) for n in "ab"
     )
     buckets = (Bucket("1", 1, (1.0, 2.0)), Bucket("2", 1, (1.0, 2.0)))
+    names = tuple(one.name for one in systems)
     return OutputComparison(
-        "translation", "test", contexts, "chrf", lines, len(lines), systems, buckets, buckets, "x"
-    )
+        "translation", "test", contexts, "chrf", lines, names, (), len(lines), {}, systems,
+        buckets, buckets, "x",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("contexts", [None, 2])
 def test_hostile_texts_stay_data(contexts: int | None) -> None:
     content, left_out = page(comparison(TEXTS, contexts), "reference", command=TEXTS[0])
-    plain = Document(page(comparison(["a"] * len(TEXTS)), "reference").content)
-    assert [tag for tag, _ in Document(content).elements] == [tag for tag, _ in plain.elements]
+    plain = Document(page(comparison(["a"] * len(TEXTS), contexts), "reference").content)
+    tags, expected = (
+        [tag for tag, _ in one.elements if tag != "wbr"] for one in (Document(content), plain)
+    )  # names may be broken behind signs
+    assert tags == expected
     assert left_out == 0
     assert b"\x1b" not in content
     assert b"\x00" not in content

@@ -63,7 +63,7 @@ def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
             one["p_corrected"] = 0.3
     lines = {
         line[1].text: line for line in contexts_table(given).rows
-        if line[0].text == "exact match"
+        if line[0].text == "answer match"
     }  # fmt: skip
     cells = [cell.text for cell in lines["mean"][2:]]
     assert cells == ["90.5**", "89.5**", "87.5*", "83.5", "75.5**", "59.5**"]
@@ -112,8 +112,8 @@ def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 60, recipe="s")]
     table = contexts_table(comparison(rows))
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
-        ["exact match", "r", "entropy", "40.0"],
-        ["exact match", "s", "entropy", "60.0"],
+        ["answer match", "r", "entropy", "40.0"],
+        ["answer match", "s", "entropy", "60.0"],
     ]
 
 

@@ -103,6 +103,18 @@ def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
     assert "keys 0 to 66 of 201" in found
 
 
+def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
+    names = tuple(Token(f"t{at}", at, at) for at in range(70))
+    maps = AttentionMaps("encoder", np.eye(70, dtype=np.float32)[None, None], (MapLayer(0, "dot"),),
+                         (0,), names, names).without(first=True)  # fmt: skip
+    for width, plain in ((80, False), (200, False), (80, True)):
+        found = drawn(Heatmap(matrix_of(maps), plain=plain), width)
+        assert "first column hidden: t0" in found
+    lines = STYLE.sub("", drawn(Heatmap(matrix_of(maps)), 200, "256")).split("\n")
+    assert lines[1].split()[:2] == ["1", "11"]
+    assert "keys 1 to" in drawn(Heatmap(matrix_of(maps), plain=True), 80)
+
+
 def test_titles_say_where_a_map_comes_from() -> None:
     axis = tokens("a b")
     weights = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].astype(np.float32)

@@ -155,7 +155,7 @@ def test_special_tokens_can_be_hidden(show: Open) -> None:
     choose(page, head="1")
     page.check("#plain")
     settled(page)
-    expected = capture.maps["cross"].without_special()
+    expected = capture.maps["cross"].without(special=True)
     last = len(expected.keys) - 1
     said = hover(page, 0, last)
     assert "\u201c\u2581Ein\u201d to \u201c.\u201d" in said
@@ -163,6 +163,24 @@ def test_special_tokens_can_be_hidden(show: Open) -> None:
     assert "</s>" not in table(page)
     share = expected.weights[0, 1, 0].sum()
     assert table(page)["all together"] == pytest.approx(share, abs=STEP)
+
+
+def test_the_first_column_can_be_hidden_and_colours_are_scaled_to_the_others(show: Open) -> None:
+    capture = translation()
+    page = show(capture)
+    choose(page, head="1")
+    page.check("#first")
+    settled(page)
+    expected = capture.maps["cross"].without(first=True)
+    weights = expected.weights[0, 1]
+    said = hover(page, 1, 0)
+    assert number(said) == pytest.approx(weights[1, 0], abs=STEP)
+    assert f"to \u201c{expected.keys[0].text}\u201d" in said
+    assert float(page.text_content("#high") or 0) == pytest.approx(weights.max(), abs=STEP)
+    assert f"first column hidden: {expected.hidden[0].text}" in page.text_content(".pane p")
+    page.click("text=Numbers")
+    settled(page)
+    assert "of the whole maps" in page.text_content("#numbers caption")
 
 
 def test_a_thumbnail_opens_its_head(show: Open) -> None:

@@ -13,7 +13,7 @@ from attnkit.show.table_formats import csv_text
 def test_numbers_of_heads_stand_in_rows() -> None:
     lines = drawn(statistics_table(made("ein Hund .", "a dog !", 1, 2)), 80).splitlines()
     assert lines[0] == "cross attention, each head: scaled-dot (exact)"
-    assert [line.split() for line in lines[4:6]] == [
+    assert [line.split() for line in lines[3:5]] == [
         ["0", "0", "0.00", "0.00", "0.00", "0.33", "0.33", "-", "0.00"],
         ["0", "1", "0.00", "0.00", "0.44", "0.33", "0.33", "-", "0.00"],
     ]

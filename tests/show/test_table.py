@@ -7,6 +7,8 @@ import re
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -207,8 +209,8 @@ def test_ten_variants_by_two_metrics_are_two_lines_each_on_80_columns() -> None:
     last = next(at for at, line in enumerate(lines) if line.startswith(names[9]))
     assert last - first == 2 * 8
     assert lines[first + 1].split() == ["-0.50", "p=0.040", "*"] * 2
-    (note,) = [line for line in lines if line.startswith("not shown at this width")]
-    assert "peak memory" in note
+    (note,) = [line for line in lines if line.startswith("left out at 80 columns")]
+    assert "peak-memory" in note
     assert "parameters" not in note
 
 
@@ -266,9 +268,7 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     assert "3 degrees of freedom" in notes[5]
     assert notes[6].startswith("^: level with the best: ")
     assert notes[7] == (
-        "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
-        "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
-        "runs/translation/multi30k/linear/seed-{1,2}"
+        "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
     )
 
 
@@ -324,7 +324,8 @@ def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out()
     lines = lines_of(66)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 5,412,864")
     assert lines[place + 1] == "+1.75 p=0.032 * -1.00 p=0.040 *"
-    assert "not shown at this width: train tokens/s, decode sentences/s" in lines
+    left_out = "left out at 66 columns: train-tokens/s, decode-sentences/s; "
+    assert any(line.startswith(left_out) for line in lines)
     lines = lines_of(50)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71")
     assert lines[place + 1 : place + 3] == ["+1.75 -1.00", "p=0.032 * p=0.040 *"]
@@ -440,3 +441,68 @@ def test_a_wrapping_column_goes_on_below_between_words(width: int, lines: int) -
     assert max(map(cell_len, shown)) <= width
     assert len(shown) == 2 + lines
     assert " ".join(" ".join(shown[2:]).split()) == "a-long-name one: 1, other: 2, last: 3"
+
+
+def measured(systems: int, metrics: int, digits: int = 2) -> Table:
+    """Many metrics of some systems, each with its difference."""
+    columns = [Column("system", "left")]
+    for number in range(metrics):
+        columns += [Column(f"metric-{number}"), Column("difference", under=True, priority=1)]
+    rows = []
+    for at in range(systems):
+        row = [Cell(f"the-{'abcdefgh'[at]}-system")]
+        for number in range(metrics):
+            row += [Cell(f"{at}{number}.{digits * '1'}"), Cell("-" if at == 0 else "+1.00 p=0.5")]
+        rows.append(tuple(row))
+    return Table("", tuple(columns), tuple(rows))
+
+
+def test_many_metrics_turn_the_table() -> None:
+    lines = [" ".join(line.split()) for line in shown(measured(3, 12), 80).splitlines()]
+    assert lines[0] == "the-a-system the-b-system the-c-system"
+    assert lines[2:6] == [
+        "metric-0 00.11 10.11 20.11", "+1.00 p=0.5 +1.00 p=0.5",
+        "metric-1 01.11 11.11 21.11", "+1.00 p=0.5 +1.00 p=0.5",
+    ]  # fmt: skip
+    assert not any("left out" in line for line in lines)
+
+
+def test_a_turned_table_goes_on_below_with_further_systems() -> None:
+    text = shown(measured(8, 30), 50)
+    assert text.count("metric-29") > 1
+    for at, name in enumerate("abcdefgh"):
+        assert f"the-{name}-system" in text
+        assert f"{at}29.11" in text
+
+
+def test_chosen_columns_are_never_left_out() -> None:
+    table = comparison_table(comparison())
+    assert table.names()[:3] == ["variant", "BLEU", "difference"]
+    chosen = table.choose(["decode-sentences/s", "bleu"])
+    assert [column.title for column in chosen.columns] == ["variant", "BLEU", "decode sentences/s"]
+    assert "decode sentences/s" in shown(chosen, 60)
+    both = table.choose(["difference"])  # a difference is nothing without its score
+    titles = [column.title for column in both.columns]
+    assert titles == ["variant", "BLEU", "difference", "TER", "difference"]
+    assert "train_tokens_per_second" not in table_formats.csv_text(chosen)
+
+
+def test_a_table_of_texts_gives_programs_its_texts() -> None:
+    table = Table.of_texts("", ("option", "its type"), [("rate", "int")])
+    assert table.records() == [{"option": "rate", "its-type": "int"}]
+
+
+WORDS = st.lists(st.text("abcde-", min_size=1, max_size=9), max_size=8).map(" ".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=4), st.integers(30, 120))
+def test_no_word_is_broken_where_the_screen_has_room(
+    rows: list[tuple[str, str, str]], width: int
+) -> None:
+    heads = ("name", "some longer title", "text", "more")
+    text = shown(Table.of_texts("", heads, [("key", *row) for row in rows], "a note"), width)
+    assert max(map(cell_len, text.split("\n"))) <= width
+    found = text.split()
+    for word in " ".join(word for row in rows for word in row).split():
+        assert word in found

@@ -88,13 +88,13 @@ def test_choosing_a_token_shows_the_passage_that_it_came_from(show: Any) -> None
     window = show(made())
     assert window.text_content("#prompt") == "Where?"
     window.click("#t4")
-    assert window.text_content("#name") == "Context 2: paris.txt"
+    assert window.text_content("#name") == "Context 3: paris.txt"
     assert window.text_content("#passage mark") == "Seine"
-    assert "selected: A: context 2 (paris.txt), entropy 0.400 nats" in window.text_content(
+    assert "selected: A: context 3 (paris.txt), entropy 0.400 nats" in window.text_content(
         "#readout"
     )
     window.press("#answer", "ArrowLeft")
-    assert window.text_content("#name") == "Context 0: rome.txt"
+    assert window.text_content("#name") == "Context 1: rome.txt"
     assert window.get_attribute("#t3", "aria-selected") == "true"
     window.click("#c1")
     assert window.text_content("#passage") == "Berlin lies on the Spree."

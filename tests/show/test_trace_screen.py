@@ -25,8 +25,8 @@ WIDE = """\
 Paris lies on the Seine
 A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500\u2500\u2500\u2500A\u2500\u2500\u2500\u2500
 
-A  60% 2 paris.txt                 Paris is the capital of France, and it lies \u2026
-B  40% 0 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
+A  60% 3 paris.txt                 Paris is the capital of France, and it lies \u2026
+B  40% 1 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
 
 entropy in nats: \u2588 the selected context, \u2022 the lowest of the others
 1.1       \u2022  \u2022
@@ -35,7 +35,7 @@ entropy in nats: \u2588 the selected context, \u2022 the lowest of the others
        \u2588\u2588       \u2587\u2587
   0 \u2587\u2587 \u2588\u2588 \u2584\u2584 \u2581\u2581 \u2588\u2588
     A  A  B  B  A
-1 of 3 contexts were never selected
+1 of 3 contexts was never selected
 """
 NARROW = """\
 3 contexts, pool entropy, beta 0.25, eta
@@ -43,9 +43,9 @@ NARROW = """\
 Paris lies on the Seine
 A----------B------A----
 
-A  60% 2 paris.txt
+A  60% 3 paris.txt
        Paris is the capital of France, ~
-B  40% 0 rome.txt
+B  40% 1 rome.txt
        Rome lies on the Tiber, said \\x1~
 
 entropy in nats: # the selected context,
@@ -56,7 +56,7 @@ o the lowest of the others
        ##       ##
   0 ## ## ## __ ##
     A  A  B  B  A
-1 of 3 contexts were never selected
+1 of 3 contexts was never selected
 """
 
 
@@ -87,9 +87,9 @@ def test_colours_change_no_character() -> None:
 def test_plain_has_a_line_a_token() -> None:
     lines = drawn(TraceScreen(made(), plain=True), 80).splitlines()
     assert lines[1] == "token: selected context, entropy in nats; lowest entropy among the others"
-    assert lines[2] == "1 Paris: 2 paris.txt 0.200; 0 rome.txt 0.600"
-    assert lines[4] == "3 \u2423on: 0 rome.txt 0.100; 1 berlin.txt 1.100"
-    assert lines[7] == "6 end: 2 paris.txt 0.500; 0 rome.txt 1.000"
+    assert lines[2] == "1 Paris: 3 paris.txt 0.200; 1 rome.txt 0.600"
+    assert lines[4] == "3 \u2423on: 1 rome.txt 0.100; 2 berlin.txt 1.100"
+    assert lines[7] == "6 end: 3 paris.txt 0.500; 1 rome.txt 1.000"
 
 
 def test_a_mixture_has_no_speaker_but_weights_or_entropies() -> None:
@@ -98,8 +98,27 @@ def test_a_mixture_has_no_speaker_but_weights_or_entropies() -> None:
     assert "^ 1 of 6 tokens: no token was kept by all contexts" in weighted
     assert "the context of lowest entropy" in weighted
     assert "never selected" not in weighted
-    assert "% 2 paris.txt" in weighted
-    assert " nats 2 paris.txt" in drawn(TraceScreen(made("max")), 80)
+    assert "% 3 paris.txt" in weighted
+    assert " nats 3 paris.txt" in drawn(TraceScreen(made("max")), 80)
+
+
+def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
+    shown = made()
+    tokens = tuple(token._replace(agreed=at in (1, 3, 5)) for at, token in enumerate(shown.tokens))
+    trace = replace(shown, tokens=tokens)
+    lines = plain(drawn(TraceScreen(trace), 80)).splitlines()
+    assert lines[1:3] == [
+        "Paris lies on the Seine",
+        "A\u2500\u2500\u2500\u2500\u2500.....B\u2500\u2500....A\u2500\u2500\u2500\u2500",
+    ]
+    assert lines[-1].startswith("grey (.): 2 of 5 tokens, which the model would write without")
+    assert "\x1b[2mlies " in drawn(TraceScreen(trace), 80, "truecolor")
+    listed = drawn(TraceScreen(trace, plain=True), 80).splitlines()
+    assert listed[3].endswith("; same without context")
+    assert not listed[4].endswith("; same without context")
+    mixed = made("mean")
+    mixed = replace(mixed, tokens=tuple(token._replace(agreed=True) for token in mixed.tokens))
+    assert "." * 23 in plain(drawn(TraceScreen(mixed), 80))
 
 
 def test_an_empty_answer_says_so() -> None:

@@ -87,8 +87,8 @@ def text(state: Board, width: int, *, ascii: bool = False, height: int = 24) -> 
 
 RUNS = [
     "translation/toy · 1 of 3 done · about 1m48s left",
-    " ✓  scaled-dot          done      bleu 88.2    1,000 steps  1m30s",
-    " ▶  synthesizer-random  training  bleu 61.0",
+    " ✓  scaled-dot          done      validation BLEU 88.2    1,000 steps  1m30s",
+    " ▶  synthesizer-random  training  validation BLEU 61.0",
     " ·  linear              waiting",
     "",
 ]
@@ -99,38 +99,52 @@ def test_a_wide_screen_shows_everything() -> None:
     assert lines[:5] == RUNS
     assert lines[5].split() == ["━" * 36, "60%", "600/1,000", "18s", "left"]
     assert lines[6:] == [
-        " loss 1.000 · 7,712 tokens/s · lr 8.2e-04 · grad 0.71 · cpu bf16 · 1,034,567 parameters",
+        " training loss 1.000 · 7,712 tokens/s · learning rate 8.2e-04 · gradient norm 0.71"
+        " · cpu bf16 · 1,034,567 parameters",
         " saved step 600",
     ]
 
 
-def test_eighty_columns_leave_out_what_does_not_fit() -> None:
+def test_eighty_columns_have_the_numbers_on_two_lines() -> None:
     lines = text(halfway(), 80).splitlines()
     assert lines[:5] == RUNS
     bar, *numbers = lines[5].split()
     assert numbers == ["60%", "600/1,000", "18s", "left"]
     assert len(bar) == pytest.approx(0.6 * (80 - 26), abs=1)
     assert lines[6:] == [
-        " loss 1.000 · 7,712 tokens/s · lr 8.2e-04 · grad 0.71 · cpu bf16",
+        " training loss 1.000 · 7,712 tokens/s · learning rate 8.2e-04",
+        " gradient norm 0.71 · cpu bf16 · 1,034,567 parameters",
         " saved step 600",
     ]
+
+
+def test_the_rate_is_said_to_warm_up_and_the_machine_to_be_busy() -> None:
+    state = Board("t", (BoardRun("a", 1), BoardRun("b", 1)), Clock(), busy=lambda: "machine busy")
+    run = {"variant": "a", "seed": 1}
+    at(state, (1, events.StartedEvent("t", 10, 5, "cpu", "fp32", warmup=4, **run)))
+    for step, warming in ((3, True), (4, False)):
+        at(state, (step, events.ProgressEvent(step, 10, 1.5, 1e-3, 100.0, None, 6.0, **run)))
+        shown = text(state, 100)
+        assert ("learning rate 1.0e-03 (warming up)" in shown) == warming
+        assert shown.split("\n")[0].endswith("left · machine busy")
 
 
 def test_forty_columns_of_ascii() -> None:
     assert text(halfway(), 40, ascii=True) == (
         "translation/toy | 1 of 3 done\n"
-        " +  scaled-dot       done      bleu 88.2\n"
-        " >  synthesizer-ran  training  bleu 61.0\n"
+        " +  scaled-dot       done      BLEU 88.2\n"
+        " >  synthesizer-ran  training  BLEU 61.0\n"
         " .  linear           waiting\n"
         "\n"
         "--------        60%  600/1,000  18s left\n"
-        " loss 1.000 | 7,712 tokens/s\n"
+        " training loss 1.000 | 7,712 tokens/s\n"
+        " learning rate 8.2e-04\n"
         " saved step 600"
     )
 
 
 def test_a_long_name_is_visibly_cut() -> None:
-    assert " ▶  synthesizer-ra…  training  bleu 61.0" in text(halfway(), 40)
+    assert " ▶  synthesizer-ra…  training  BLEU 61.0" in text(halfway(), 40)
 
 
 def test_ascii_is_ascii_at_any_width() -> None:
@@ -195,7 +209,7 @@ def test_an_interruption_leaves_its_mark() -> None:
     state = halfway()
     state.interrupt()
     lines = text(state, 80).splitlines()
-    assert lines[2].startswith(" ■  synthesizer-random  stopped   bleu 61.0")
+    assert lines[2].startswith(" ■  synthesizer-random  stopped   validation BLEU 61.0")
     assert not any("left" in line for line in lines)
 
 
@@ -207,7 +221,7 @@ def test_more_runs_than_lines_are_cut_around_the_current_one() -> None:
     lines = text(state, 80, height=12).splitlines()
     assert len(lines) <= 11
     assert any("v20" in line and "training" in line for line in lines)
-    assert any("and 36 more" in line for line in lines)
+    assert any("and 37 more" in line for line in lines)
     state.whole = True
     assert sum(" v" in line for line in text(state, 80, height=12).splitlines()) == 40
 
@@ -239,9 +253,6 @@ def both() -> Board:
     return at(side_by_side(), (67, progress))
 
 
-BAR = "\u2501" * 11  # of 18 cells
-
-
 def test_two_at_a_time_have_a_line_each() -> None:
     assert text(side_by_side(), 80).splitlines() == [
         "translation/toy \u00b7 0 of 4 done \u00b7 about 4m40s left",
@@ -250,9 +261,7 @@ def test_two_at_a_time_have_a_line_each() -> None:
         " \u00b7  linear              waiting",
         " \u00b7  dot                 waiting",
         "",
-        " scaled-dot          "
-        + "\u2501" * 11
-        + "          60%  1m15s left  600/1,000  loss 1.250",
+        " scaled-dot          " + 18 * "━" + "╸              60%  1m15s left  600/1,000",
         " synthesizer-random  first steps  1m05s",
         " scaled-dot: saved step 600",
     ]
@@ -263,9 +272,9 @@ def test_two_at_a_time_have_a_line_each() -> None:
     [
         (40, ["4%"]),
         (60, ["4%", "16m00s left", "40/1,000"]),
-        (80, ["4%", "16m00s left", "40/1,000", "loss 6.500"]),
-        (120, ["4%", "16m00s left", "40/1,000", "loss 6.500", "4,100 tokens/s", "lr 8.2e-05",
-               "grad 1.50"]),
+        (80, ["4%", "16m00s left", "40/1,000", "training loss 6.500"]),
+        (120, ["4%", "16m00s left", "40/1,000", "training loss 6.500", "4,100 tokens/s",
+               "learning rate 8.2e-05"]),
     ],
 )  # fmt: skip
 def test_wider_screens_show_more_numbers_of_each(width: int, numbers: list[str]) -> None:
@@ -317,7 +326,7 @@ def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
     )
     shown = text(state, width)
     assert not set(shown) & set("\x1b\x07\x9b\u202e\r")
-    assert len(shown.split("\n")) == 7
+    assert len(shown.split("\n")) == (7 if width == 200 else 8)
 
 
 def test_wide_characters_are_counted_as_a_terminal_draws_them() -> None:
@@ -332,7 +341,7 @@ def test_numbers_that_are_none_do_not_break_the_board() -> None:
     for loss, shown in ((math.nan, "nan"), (math.inf, "inf"), (2.0, "2.000")):
         line = events.ProgressEvent(5, 10, loss, 1e-3, 0.0, None, None, variant="a", seed=1)
         state.update(line)
-        assert f" loss {shown} · 0 tokens/s" in text(state, 80)
+        assert f" training loss {shown} · 0 tokens/s" in text(state, 80)
 
 
 @pytest.mark.parametrize(
@@ -353,17 +362,19 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
         ),
         (
             events.ProgressEvent(50, 2000, 7.8123, 5e-5, 7712.3, 1.25, 723.0, **RUN),
-            "scaled-dot seed 1: step 50/2,000 loss 7.812 lr 5.0e-05 7,712 tokens/s grad 1.25 "
+            "scaled-dot seed 1: step 50/2,000: training loss 7.812, learning rate 5.0e-05, "
+            "7,712 tokens/s, gradient norm 1.25, "
             "12m03s left",
         ),
         (
             events.ValidatedEvent(500, 4.321, 75.26, "bleu", 12.34, 13.0, **RUN),
-            "scaled-dot seed 1: step 500 validation loss 4.321 perplexity 75.26 bleu 12.3 "
+            "scaled-dot seed 1: step 500: validation loss 4.321, perplexity 75.26, "
+            "validation BLEU 12.3 "
             "(best 13.0)",
         ),
         (
             events.ValidatedEvent(500, 4.321, 75.26, "loss", 4.321, 4.321, **RUN),
-            "scaled-dot seed 1: step 500 validation loss 4.321 perplexity 75.26",
+            "scaled-dot seed 1: step 500: validation loss 4.321, perplexity 75.26",
         ),
         (
             events.FinishedEvent(2000, 2530.0, "steps", **RUN),

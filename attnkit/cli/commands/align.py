@@ -1,5 +1,6 @@
 """`attnkit align`: word alignments from the cross attention of a trained run."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -84,8 +85,9 @@ def align(
     """Align the words of sentence pairs by cross attention, in Pharaoh format.
 
     N pairs in give N lines out, such as 0-0 1-2 2-1: source word - target word, counted from 0 and
-    separated by spaces in the text. With --gold, print the alignment error rate instead: of every
-    layer and head, unless one is chosen.
+    separated by spaces in the text; with --format json, a list of such pairs for each sentence.
+    With --gold, print the alignment error rate instead: of every layer and head, unless one is
+    chosen.
 
       attnkit align RUN text.en text.de > links.txt
       attnkit align RUN valid.en valid.de --gold valid.links
@@ -95,6 +97,10 @@ def align(
         raise UsageError(f"--head {head} needs --layer L as well")
     if layer is not None and dev is not None:
         raise UsageError("--dev chooses the layer and head: use either --dev or --layer")
+    if gold is None and format not in ("table", "json"):
+        raise UsageError(
+            f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json"
+        )
     if threshold is not None and not 0 <= threshold < math.inf:
         raise UsageError(f"--threshold {threshold}: must be at least 0")
     from attnkit.analysis import word_alignment as alignment
@@ -119,7 +125,11 @@ def align(
     golds = [] if gold is None else _golds(gold, pairs := list(pairs))
     aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device)
     aligned = aligned if gold is None else list(aligned)
-    if gold is None or output is not None:
+    if gold is None and format == "json":
+        document = heads[0]._asdict() | {"sentences": [sorted(one[heads[0]]) for one in aligned]}
+        with destination(output) as write:
+            write(json.dumps(document) + "\n")
+    elif gold is None or output is not None:
         with destination(output) as write:
             for links in aligned:
                 write(pharaoh(links[heads[0]]) + "\n")
@@ -214,5 +224,8 @@ def table(
         "step: output uses the weights of the step that predicts a target word, input those of "
         "the next step, which reads it",
     )
-    columns = [Column(name, "left" if name == "step" else "right") for name in names]
+    columns = [
+        Column(name, "left" if name == "step" else "right", key=at < 3)
+        for at, name in enumerate(names)
+    ]
     return Table(f"{title}: word alignment", tuple(columns), tuple(rows), notes)

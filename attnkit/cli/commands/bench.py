@@ -1,6 +1,5 @@
 """`attnkit bench`: what attention mechanisms cost on this machine."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,6 @@ from typer import Argument
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import flag, value
 from attnkit.errors import UsageError
-from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.bench.plan import Workload
@@ -58,6 +56,7 @@ def attention(
         float, value("S", "Seconds per pass and length; slower ones are skipped.")
     ] = 10.0,
     format: options.Format = "table",
+    columns: options.Columns = None,
     plot: Annotated[
         Path | None, value("FILE", "Plot to a .png, .svg or .pdf file as well.")
     ] = None,
@@ -75,6 +74,10 @@ def attention(
     """
     from attnkit.bench import plan
     from attnkit.bench.schedule import measure
+    from attnkit.show import benchmark_table
+
+    output.check_columns(columns, format)
+    output.choose(benchmark_table.tables((), plan.Workload()), columns)  # a wrong name, said now
 
     settings: dict[str, Any] = {
         "causal": causal, "layer": layer, "dtype": dtype, "batch": batch, "heads": heads,
@@ -86,7 +89,7 @@ def attention(
     able = plan.measurable([one.word for one in candidates], causal)
     if unable := [one.word for one in candidates if one.word not in able]:
         raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
-    sweeps = plan.sweeps(candidates, _lengths(lengths))
+    sweeps = plan.sweeps(candidates, options.lengths(lengths))
     if plot is not None:
         from attnkit.show.benchmark_plot import check
 
@@ -99,9 +102,9 @@ def attention(
         points.extend(measure(sweeps, workload, console.say))
     except KeyboardInterrupt:
         if points:
-            _print(points, workload, format)
+            _print(points, workload, format, columns)
         raise
-    _print(points, workload, format)
+    _print(points, workload, format, columns)
     if plot is not None:
         from attnkit.show.benchmark_plot import draw
 
@@ -123,36 +126,14 @@ def _words(words: Sequence[str] | None, causal: bool) -> list[str]:
     return chosen
 
 
-def _lengths(text: str | None) -> list[int] | None:
-    """The numbers of --lengths: 128,500 or 128..1024, which doubles."""
-    if text is None:
-        return None
-    lengths: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([1-9]\d{0,8})(?:\.\.([1-9]\d{0,8}))?", part.strip())
-        if match is None:
-            raise UsageError(
-                f"--lengths {quoted(text)}: must be numbers such as 512,1000 or a range such as "
-                "128..4096, which doubles"
-            )
-        number, last = int(match[1]), int(match[2] or match[1])
-        if number > last:
-            raise UsageError(f"--lengths {quoted(part.strip())}: the range must ascend")
-        while number <= last:
-            lengths.append(number)
-            number *= 2
-    return lengths
-
-
-def _print(points: Sequence["Point"], setting: "Workload", format: str) -> None:
+def _print(
+    points: Sequence["Point"], setting: "Workload", format: str, columns: str | None
+) -> None:
     """Both tables, or what programs read."""
     from attnkit.show import benchmark_table
 
     if format == "json":
         output.write_json(benchmark_table.record(points, setting))
         return
-    tables = [
-        benchmark_table.points_table(points, setting),
-        benchmark_table.exponents_table(points),
-    ]
-    output.write_tables(tables[:1] if format == "csv" else tables, format)
+    shown = output.choose(benchmark_table.tables(points, setting), columns)
+    output.write_tables(shown[:1] if format == "csv" else shown, format)

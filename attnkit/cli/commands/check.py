@@ -112,5 +112,6 @@ def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
             }
             cells.append(Cell(text, fields, best=result.state == "broken"))
         rows.append(tuple(cells))
-    heads = (Column("contract", "left"), Column("promise", "left"), *map(Column, results))
-    return Table(title, heads, tuple(rows), (NOTE,), fold=True)
+    promise = Column("promise", "left", wrap=True)
+    heads = (Column("contract", "left"), promise, *map(Column, results))
+    return Table(title, heads, tuple(rows), (NOTE,))

@@ -87,8 +87,13 @@ def compare(
         value("N", "For question answering: number of contexts. [default: the most scored]", min=1),
     ] = None,
     format: Annotated[
-        Literal["table", "jsonl"],
-        choice("--format", ("table", "jsonl"), "table, or jsonl: an object for each sentence."),
+        Literal["table", "markdown", "latex", "csv", "json", "jsonl"],
+        choice(
+            "--format",
+            (*options.FORMATS, "jsonl"),
+            "table; markdown, latex or json: the tables without examples; csv: the first of them; "
+            "jsonl: an object for each sentence.",
+        ),
     ] = "table",
     save: Annotated[
         Path | None, value("FILE", "Write a web page (.html) instead: all sentences, in one file.")
@@ -109,8 +114,8 @@ def compare(
     """
     if save is not None:
         output.check_save(save, (".html", ".htm"))
-        if format == "jsonl":
-            raise UsageError("--save writes a page: leave out --format jsonl")
+        if format != "table":
+            raise UsageError(f"--save writes a page: leave out --format {format}")
     if word is not None and not word.strip():
         raise UsageError("--word is empty: name a word, or leave it out")
     from attnkit.scoring.evaluated_lines import read_lines
@@ -130,8 +135,10 @@ def compare(
         command = console.again(without=("--save", str(save)))
         content, left_out = page(comparison, against, sort=sort, command=command, most=number)
         output.save(save, content, f", without {left_out:,} sentences" if left_out else "")
-    else:
+    elif format == "table":
         _screen(comparison, sort, number or EXAMPLES, against)
+    else:
+        _tables(comparison, format)
 
 
 def _runs(folders: list[Path]) -> "list[Run]":
@@ -153,16 +160,27 @@ def _screen(
     from attnkit.show.output_comparison_tables import tables
     from attnkit.show.output_examples import OutputExamples, groups
 
-    screen = console.stdout()
     chosen = groups(comparison, sort, count)
-    screen.print(OutputExamples(comparison, chosen, against))
+    output.show(OutputExamples(comparison, chosen, against))
     if not chosen:
-        first, second = (one.name for one in comparison.systems[:2])
+        first, second = comparison.names[:2]
         console.say(
             f"{first} and {second} score alike on every line by {comparison.metric}: choose "
             "another --metric, or --sort line"
         )
     output.write_tables(tables(comparison), "table")
+
+
+def _tables(comparison: "OutputComparison", format: str) -> None:
+    """The aggregate differences in another format."""
+    from attnkit.show.output_comparison_tables import tables
+
+    found = tables(comparison)
+    if format == "json":
+        parts = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in found]
+        output.write_json({"split": comparison.split, "metric": comparison.metric, "tables": parts})
+    else:
+        output.write_tables(found[:1] if format == "csv" else found, format)
 
 
 def _lines(comparison: "OutputComparison", number: int | None) -> None:

@@ -19,7 +19,7 @@ from attnkit.cli.found_runs import (
     sort_words,
 )
 from attnkit.cli.options import flag, suggestion, value
-from attnkit.cli.progress_bar import progress_bar
+from attnkit.cli.progress_bar import loading, progress_bar
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -76,8 +76,8 @@ def eval(
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
-            "word-perplexity; for question answering answer-match, answer-f1, context-found; for "
-            "classification label-accuracy, matthews, f1. "
+            "word-perplexity, calibration-error; for question answering answer-match, answer-f1, "
+            "answer-contained, context-found; for classification label-accuracy, matthews, f1. "
             "[default: the recipe's, or bleu]",
         ),
     ] = None,
@@ -85,7 +85,7 @@ def eval(
         str | None,
         value(
             "T,...",
-            "sacrebleu tokeniser; several give a BLEU each. [default: the recipe's, or 13a]",
+            "sacrebleu tokenizer; several give a BLEU each. [default: the recipe's, or 13a]",
         ),
     ] = None,
     vectors: Annotated[
@@ -119,6 +119,7 @@ def eval(
     template: options.Template = "",
     dtype: options.ModelType = "float32",
     format: options.Format = "table",
+    columns: options.Columns = None,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -142,6 +143,7 @@ def eval(
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
+    output.check_columns(columns, format)
     changes = _changes(metrics, tokenize, vectors, lowercase)
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
@@ -169,7 +171,7 @@ def eval(
         scored = _models(targets, model, how, request)
     else:
         scored = _runs(targets, device, request)
-    _print(scored, format, average=average)
+    _print(scored, format, columns, average=average)
 
 
 def _changes(
@@ -246,20 +248,24 @@ def _models(
 
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
+    from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
     corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
     entries: list[Entry] = []
     mixed = not all(map(is_run, models))
-    with progress_bar("sentences decoded") as progress:
-        for model in models:
-            limit, opening = None, how
-            if is_run(model):
-                limit = Run.open(model).recipe.data.max_length
-                if mixed:  # these options are for the Hugging Face models beside it
-                    opening = how | {"dtype": "float32", "chat": False, "template": ""}
-            reading = {key: opening[key] for key in ("chat", "template")}
+    for model in models:
+        limit, opening = None, how
+        if is_run(model):
+            limit = Run.open(model).recipe.data.max_length
+            if mixed:  # these options are for the Hugging Face models beside it
+                opening = how | {"dtype": "float32", "chat": False, "template": ""}
+        reading = {key: opening[key] for key in ("chat", "template")}
+        if opening["chat"]:
+            reading["template"] = opening["template"] or CHAT_TEMPLATE
+        with loading(model):
             reader = open_model(model, **opening)
+        with progress_bar("sentences decoded") as progress:
             entries += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
                     reader, model, name, request.out, limit=limit, settings=reading
@@ -347,7 +353,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
     return ScoredEntries(entries, baselines, method, resamples, published)
 
 
-def _print(scored: ScoredEntries, format: str, *, average: bool) -> None:
+def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: bool) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.scoring.averages import averages
@@ -366,9 +372,9 @@ def _print(scored: ScoredEntries, format: str, *, average: bool) -> None:
     elif format == "json":
         output.write_json(result)
     elif format == "table":
-        output.write_tables(shown.tables(result), format)
+        output.write_tables(output.choose(shown.tables(result), columns), format)
     else:
         # programs want a column per metric
         across = shown.by_contexts(result) and format != "csv"
         table = (shown.contexts_table if across else shown.comparison_table)(result)
-        output.write_tables([table], format)
+        output.write_tables(output.choose([table], columns), format)

@@ -22,6 +22,8 @@ NOTE = (
     " matrix that the computation amounts to"
 )
 HINT = "`attnkit mechanisms WORD` explains one"
+PRIORITIES = {"title": 1, "source": 2, "map": 3, "decoding": 4, "formula": 5}
+"""Columns that a narrow screen can do without, the highest numbers first."""
 
 
 def mechanisms(
@@ -33,6 +35,7 @@ def mechanisms(
     ] = None,
     *,
     format: options.Format = "table",
+    columns: options.Columns = None,
     plugins: options.Plugins = None,
 ) -> None:
     """List the attention mechanisms with formula, cost, roles and source, or explain one.
@@ -50,11 +53,13 @@ def mechanisms(
     if word is None:
         notes = (NOTE, HINT) if format == "table" else (NOTE,)
         listed = table([known.facts(name) for name in known.names()], notes)
-        output.write_tables([listed], format)
+        output.write_tables(output.choose([listed], columns), format)
+    elif columns is not None:
+        raise UsageError("--columns is for the list; leave it out, or WORD")
     elif format == "json":
         output.write_json(record(known.facts(word)))
     elif format == "table":
-        console.stdout().print(explained(known.facts(word)))
+        output.show(explained(known.facts(word)))
     else:
         raise UsageError(f"--format {format} is for the list; one mechanism has table and json")
 
@@ -95,6 +100,7 @@ def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
         short = facts.source.partition(', "')[0].partition(";")[0]
         texts = {
             "mechanism": facts.word,
+            "title": facts.title,
             "formula": facts.formula,
             "time": facts.cost,
             "decoder": "yes" if facts.causal else "no",
@@ -104,8 +110,11 @@ def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
         }
         cells = [Cell(text, {head: text}) for head, text in texts.items()]
         rows.append((*cells, Cell(short, {"source": facts.source, "from": facts.origin})))
-    heads = tuple(Column(head, "left") for head in (*texts, "source"))
-    return Table("", heads, tuple(rows), notes, fold=True)
+    heads = tuple(
+        Column(head, "left", priority=PRIORITIES.get(head, 0), wrap=head in ("time", "formula"))
+        for head in (*texts, "source")
+    )
+    return Table("", heads, tuple(rows), notes)
 
 
 def explained(facts: "Facts") -> "RenderableType":
@@ -122,7 +131,10 @@ def explained(facts: "Facts") -> "RenderableType":
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
-        *(Padding(safe_text(text), (0, 0, end, indent)) for text, indent, end in blocks(facts.doc)),
+        *(
+            Padding(safe_text(text), (0, 0, end, indent), expand=False)
+            for text, indent, end in blocks(facts.doc)
+        ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
     shared = {name for name in facts.options if name in ScoreOptions._fields}
@@ -136,7 +148,7 @@ def explained(facts: "Facts") -> "RenderableType":
             default = "required" if option.required else shown(option.default)
             rows.append((name, option.annotation, default))
         if rows:
-            parts.append(Table.of_texts(title, ("option", "type", "default"), rows))
+            parts += ["", Table.of_texts(title, ("option", "type", "default"), rows)]
     return Group(*parts)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from attnkit.cli import console, nbce_output, options, output
 from attnkit.cli.input import open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.cli.progress_bar import loading
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -176,10 +177,11 @@ def nbce(
     from attnkit.nbce.merge import Rule
 
     rule = Rule(pool, beta, eta, top_p, top_k, numbers)
-    reader = open_model(
-        model, device=device, dtype=dtype, offline=offline, chat=chat,
-        template=template.replace("\\n", "\n"), quantization=quantize,
-    )  # fmt: skip
+    with loading(model):
+        reader = open_model(
+            model, device=device, dtype=dtype, offline=offline, chat=chat,
+            template=template.replace("\\n", "\n"), quantization=quantize,
+        )  # fmt: skip
     splitting: dict[str, Any] = {"window": window, "overlap": overlap, "unit": unit, "pack": pack}
     files = [from_text(path) for path in context or ()]
     files += [] if contexts is None else from_jsonl(contexts)

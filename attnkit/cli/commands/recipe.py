@@ -1,8 +1,9 @@
 """`attnkit recipe`: list, show, explain and copy recipes."""
 
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument
@@ -13,17 +14,22 @@ from attnkit.cli.options import (
     RecipeName,
     Variants,
     check_options,
+    choice,
     chosen,
     flag,
     value,
 )  # fmt: skip
+from attnkit.cli.streams import terminal
 from attnkit.device import load_warning
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
 from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
+    from attnkit.data.preparation import PreparedData
     from attnkit.recipe import RecipeFile
     from attnkit.show.recipe_tables import Cost
+
+FORMATS = ("table", "markdown", "latex", "json")  # csv holds one table
 
 app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=True)
 
@@ -32,6 +38,8 @@ app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=
 def list_recipes(
     *,
     corpora: Annotated[bool, flag("--corpora", "List the known corpora instead.")] = False,
+    format: options.Format = "table",
+    columns: options.Columns = None,
 ) -> None:
     """List the shipped recipes, or the corpora that recipes can name.
 
@@ -43,10 +51,11 @@ def list_recipes(
 
     if corpora:
         cards = (corpus_cards.load(name) for name in corpus_cards.names())
-        console.stdout().print(recipe_tables.corpora(cards))
+        listed = recipe_tables.corpora(cards)
     else:
         recipes = [(load(path), _duration(path)) for path in shipped().values()]
-        console.stdout().print(recipe_tables.recipes(recipes))
+        listed = recipe_tables.recipes(recipes)
+    output.write_tables(output.choose([listed], columns), format)
 
 
 @app.command("show")
@@ -78,18 +87,23 @@ def explain(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
+    defaults: Annotated[bool, flag("--all", "Show default values too, as in a pipe.")] = False,
     quick: Annotated[bool, flag("--quick", "Read no data and measure no time.")] = False,
+    format: Annotated[
+        Literal["table", "markdown", "latex", "json"],
+        choice("--format", FORMATS, "table, markdown, latex or json."),
+    ] = "table",
     device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
-    offline: options.Offline = False,
+    download: Annotated[bool, flag("--download", "Download the data if it is not here.")] = False,
     plugins: options.Plugins = None,
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
-    Prints every value and where it was set; for each variant the parameters, the memory, the
-    padding in batches of the real data and the training time, estimated from a few updates on this
-    machine; and what the attention mechanisms support.
+    Prints the values that it sets and where; what the attention mechanisms support; and for each
+    variant the parameters, the memory, the padding in batches of the real data and the training
+    time, estimated from a few updates on this machine.
 
       attnkit recipe explain quickstart
       attnkit recipe explain my.yaml model.width=512 --variant base --quick
@@ -99,16 +113,25 @@ def explain(
 
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
-    screen = console.stdout()
-    screen.print(recipe_tables.values(file, names))
-    screen.print(recipe_tables.mechanisms(file, names))
+    tables = [
+        recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout)),
+        recipe_tables.mechanisms(file, names),
+    ]
+    if format != "json":
+        output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
         console.warn(warning)
     costs = {}
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = _cost(file, name, quick, device, data_dir, offline)
-    screen.print(recipe_tables.costs(costs, file.variants))
+        costs[name] = _cost(file, name, quick, device, data_dir, offline=not download)
+    tables.append(recipe_tables.costs(costs, file.variants))
+    if format == "json":
+        parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
+        output.write_json({"recipe": file.name, **parts})
+    else:
+        console.write("\n")
+        output.write_tables(tables[-1:], format)
 
 
 @app.command("copy")
@@ -180,23 +203,14 @@ def _duration(path: Path) -> str:
 
 
 def _cost(
-    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, offline: bool
+    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, *, offline: bool
 ) -> "Cost":
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
     from attnkit.show.recipe_tables import Cost
 
-    recipe, prepared = file.variants[name], None
-    if not quick:
-        from attnkit.data.preparation import prepare
-        from attnkit.experiment.initial_weights import initial_run
-
-        try:
-            initial = initial_run(file, name, recipe.train.seeds[0], Path("runs"))
-            tokenizer = initial.tokenizer() if initial else None
-            prepared = prepare(recipe, data_dir=data_dir, offline=offline, tokenizer=tokenizer)
-        except (MissingInputError, UnavailableError) as error:
-            console.warn(f"no padding and no time: {error}")
+    recipe = file.variants[name]
+    prepared = None if quick else _prepared(file, name, data_dir, offline)
     if prepared is None:
         sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         shape = explain.nominal(recipe)
@@ -209,3 +223,26 @@ def _cost(
         explain.padding(recipe, prepared),
         explain.pace(recipe, prepared, device),
     )
+
+
+def _prepared(
+    file: "RecipeFile", name: str, data_dir: Path | None, offline: bool
+) -> "PreparedData | None":
+    """The data of a variant; None, and a warning that says what to do, where it is not here."""
+    from attnkit.data.preparation import prepare
+    from attnkit.experiment.initial_weights import initial_run
+    from attnkit.recipe.corpus_cards import load as card
+
+    recipe = file.variants[name]
+    try:
+        initial = initial_run(file, name, recipe.train.seeds[0], Path("runs"))
+        tokenizer = initial.tokenizer() if initial else None
+        return prepare(recipe, data_dir=data_dir, offline=offline, tokenizer=tokenizer)
+    except (MissingInputError, UnavailableError) as error:
+        reason = str(error)
+        if offline and isinstance(error, UnavailableError) and recipe.data.corpus:
+            note = card(recipe.data.corpus).note
+            reason = f"{recipe.data.corpus} is not here yet; --download fetches it"
+            reason += f" ({note})" if note else ""
+        console.warn(f"no padding and no time: {reason}")
+    return None

@@ -44,6 +44,7 @@ def list_runs(
     folder: Folder = Path("runs"),
     *,
     format: options.Format = "table",
+    columns: options.Columns = None,
     plugins: options.Plugins = None,
 ) -> None:
     """List every run in a folder: what has become of it, and how its recipe differs.
@@ -59,9 +60,10 @@ def list_runs(
 
     found, now = statuses(folder), time.time()
     if format == "table":
-        output.write_tables(runs_table.runs_tables(found, now), format)
+        tables = runs_table.runs_tables(found, now)
     else:
-        output.write_tables([runs_table.runs_table(found, now)], format)
+        tables = [runs_table.runs_table(found, now)]
+    output.write_tables(output.choose(tables, columns), format)
 
 
 @app.command("clean")

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -19,7 +20,9 @@ from attnkit.cli.options import (
     flag,
     value,
 )  # fmt: skip
+from attnkit.device import busy_note
 from attnkit.errors import (
+    AttnkitError,
     MemoryLimitError,
     StoppedError,
     UsageError,
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 
 MATCHES = ("params", "time")
+PLAN = {"run": 2, "parameters": 1}
+"""Columns of --dry-run that a narrow screen can do without."""
 
 
 class PlannedRun(NamedTuple):
@@ -139,7 +144,8 @@ def _print_tables(scored: "ScoredEvent", quiet: bool) -> None:
     result = scored.json()
     for text in warning_lines(result) if not quiet else ():
         console.warn(text)
-    output.write_tables(tables(result), "table")
+    how = "attnkit eval --columns NAME,... shows them"
+    output.write_tables([replace(table, how=how) for table in tables(result)], "table")
 
 
 def _matched(
@@ -178,6 +184,9 @@ def _matched(
         changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
         words = ", ".join(changed) or "widths unchanged"
         console.say(f"{one.variant}: {words} ({match}: {ratio})")
+    if not found:
+        base = matching.baseline_of(file)
+        console.say(f"--match {match}: nothing to match; {base} is what the others are matched to")
     return [override for one in found for override in one.overrides]
 
 
@@ -198,8 +207,9 @@ def _follow(
     from attnkit.train.signals import StopSignals
 
     lines = tuple(Line(run.variant, run.seed) for run in planned)
-    board = Board(file.name, lines, jobs=options.get("jobs", 1))
+    board = Board(file.name, lines, jobs=options.get("jobs", 1), busy=busy_note)
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
+    failed: list[str] = []
     # Signals are recorded from here on; what follows is slow to import.
     with StopSignals(screen.notice) as stop, screen:
         try:
@@ -218,6 +228,8 @@ def _follow(
                     screen.show(event)
                     if isinstance(event, events.ScoredEvent):
                         scored.append(event)
+                    elif isinstance(event, events.FailedEvent) and not quiet:
+                        failed.append(f"{event.variant} seed {event.seed}")
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error):
                 settings = next(iter(file.variants.values())).train
@@ -226,6 +238,11 @@ def _follow(
             raise
         except StoppedError as error:
             raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
+        except AttnkitError as error:
+            if failed and all(name in str(error) for name in failed):  # shown with their reasons
+                count = f"{len(failed)} of {len(planned)} runs failed"
+                raise type(error)(f"{count}, for the reasons above: {', '.join(failed)}") from None
+            raise
 
 
 def _sort_words(
@@ -353,7 +370,12 @@ def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int) -> None
     from attnkit.show.table import Cell, Column, Table
 
     numbers = ("steps", "parameters")
-    columns = [Column(key, "right" if key in numbers else "left") for key in rows[0]]
+    columns = [
+        Column(
+            key, "right" if key in numbers else "left", priority=PLAN.get(key, 0), key=key == "seed"
+        )
+        for key in rows[0]
+    ]
     cells = tuple(
         tuple(Cell(f"{v:,}" if key in numbers else str(v)) for key, v in row.items())
         for row in rows

@@ -10,6 +10,7 @@ from typer import Argument
 from attnkit.cli import console, options, output
 from attnkit.cli.input import open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.cli.progress_bar import loading
 from attnkit.errors import UsageError
 from attnkit.text import safe_text
 
@@ -26,6 +27,8 @@ NUMBERS = (".npz", ".safetensors", ".csv")
 PAGES = (".html", ".htm")
 PREFERRED: tuple[KindWord, ...] = ("cross", "decoder", "encoder")
 """What is shown unless --kind says otherwise: the first that the model has."""
+MOST_MAPS, FEWEST_MAPS = 48, 8
+"""Maps of layers and heads in a grid or picture: of all models together, of each at least."""
 KINDS_OF: dict[str, tuple[KindWord, ...]] = {
     "encoder-decoder": PREFERRED,
     "decoder": ("decoder",),
@@ -40,10 +43,13 @@ class Look(NamedTuple):
     scale: ScaleWord
     colours: Palette
     words: bool
-    special: bool
+    hide_special: bool
+    hide_first: bool
     mean: bool
     plain: bool
     views: Sequence[str]
+    all_layers: bool  # those shown were asked for by number
+    all_heads: bool
 
 
 def visualize_attn(
@@ -109,6 +115,14 @@ def visualize_attn(
         flag("--words", "Merge subwords: sum the weights over keys, average them over queries."),
     ] = False,
     hide_special: Annotated[bool, flag("--hide-special", "Hide begin and end tokens.")] = False,
+    hide_first: Annotated[
+        bool,
+        flag(
+            "--hide-first",
+            "Hide the first column, the attention sink of many decoders, and scale colours to "
+            "the others.",
+        ),
+    ] = False,
     mean: Annotated[
         bool, flag("--mean", "In pictures, average over the heads of each layer.")
     ] = False,
@@ -148,12 +162,15 @@ def visualize_attn(
     search = {"beam": beam, "top_p": top_p, "temperature": temperature, "seed": seed,
               "max_length": max_length}  # fmt: skip
     request = Request(
-        text, target, search, sample, kind, tuple(layer or ()), tuple(head or ()), reference, step,
-        device, offline, any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
+        text, target, search, sample, kind, options.all_of(layer), options.all_of(head), reference,
+        step, device, offline, any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
     )  # fmt: skip
     if target is not None and request.searches:
         raise UsageError("--target fixes the output: leave out the search options")
-    look = Look(scale, colours, words, not hide_special, mean, plain, view or ("full", "grid"))
+    look = Look(
+        scale, colours, words, hide_special, hide_first, mean, plain, view or ("full", "grid"),
+        bool(layer), bool(head),
+    )  # fmt: skip
     captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
     for one in captures:
         if note := one.facts.get("note"):
@@ -161,8 +178,11 @@ def visualize_attn(
     for path in files:
         _write(path, captures, kind, look)
     if not files:
-        for part in _views(_adapted(captures, look), kind or _first_kind(captures), look):
+        for part in _views(captures, kind or _first_kind(captures), look):
             console.stdout().print(part)
+    pictures = any(path.suffix.lower() in output.PICTURES for path in files)
+    if pictures or not files:
+        _suggest(captures, kind or _first_kind(captures), look, pictures)
 
 
 class Request(NamedTuple):
@@ -218,7 +238,8 @@ class Request(NamedTuple):
         from attnkit.huggingface import open_model
         from attnkit.recipe.schema import SearchConfig
 
-        model = open_model(name, device=self.device, offline=self.offline)
+        with loading(name):
+            model = open_model(name, device=self.device, offline=self.offline)
         how["kinds"] = self._kinds(KINDS_OF[model.shape])
         if self.searches:
             greedy = SearchConfig(method="greedy")
@@ -240,13 +261,29 @@ def _first_kind(captures: "Sequence[Capture]") -> KindWord:
 
 
 def _adapted(captures: "Sequence[Capture]", look: Look) -> "list[Capture]":
-    """The maps with --words and --hide-special applied."""
+    """The maps with --words, --hide-special and --hide-first applied."""
 
     def adapt(maps: "AttentionMaps") -> "AttentionMaps":
         maps = maps.by_word() if look.words else maps
-        return maps if look.special else maps.without_special()
+        return maps.without(special=look.hide_special, first=look.hide_first)
 
     return [replace(c, maps={k: adapt(maps) for k, maps in c.maps.items()}) for c in captures]
+
+
+def _drawn(
+    captures: "Sequence[Capture]", kind: "Kind", look: Look, mean: bool = False
+) -> "list[Capture]":
+    """The layers and heads of which each gets a map; `mean`: its heads are averaged."""
+    most = max(MOST_MAPS // len(captures), FEWEST_MAPS)
+
+    def chosen(maps: "AttentionMaps") -> "AttentionMaps":
+        room = most * len(maps.heads) if mean else most
+        return maps.spread(room, all_layers=look.all_layers, all_heads=look.all_heads or mean)
+
+    return [
+        replace(one, maps={kind: chosen(one.maps[kind])} if kind in one.maps else {})
+        for one in _adapted(captures, look)
+    ]
 
 
 def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[RenderableType]":
@@ -261,17 +298,51 @@ def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator
         "scale": look.scale, "palette": look.colours, "plain": look.plain
     }  # fmt: skip
     if "full" in look.views:
-        yield MapComparison(captures, kind, **drawn)
-    for one in captures:
-        maps = one.maps[kind]
+        yield MapComparison(_adapted(captures, look), kind, **drawn)
+    for one, some in zip(captures, _drawn(captures, kind, look), strict=True):
         if len(captures) > 1 and {*look.views} != {"full"}:
             yield Text(f"\n{safe_text(one.model)}", "bold")
-        if "grid" in look.views and maps.weights.shape[:2] != (1, 1):
+        if "grid" in look.views and one.maps[kind].weights.shape[:2] != (1, 1):
             yield Text()
-            yield MapGrid(maps, **drawn)
+            yield MapGrid(some.maps[kind], **drawn)
         if "numbers" in look.views:
             yield Text()
-            yield statistics_table(maps)
+            yield statistics_table(one.maps[kind])
+            if look.words or look.hide_special or look.hide_first:
+                note = "numbers are those of the whole maps: nothing hidden, subwords not merged"
+                yield Text(note, "" if look.plain else "dim")
+
+
+def _suggest(captures: "Sequence[Capture]", kind: "Kind", look: Look, picture: bool) -> None:
+    """Say how to see layers and heads that were left out, and how to hide what takes most."""
+    from attnkit.analysis.map_statistics import attention_sink
+    from attnkit.show.attention_matrix import selection_text, sink_text
+
+    every = [one.maps[kind] for one in captures]
+    mean = picture and look.mean
+    drawn = _drawn(captures, kind, look, mean) if picture or "grid" in look.views else []
+    for maps, one in zip(every, drawn, strict=False):
+        if text := selection_text(one.maps[kind]):
+            numbers = [_written([layer.number for layer in maps.layers]), _written(maps.heads)]
+            words = f"--layer {numbers[0]}" + ("" if mean else f" --head {numbers[1]}")
+            console.say(f"{text}; all of them: {words}, or --save maps.html")
+            break
+    for sink in filter(None, map(attention_sink, every)):
+        first = sink.place == 0 and not (sink.token.special and look.hide_special)
+        hidden = look.hide_first if first else look.hide_special or not sink.token.special
+        if not hidden:
+            console.say(
+                f"{sink_text(sink)}: "
+                f"{'--hide-first' if first else '--hide-special'} shows what is on the others"
+            )
+            break
+
+
+def _written(numbers: Sequence[int]) -> str:
+    """As --layer and --head take them: 0-5, or 0,2,4."""
+    first, last = numbers[0], numbers[-1]
+    several = list(numbers) == list(range(first, last + 1)) and len(numbers) > 1
+    return f"{first}-{last}" if several else ",".join(map(str, numbers))
 
 
 def _write(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look) -> None:
@@ -289,16 +360,17 @@ def _write(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, loo
         command = console.again(without=("--save", str(path)))
         content = page(
             captures, command=command, kind=kind, scale=look.scale, words=look.words,
-            special=look.special, colours=look.colours,
+            hide_special=look.hide_special, hide_first=look.hide_first, colours=look.colours,
         )  # fmt: skip
         output.save(path, content)
     else:
         from attnkit.show.map_picture import picture
 
+        kind = kind or _first_kind(captures)
+        shown = _drawn(captures, kind, look, look.mean)
         drawn = picture(
-            _adapted(captures, look), kind or _first_kind(captures), suffix[1:], mean=look.mean,
-            scale=look.scale, palette=look.colours,
-        )  # fmt: skip
+            shown, kind, suffix[1:], mean=look.mean, scale=look.scale, palette=look.colours
+        )
         for line in drawn.warnings:
             console.warn(line)
         output.save(path, drawn.data)

@@ -31,6 +31,7 @@ def answer_match(answer: str, reference: str) -> float:
 MEASURES: dict[str, Callable[[str, str], float]] = {
     "answer-match": answer_match,
     "answer-f1": answer_f1,
+    "answer-contained": lambda answer, reference: float(contains_answer(answer, [reference])),
     "exact-match": lambda text, reference: float(text.strip() == reference.strip()),
 }
 

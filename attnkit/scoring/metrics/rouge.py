@@ -13,7 +13,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 class StemmedWords:
-    """rouge-score's own tokenisation with the Porter stemmer, each text and word only once."""
+    """rouge-score's own tokenization with the Porter stemmer, each text and word only once."""
 
     def __init__(self) -> None:
         from rouge_score import tokenize

@@ -12,7 +12,7 @@ from attnkit.scoring.metrics.tokenizers import ORDERS, check_tokenizer, sacreble
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse tokenisers that cannot be used.  Raises as `check_tokenizer`."""
+    """Refuse tokenizers that cannot be used.  Raises as `check_tokenizer`."""
     if set(names) - {"chrf", "ter"}:
         for tokenize in eval.tokenizers:
             check_tokenizer(tokenize)
@@ -23,7 +23,7 @@ def scores(
 ) -> dict[str, Score]:
     """The metrics that are asked for.
 
-    BLEU by each tokeniser: that of the first is called bleu, by intl bleu-intl.  The statistics are
+    BLEU by each tokenizer: that of the first is called bleu, by intl bleu-intl.  The statistics are
     those that sacrebleu's own tests resample.
     """
     check(names, eval)

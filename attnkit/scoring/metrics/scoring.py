@@ -48,10 +48,10 @@ def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
     """Refuse what cannot be scored later, before the work whose results would be scored.
 
     Raises:
-        UnavailableError: a metric or tokeniser needs a package or a file that is not there.
+        UnavailableError: a metric or tokenizer needs a package or a file that is not there.
         MissingInputError: there is no file `eval.vectors`.
         DataError: it is malformed.
-        UsageError: unknown metric or tokeniser; a metric that needs word vectors has none.
+        UsageError: unknown metric or tokenizer; a metric that needs word vectors has none.
     """
     for family, names in _by_family(metrics).items():
         if hasattr(family, "check"):
@@ -69,7 +69,7 @@ def score(
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
-    Metrics that need the model (`TEACHER_FORCED`) are left out.  BLEU by further tokenisers stands
+    Metrics that need the model (`TEACHER_FORCED`) are left out.  BLEU by further tokenizers stands
     behind it, as bleu-intl.  Cost: about 0.3 s for 1,000 sentences, TER several times that.
 
     Raises:

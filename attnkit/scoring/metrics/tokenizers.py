@@ -1,4 +1,4 @@
-"""sacrebleu's metrics and the tokenisers of its BLEU, which cut the words of other metrics too."""
+"""sacrebleu's metrics and the tokenizers of its BLEU, which cut the words of other metrics too."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -10,7 +10,7 @@ from attnkit.recipe.schema import BleuTokenizer, EvalConfig
 from attnkit.text import nearest, quoted
 
 TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
-"""sacrebleu's tokenisers of BLEU; the last three need a sentencepiece model on disk."""
+"""sacrebleu's tokenizers of BLEU; the last three need a sentencepiece model on disk."""
 ORDERS = {"bleu1": 1, "bleu4": 4}
 """Longest n-grams, where the metric's name says them."""
 
@@ -23,7 +23,7 @@ def unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
 
 
 def check_tokenizer(name: str) -> None:
-    """Refuse a tokeniser that is unknown, not installed, or that sacrebleu would download.
+    """Refuse a tokenizer that is unknown, not installed, or that sacrebleu would download.
 
     Raises:
         UsageError: it is unknown.
@@ -61,7 +61,7 @@ def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False)
         return CHRF(lowercase=lowercase)
     if name == "ter":
         return TER()
-    # force: the advice on tokenised text is ours (output_warnings), not sacrebleu's
+    # force: the advice on tokenized text is ours (output_warnings), not sacrebleu's
     return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4))
 
 
@@ -80,7 +80,7 @@ class CachedStems:
 
 
 class Words:
-    """Texts as words, cut by the first tokeniser of `eval.tokenize`.
+    """Texts as words, cut by the first tokenizer of `eval.tokenize`.
 
     Raises UsageError, UnavailableError: as `check_tokenizer`.
     """

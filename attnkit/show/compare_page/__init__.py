@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.scoring.output_comparison import ComparedLine, OutputComparison, Sort
 from attnkit.scoring.word_marks import Span
+from attnkit.show import table_formats
 from attnkit.show.differences import signed
 from attnkit.show.html_document import document
 from attnkit.show.output_comparison_tables import tables
 from attnkit.show.output_examples import Against, context_notes, mark_outputs
-from attnkit.show.table import Table
 from attnkit.text import safe_text
 
 LARGEST = 4_000_000
@@ -56,7 +56,7 @@ def page(
             break
         records[one.line.number] = record
     left_out = len(comparison.lines) - len(records)
-    names = [safe_text(one.name) for one in comparison.systems]
+    names = list(map(safe_text, comparison.names))
     title = metric_facts(comparison.metric).title
     data = {
         "names": names,
@@ -65,13 +65,19 @@ def page(
         "sign": comparison.sign,
         "questions": comparison.contexts is not None,
         "against": "the reference" if against == "reference" else f"the output of {names[0]}",
-        "tables": [_table(table) for table in tables(comparison)],
         "order": ORDERS[sort],
         "lines": [records[number] for number in sorted(records)],
         "left_out": left_out,
         "command": command,
     }
-    content = document(Path(__file__).parent, f"Outputs compared: {', '.join(names)}", data)
+    content = document(
+        Path(__file__).parent,
+        f"Outputs compared: {', '.join(names)}",
+        data,
+        scripts=("../frame.js", "page.js"),
+        styles=("../tables.css", "page.css"),
+        parts={"tables": "".join(map(table_formats.html_text, tables(comparison)))},
+    )
     return ComparisonPage(content, left_out)
 
 
@@ -102,12 +108,3 @@ def _spans(spans: Sequence[Span]) -> list[list[Any]]:
         [(" " if span.space and number else "") + safe_text(span.text), int(span.differs)]
         for number, span in enumerate(spans)
     ]
-
-
-def _table(table: Table) -> dict[str, Any]:
-    return {
-        "title": safe_text(table.title),
-        "columns": [[safe_text(one.title), one.align] for one in table.columns],
-        "rows": [[[safe_text(cell.text), int(cell.dim)] for cell in row] for row in table.rows],
-        "notes": [safe_text(note) for note in table.notes],
-    }

@@ -1,15 +1,7 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const at = (id) => document.getElementById(id);
 const BATCH = 50;
 const TIE = 1e-9;
 const state = { shown: [], count: 0 };
 
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
 const gain = (line) => data.sign * (line.scores[1] - line.scores[0]);
 const mean = (line) => line.scores.reduce((sum, score) => sum + score, 0);
 const second = data.names[1];
@@ -20,18 +12,6 @@ const ORDERS = [
   ["Longest references first", (line) => -line.length],
   ["As in the test set", (line) => line.line],
 ];
-
-function showTables() {
-  at("tables").replaceChildren(...data.tables.map((table) => {
-    const head = make("tr", {}, ...table.columns.map(([title, side]) =>
-      make("th", { scope: "col", className: side, textContent: title })));
-    const rows = table.rows.map((row) => make("tr", {}, ...row.map(([text, dim], place) =>
-      make("td", { className: table.columns[place][1] + (dim ? " dim" : ""), textContent: text }))));
-    const drawn = make("table", { ariaLabel: table.title }, make("thead", {}, head), make("tbody", {}, ...rows));
-    const box = make("div", { className: "scroll", tabIndex: 0 }, drawn);
-    return make("section", {}, make("h3", { textContent: table.title }), box, ...table.notes.map((note) => make("p", { className: "note", textContent: note })));
-  }));
-}
 
 function output(spans) {
   const box = make("dd");
@@ -106,15 +86,6 @@ function more() {
   at("more").textContent = `Show ${Math.min(BATCH, state.shown.length - end)} more`;
 }
 
-function theme() {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  at("theme").textContent = dark ? "Dark" : "Light";
-}
-
-at("theme").textContent = matchMedia("(prefers-color-scheme: dark)").matches ? "Light" : "Dark";
-at("theme").addEventListener("click", theme);
 at("heading").textContent = `Sentences are judged by ${data.metric}.`;
 at("examples").textContent = data.questions ? "Questions" : "Sentences";
 at("legend").replaceChildren(make("mark", { textContent: "marked" }),
@@ -127,6 +98,5 @@ at("sort").append(...ORDERS.map(([name]) => make("option", { textContent: name }
 at("sort").selectedIndex = data.order;
 for (const id of ["sort", "find", "unlike"]) at(id).addEventListener("input", choose);
 at("more").addEventListener("click", more);
-showTables();
 choose();
 document.body.dataset.state = "ready";

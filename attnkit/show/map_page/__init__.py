@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from attnkit.analysis.map_statistics import statistics
+from attnkit.analysis.map_statistics import attention_sink, statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
-from attnkit.show.attention_matrix import NAMES, STATIC, sides_of
+from attnkit.show.attention_matrix import NAMES, STATIC, sides_of, sink_text
 from attnkit.show.colour import Palette, table
 from attnkit.show.colour_scale import FLOOR, Scale
 from attnkit.show.html_document import document
@@ -44,7 +44,8 @@ def page(
     kind: Kind | None = None,
     scale: Scale = "linear",
     words: bool = False,
-    special: bool = True,
+    hide_special: bool = False,
+    hide_first: bool = False,
     colours: Palette = "cividis",
 ) -> bytes:
     """The page of one text through one model, or through several to compare.
@@ -62,7 +63,8 @@ def page(
         view: what opens first; None: the grid, or the matrix where there is one map only.
         kind: which attention opens first; None: cross, else the first there is.
         scale: "linear", "log" or "row", to open with.
-        words, special: whether pieces are merged to words, and special tokens shown, at first.
+        words, hide_special, hide_first: whether pieces are merged to words, and special tokens or
+            the first column hidden, when it opens.
         colours: of weights; differences have a map of their own.
 
     Raises:
@@ -76,23 +78,20 @@ def page(
     records = [_record(capture, some, axes) for capture, some in drawable]
     start = {
         "view": view or ("matrix" if all(m.weights.shape[:2] == (1, 1) for m in every) else "grid"),
-        "kind": kind or "cross", "scale": scale, "words": words, "plain": not special,
-        "other": 1 if len(drawable) > 1 else -1,
+        "kind": kind or "cross", "scale": scale, "words": words,
+        "plain": hide_special, "first": hide_first, "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
         "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
         "floor": FLOOR, "kinds": NAMES, "sides": {maps.kind: sides_of(maps) for maps in every},
         "numbers": NUMBERS, "start": start, "omitted": "",
-        "texts": _texts([capture for capture, _ in drawable]),
+        "texts": [*_texts([capture for capture, _ in drawable]), *_sink(every)],
     }  # fmt: skip
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
     title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
-    room = budget - len(draw(title, data)) - 300 * len(every)
-    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     described = [maps for record in records for maps in record["maps"]]
-    for maps, coded in zip(described, fitted(finite, room), strict=True):
-        maps.update(coded)
+    _add_weights(described, every, budget - len(draw(title, data)) - 300 * len(every))
     data["omitted"] = _omitted(described, safe_text(command))
     return draw(title, data)
 
@@ -100,6 +99,15 @@ def page(
 def _hex(palette: Palette) -> str:
     """The colours of a palette, as the page reads them."""
     return table(palette).tobytes().hex()
+
+
+def _add_weights(
+    described: Sequence[dict[str, Any]], every: Sequence[AttentionMaps], room: int
+) -> None:
+    """Code the weights of each into its description, as finely as the room allows."""
+    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
+    for maps, coded in zip(described, fitted(finite, room), strict=True):
+        maps.update(coded)
 
 
 def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
@@ -160,6 +168,16 @@ def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
         if note := one.facts.get("note"):
             texts["note", note] = "note", f"{one.model}: {note}"
     return [(name, safe_text(text)) for name, text in texts.values()]
+
+
+def _sink(every: Sequence[AttentionMaps]) -> list[tuple[str, str]]:
+    """A note on the first map in which the first column takes most, and what to do about it."""
+    for maps in every:
+        sink = attention_sink(maps)
+        if sink is not None and sink.place == 0:
+            advice = '"hide first column" shows what is on the others'
+            return [("note", f"{NAMES[maps.kind]}: {sink_text(sink)}; {advice}")]
+    return []
 
 
 def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) -> dict[str, Any]:

@@ -35,7 +35,8 @@ function measure(pane) {
   const { from, to, rows, columns } = pane.map, context = pane.canvas.getContext("2d");
   context.font = FONT;
   const widest = (some) => Math.max(56, most(some.map(({ label }) => context.measureText(shorten(label)).width)));
-  const left = widest(from) + 12, above = widest(to), room = pane.section.clientWidth - 16;
+  const named = most(data.sides[state.kind].map((side) => context.measureText(`${side} \u2193`).width));
+  const left = Math.max(widest(from), named) + 12, above = widest(to), room = pane.section.clientWidth - 16;
   if (state.view === "lines") {
     const width = Math.min(room, 760), side = width * 0.38;
     const height = LINE * (Math.max(rows, columns) + 1.5);

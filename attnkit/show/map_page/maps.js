@@ -43,12 +43,13 @@ async function weightsOf(capture, number, name) {
   return { ...maps.overview, ...what, values };
 }
 
-// The rows or columns to show: the places of each, and its label.
+// The rows or columns to show: the places of each, and its label.  The first is that of the begin
+// token, if there is one; of a coarse map it is a block.
 function groups(number, pool) {
   const axis = data.axes[number], found = [];
   if (pool > 1) {
-    const first = axis.text.filter((_, i) => i % pool === 0);
-    return first.map((text, i) => ({ places: [i], label: `${text} \u2026` }));
+    const texts = axis.text.filter((_, i) => i % pool === 0);
+    return texts.map((text, i) => ({ places: [i], label: `${text} \u2026` }));
   }
   axis.text.forEach((text, i) => {
     if (state.plain && axis.special[i]) return;
@@ -65,6 +66,8 @@ function groups(number, pool) {
 // Attention to a word sums over its pieces, from a word averages.  Null: no token is left.
 function merge(map) {
   const [from, to] = map ? [groups(map.maps.queries, map.pool[0]), groups(map.maps.keys, map.pool[1])] : [[], []];
+  // where special tokens are hidden, a begin token is not there any more
+  const hidden = state.first && to[0]?.places[0] === 0 ? to.shift().label : "";
   if (!from.length || !to.length) return null;
   const values = new Float32Array(from.length * to.length);
   from.forEach((row, r) => to.forEach((column, c) => {
@@ -72,7 +75,7 @@ function merge(map) {
     for (const i of row.places) for (const j of column.places) sum += map.values[i * map.columns + j];
     values[r * to.length + c] = sum / row.places.length;
   }));
-  return { ...map, values, rows: from.length, columns: to.length, from, to };
+  return { ...map, values, rows: from.length, columns: to.length, from, to, hidden };
 }
 
 // Blocks as one value each: the one farthest from zero.

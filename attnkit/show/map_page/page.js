@@ -72,13 +72,14 @@ function fillTable() {
   body.append(line(`${rest ? `${rest} smaller ones; ` : ""}all together`, totals, 0));
 }
 
-function describe({ maps, layer, head, pool }) {
+function describe({ maps, layer, head, pool, hidden }) {
   const said = [layer.label];
   const apart = layer.distance ? (head < 0 ? layer.distance : [layer.distance[head]]) : [null];
   if (!apart.includes(null)) {
     const mean = apart.reduce((a, b) => a + b) / apart.length;
     said.push(`${mean.toFixed(2)} from exact softmax on the same queries and keys (half the L1 distance)`);
   }
+  if (hidden) said.push(`first column hidden: ${hidden}`);
   if (maps.lost) said.push(`${maps.lost} weights of these maps are not finite: drawn as 0`);
   if (most(pool) > 1) {
     const wanted = head < 0 ? "" : ` --head ${maps.heads[head]}`;
@@ -118,9 +119,11 @@ async function drawGrid(isCurrent) {
       element("h2", {}, `Layer ${layer.number} `, element("small", {}, kind.join(" \u00b7 "))),
       element("div", { className: classes }, ...buttons));
   }));
-  if (state.other < 0) return "";
-  if (limits.signed) return `Each is ${nameOf(state.other)} minus ${nameOf(state.model)}.`;
-  return `${subtracts() ? UNLIKE : ""}Left: ${nameOf(state.model)}. Right: ${nameOf(state.other)}.`;
+  const hidden = found.flatMap(({ maps }) => maps).find((map) => map?.hidden);
+  const note = hidden ? `First column hidden: ${hidden.hidden}. ` : "";
+  if (state.other < 0) return note;
+  if (limits.signed) return `${note}Each is ${nameOf(state.other)} minus ${nameOf(state.model)}.`;
+  return `${note}${subtracts() ? UNLIKE : ""}Left: ${nameOf(state.model)}. Right: ${nameOf(state.other)}.`;
 }
 const UNLIKE = "No difference is shown: the two maps do not have the same tokens on both axes, or the same resolution. ";
 
@@ -133,7 +136,8 @@ function drawNumbers() {
     return element("tr", { tabIndex: 0, onclick, onkeydown }, ...cells([layer, head, ...texts]));
   }));
   const head = headings(["layer", "head", ...data.numbers.map(([name]) => name)]);
-  const caption = `${data.kinds[state.kind]} of ${nameOf(state.model)}, each head averaged over its queries`;
+  const caption = `${data.kinds[state.kind]} of ${nameOf(state.model)}, each head averaged over its queries; `
+    + "of the whole maps, whatever is hidden or merged above";
   $("numbers").replaceChildren(
     element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...rows)),
     element("p", {}, `${data.numbers.map((both) => both.join(": ")).join("; ")}.`),
@@ -226,7 +230,7 @@ function fillControls() {
     $(id).value = state[id];
   }
   for (const label of document.querySelectorAll(".several")) label.hidden = captures.length < 2;
-  for (const id of ["words", "plain"]) $(id).checked = state[id];
+  for (const id of ["words", "plain", "first"]) $(id).checked = state[id];
   for (const button of $("views").children) button.setAttribute("aria-pressed", button.value === state.view);
 }
 
@@ -266,6 +270,7 @@ const SHORTCUTS = {
   g: () => change({ view: "grid" }), m: () => change({ view: "matrix" }),
   l: () => change({ view: "lines" }), n: () => change({ view: "numbers" }),
   w: () => change({ words: !state.words }), s: () => change({ plain: !state.plain }),
+  f: () => change({ first: !state.first }),
   "+": () => zoom(1.25), "-": () => zoom(1 / 1.25),
 };
 

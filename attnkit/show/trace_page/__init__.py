@@ -30,6 +30,7 @@ def page(traces: "Sequence[Trace]") -> bytes:
         Path(__file__).parent,
         f"Answer and sources: {models}",
         {"traces": [_record(trace) for trace in traces]},
+        scripts=("../frame.js", "page.js"),
     )
 
 
@@ -71,6 +72,7 @@ def _token(trace: "Trace", token: "TracedToken") -> dict[str, Any]:
         "text": safe_text(token.text),
         "context": token.chosen,
         "apart": token.disjoint,
+        "agreed": token.agreed,
         "end": token.end,
         "surest": [[at, round(token.entropies[at], 4)] for at in order],
         "weights": [[at, round(weights[at], 4)] for at in heavy] if weights else None,

@@ -1,14 +1,6 @@
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
-const at = (id) => document.getElementById(id);
 const state = { trace: 0, token: -1, context: -1 };
 const SVG = "http://www.w3.org/2000/svg";
 
-function make(tag, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), properties);
-  element.append(...children);
-  return element;
-}
 function draw(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -25,7 +17,7 @@ function showAnswer() {
   const box = at("answer");
   let last = null;
   box.replaceChildren(...trace().tokens.map((token, number) => {
-    const mark = trace().voiced && !token.end ? markOf(token.context) : null;
+    const mark = trace().voiced && !token.end && !token.agreed ? markOf(token.context) : null;
     const text = token.end ? "[end]" : token.text;
     const span = make("span", { className: "token", id: `t${number}` });
     span.setAttribute("role", "option");
@@ -40,6 +32,7 @@ function showAnswer() {
     span.classList.toggle("spoken", Boolean(mark));
     span.classList.toggle("end", token.end);
     span.classList.toggle("apart", token.apart);
+    span.classList.toggle("agreed", token.agreed);
     paint(span, mark);
     span.addEventListener("click", () => choose(number));
     return span;
@@ -55,7 +48,7 @@ function showContexts() {
     const share = trace().weighted || trace().voiced ? percent(passage.share) : `${passage.entropy.toFixed(2)} nats`;
     const button = make("button", { type: "button", id: `c${context}` }, sign,
       make("span", { className: "share", textContent: share }),
-      make("span", { className: "title", textContent: `${context} ${passage.name}` }));
+      make("span", { className: "title", textContent: `${context + 1} ${passage.name}` }));
     button.addEventListener("click", () => { state.token = -1; showContext(context); markTokens(); });
     return button;
   }));
@@ -64,7 +57,7 @@ function showContexts() {
 function showContext(context, word = "") {
   state.context = context;
   const passage = trace().contexts[context];
-  at("name").textContent = `Context ${context}: ${passage.name}`;
+  at("name").textContent = `Context ${context + 1}: ${passage.name}`;
   const box = at("passage");
   box.replaceChildren(...parts(passage.text, word));
   const first = box.querySelector("mark");
@@ -104,7 +97,7 @@ function wordOf(number) {
 
 const nameOf = (context) => {
   const mark = trace().voiced ? markOf(context) : null;
-  return `${mark ? `${mark.letter}: ` : ""}context ${context} (${trace().contexts[context].name})`;
+  return `${mark ? `${mark.letter}: ` : ""}context ${context + 1} (${trace().contexts[context].name})`;
 };
 
 function choose(number) {
@@ -114,7 +107,8 @@ function choose(number) {
   const told = [token.end ? "End of the answer" : `Token ${number + 1}: \u201c${token.text}\u201d`];
   told.push(`${trace().voiced ? "selected:" : "lowest entropy:"} ${nameOf(first)}, entropy ${entropy.toFixed(3)} nats`);
   if (token.surest.length > 1) told.push(`lowest of the others: ${nameOf(token.surest[1][0])}, ${token.surest[1][1].toFixed(3)} nats`);
-  if (token.weights) told.push(`weights ${token.weights.map(([context, weight]) => `${context}: ${weight.toFixed(3)}`).join(", ")}`);
+  if (token.weights) told.push(`weights ${token.weights.map(([context, weight]) => `${context + 1}: ${weight.toFixed(3)}`).join(", ")}`);
+  if (token.agreed) told.push("the model would write it without any context too");
   if (token.apart) told.push("no token was kept by all contexts: the union of what they kept was merged");
   at("readout").textContent = told.join("; ");
   showContext(first, token.end ? "" : wordOf(number));
@@ -166,7 +160,7 @@ function showTrace(number) {
   at("facts").textContent = `${one.model}; ${one.how}`;
   at("notes").textContent = one.notes.join("; ");
   at("hint").textContent = one.voiced
-    ? "Each token has the colour and letter of the selected context; choose one to see its passage."
+    ? "Each token has the colour and letter of the selected context; grey ones the model would write without any context too. Choose one to see its passage."
     : "The contexts are mixed at every token; choose one to see the passage of lowest entropy there.";
   at("caption").textContent = `Entropy in nats: bars ${one.voiced ? "the selected context" : "the context of lowest entropy"}, circles the lowest of the others.`;
   showAnswer();
@@ -184,13 +178,6 @@ at("answer").addEventListener("keydown", (event) => {
   event.preventDefault();
   choose(Math.min(Math.max(to, 0), last));
 });
-at("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
-  at("theme").textContent = dark ? "Dark" : "Light";
-});
-if (matchMedia("(prefers-color-scheme: dark)").matches) at("theme").textContent = "Light";
 at("several").hidden = data.traces.length < 2;
 at("which").append(...data.traces.map((one, number) => make("option", { value: String(number), textContent: `${number + 1}: ${one.prompt.slice(0, 80)}` })));
 at("which").addEventListener("change", (event) => showTrace(Number(event.target.value)));

@@ -38,6 +38,26 @@ def test_match_and_f1_are_squads(answer: str, reference: str, exact: int, overla
     assert answer_f1(answer, reference) == pytest.approx(overlap)
 
 
+@pytest.mark.parametrize(
+    ("answer", "references", "expected"),
+    [
+        ("It flows through Rome, the capital.", ["Rome"], 100),
+        ("It was THE green watch!", ["a green watch"], 100),
+        ("It was green, the watch", ["watch green"], 0),
+        ("a party", ["art"], 0),
+        ("in Oslo", ["Rome", "oslo."], 100),
+        ("", ["Rome"], 0),
+        ("Rome", ["the"], 0),
+    ],
+)
+def test_an_answer_may_stand_in_a_sentence(
+    answer: str, references: list[str], expected: float
+) -> None:
+    found = score(["answer-contained"], [answer], [references], EvalConfig())["answer-contained"]
+    assert found.value == expected
+    assert found.signature.startswith("refs:max|norm:squad-1.1|")
+
+
 def test_the_best_reference_of_a_line_counts() -> None:
     found = score(
         ["answer-match", "answer-f1"],

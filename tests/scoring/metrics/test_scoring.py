@@ -228,6 +228,7 @@ def test_empty_hypotheses_and_references_score_without_error(everything: EvalCon
     assert {name: value.value for name, value in ours.items()} == {
         "bleu": 0, "chrf": 0, "ter": 100, "rouge1": 0, "rouge2": 0, "rougeL": 0, "rougeLsum": 0,
         "bleu1": 0, "bleu4": 0, "exact-match": 50, "answer-match": 50, "answer-f1": 0,
+        "answer-contained": 0,
         "meteor": 0, "cider": 0, "embedding-average": 0, "embedding-greedy": 0,
         "embedding-extrema": 0, "distinct-1": 0, "distinct-2": 0, "seq-rep-4": 0, "length-ratio": 0,
     }  # fmt: skip

@@ -1,0 +1,176 @@
+"""The rank of attention maps: of trained runs, and of mechanisms before any training.
+
+The effective rank of a matrix with singular values s is exp(H(s / sum s)), H the entropy: n for an
+orthogonal matrix, 1 where all rows are alike (Roy and Vetterli 2007, "The effective rank: a measure
+of effective dimensionality", section 2).  The numerical rank counts the singular values above a
+share of the largest one.  The map of linear attention with f features has rank f at most.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnkit.analysis.map_stream import LayerMaps, stream_maps
+from attnkit.analysis.maps import Kind, MapLayer
+from attnkit.attention import Mask
+from attnkit.data.rows import Row
+from attnkit.device import pick_device
+from attnkit.errors import MissingInputError, UsageError
+from attnkit.layers import MultiHead
+from attnkit.runs import Run
+from attnkit.scoring.teacher_forced import encode_rows
+
+THRESHOLD = 1e-3
+"""Share of the largest singular value that counts in the numerical rank."""
+HEADS = 4
+"""Heads of a mechanism before training: so many random maps of each draw of weights."""
+LONGEST = 4096
+"""Tokens that a mechanism reads before training, at most."""
+
+
+class Ranks(NamedTuple):
+    """Ranks of the maps of one head, or means of several."""
+
+    effective: float
+    share: float
+    """Of the largest possible rank, the smaller of queries and keys."""
+    numerical: float
+
+
+class LayerRanks(NamedTuple):
+    """The ranks of each head of a layer, averaged over the rows that were read."""
+
+    kind: Kind
+    layer: MapLayer
+    heads: dict[int, Ranks]
+
+
+def ranks(
+    weights: Float[Tensor, "... T S"], threshold: float = THRESHOLD
+) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
+    """Effective and numerical rank of matrices; rows and columns of zeros change neither.
+
+    Both are 0 for a matrix of zeros.
+    """
+    values = torch.linalg.svdvals(weights.double())
+    shares = values / values.sum(-1, keepdim=True).clamp_min(1e-300)
+    some = values[..., 0] > 0
+    effective = torch.special.entr(shares).sum(-1).exp() * some
+    counted = (values > threshold * values[..., :1]).sum(-1)
+    return effective, counted
+
+
+def probe_rank(
+    run: Run,
+    rows: Sequence[Row],
+    *,
+    threshold: float = THRESHOLD,
+    kinds: Sequence[Kind] | None = None,
+    layers: Sequence[int] = (),
+    heads: Sequence[int] = (),
+    device: str = "auto",
+    progress: Callable[[int, int], object] | None = None,
+) -> list[LayerRanks]:
+    """Ranks of the maps of a run by layer, averaged over rows.
+
+    Args:
+        run: a finished one.
+        rows: given sources and targets, cut to the model's length as in training.
+        threshold: see `ranks`.
+        kinds, layers, heads: which maps; all when None or empty.
+        device: auto takes a GPU where there is one.
+        progress: called with the rows read, and all rows.
+
+    Raises:
+        UsageError: the threshold is out of range; no such kind, layer or head; no attention.
+        MissingInputError: no rows; the run is not finished.
+    """
+    check_threshold(threshold)
+    if not rows:
+        raise MissingInputError("no rows to read")
+    longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
+    encoded = encode_rows(rows, run.tokenizer(), longest, stream=stream)
+    found: dict[tuple[int, int], LayerRanks] = {}
+
+    def add(maps: LayerMaps) -> None:
+        means = (_sums(maps, threshold) / len(encoded)).tolist()
+        before = found.get(maps.place, LayerRanks(maps.kind, maps.layer, {})).heads
+        heads = {
+            head: Ranks(*map(sum, zip(before.get(head, (0, 0, 0)), mean, strict=True)))
+            for head, mean in zip(maps.heads, means, strict=True)
+        }
+        found[maps.place] = LayerRanks(maps.kind, maps.layer, heads)
+
+    model = run.model(pick_device(device))
+    stream_maps(model, encoded, add, kinds=kinds, layers=layers, heads=heads, progress=progress)
+    return [found[place] for place in sorted(found)]
+
+
+def _sums(maps: LayerMaps, threshold: float) -> Float[Tensor, "H 3"]:
+    """The fields of `Ranks` of each head, summed over the rows of a batch."""
+    effective, numerical = ranks(maps.weights, threshold)  # [B, H]
+    queries, keys = (maps.visible.any(axis).sum(-1) for axis in (3, 2))  # [B, 1]
+    share = effective / torch.minimum(queries, keys).clamp_min(1)
+    return torch.stack(
+        [numbers.double().sum(0).cpu() for numbers in (effective, share, numerical)], 1
+    )
+
+
+def mechanism_ranks(
+    word: str,
+    options: Mapping[str, Any],
+    length: int,
+    *,
+    causal: bool = False,
+    head_width: int = 64,
+    seed: int = 1,
+    threshold: float = THRESHOLD,
+    device: str = "cpu",
+) -> list[Ranks]:
+    """Ranks of the maps of a new layer that reads `length` tokens drawn from N(0, 1), by head.
+
+    Args:
+        word, options: the mechanism.
+        length: queries and keys.
+        causal: hide the future.
+        head_width: of each of the HEADS heads.
+        seed: of the weights and the tokens.
+        threshold: see `ranks`.
+        device: auto takes a GPU where there is one; the draws are the same on all.
+
+    Raises:
+        UsageError: a number is out of range, or the mechanism refuses its options or the role.
+    """
+    check_threshold(threshold)
+    check_lengths([length])
+    if head_width < 1:
+        raise UsageError(f"--head-width {head_width}: must be at least 1")
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(seed)
+        width = HEADS * head_width
+        layer = MultiHead.build(word, width, HEADS, length, causal=causal, **options)
+        x = torch.randn(1, length, width).to(pick_device(device))
+        layer.to(x.device).eval()
+        maps = layer.weights(x, Mask.packed(length, x.device, causal=causal))
+    effective, numerical = ranks(maps[0], threshold)
+    pairs = zip(effective.tolist(), numerical.tolist(), strict=True)
+    return [Ranks(found, found / length, float(counted)) for found, counted in pairs]
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise UsageError where a threshold is out of range."""
+    if not 0 < threshold < 1:
+        raise UsageError(f"--threshold {threshold:g}: must be above 0 and below 1")
+
+
+def check_lengths(lengths: Sequence[int]) -> None:
+    """Raise UsageError where a length is out of range."""
+    for length in lengths:
+        if not 2 <= length <= LONGEST:
+            raise UsageError(
+                f"--lengths {length}: must be 2 to {LONGEST}: singular values take time that grows "
+                "with the cube of the length"
+            )

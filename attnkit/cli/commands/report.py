@@ -1,0 +1,122 @@
+"""`attnkit report`: runs as one page, or as Markdown with drawings."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument
+
+from attnkit.cli import console, options
+from attnkit.cli import output as files
+from attnkit.cli.found_runs import (
+    Baselines,
+    EvalRequest,
+    FoundRuns,
+    RunToScore,
+    runs_in_folder,
+)
+from attnkit.cli.options import flag, value
+from attnkit.errors import OutputPathError, UsageError
+
+if TYPE_CHECKING:
+    from attnkit.show.report import Report
+
+PAGES, MARKDOWN = (".html", ".htm"), ".md"
+OURS = b"attnkit report: "  # how the title of every report begins, in its first bytes
+FIRST = 4096
+
+
+def report(
+    folders: Annotated[
+        list[str], Argument(metavar="RUNS", help="Folders of one or more scored runs.")
+    ],
+    *,
+    output: Annotated[
+        Path,
+        value(
+            "FILE",
+            "A page (.html), or Markdown (.md) with its drawings in a folder beside it.",
+            "--output",
+            "-o",
+        ),
+    ] = Path("report.html"),
+    sentence: Annotated[
+        str | None,
+        value("TEXT", "Draw the attention maps of this sentence. [default: one of the test set]"),
+    ] = None,
+    no_maps: Annotated[
+        bool, flag("--no-maps", "Leave out attention maps, for which models are loaded.")
+    ] = False,
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Write a report of scored runs: one page, or Markdown for the appendix of a paper.
+
+    It has the table of `attnkit eval`, learning curves, examples of the largest gains and losses,
+    attention maps of one sentence, how the recipes differ, versions, machines and hashes. The
+    page is one file that needs no network.
+
+      attnkit report runs/quickstart
+      attnkit report runs/quickstart -o appendix.md --sentence "A man rides a horse."
+    """
+    files.check_save(output, (*PAGES, MARKDOWN), "--output")
+    _check_replaced(output)
+    if no_maps and sentence is not None:
+        raise UsageError("--sentence is for attention maps: leave out --no-maps")
+    from attnkit.show.report import report_of
+    from attnkit.show.report.sections import ReportRequest
+
+    found = _found(folders)
+    request = ReportRequest(
+        [task.run for task in found.runs], found.baselines, found.published,
+        maps=not no_maps, sentence=sentence, command=console.again(), data_dir=data_dir,
+        offline=offline,
+    )  # fmt: skip
+    _write(report_of(request, console.warn), output)
+
+
+def _found(folders: list[str]) -> FoundRuns:
+    """The finished runs in the folders, each once, as `attnkit eval` takes them."""
+    request = EvalRequest({}, [], None, Path("runs"), {}, False)
+    tasks: dict[Path, RunToScore] = {}
+    baselines: Baselines = {}
+    published: list[dict[str, Any]] = []
+    for folder in folders:
+        some = runs_in_folder(folder, request)
+        for task in some.runs:
+            tasks.setdefault(task.run.path.resolve(), task)
+        baselines = some.baselines | baselines
+        published += [figures for figures in some.published if figures not in published]
+    return FoundRuns(list(tasks.values()), baselines, published)
+
+
+def _check_replaced(path: Path) -> None:
+    """Refuse to replace a file that is no report."""
+    from attnkit.storage.files import open_file
+
+    if not path.exists():
+        return
+    with open_file(path) as file:
+        if OURS in file.read(FIRST):
+            return
+    raise OutputPathError(
+        f"--output {path}: already exists and is no report of attnkit; name another file, or move "
+        "it away"
+    )
+
+
+def _write(report: "Report", path: Path) -> None:
+    """The page, or the drawings and then the text."""
+    from attnkit.show.report import markdown, page
+    from attnkit.storage.files import atomic_write, make_folder
+
+    if path.suffix.lower() in PAGES:
+        content = page(report)
+        files.save(path, content, f" ({len(content) / 1e6:.1f} MB)")
+        return
+    folder = path.with_name(f"{path.stem}-figures")
+    made = markdown(report, folder.name)
+    make_folder(folder)
+    for name, drawing in made.drawings.items():
+        atomic_write(folder / name, drawing)
+    files.save(path, made.text, f" and its drawings in {folder}")

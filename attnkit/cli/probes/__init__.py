@@ -1,0 +1,1 @@
+"""The studies of `attnkit probe`, one a module."""

@@ -1,0 +1,104 @@
+"""Ranks of maps: worked cases, pads, and what is known of the mechanisms."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.recorded import run_of, sections
+from helpers.trained import ROWS, make_run
+
+from attnkit.analysis.capture import MapReader
+from attnkit.analysis.map_rank import HEADS, mechanism_ranks, probe_rank, ranks
+from attnkit.errors import MissingInputError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("matrix", "effective", "numerical"),
+    [
+        (torch.eye(5), 5.0, 5),
+        (torch.full((4, 6), 1 / 6), 1.0, 1),
+        (torch.diag(torch.tensor([3.0, 1.0])), (4 / 3) ** 0.75 * 4**0.25, 2),
+        (torch.diag(torch.tensor([1.0, 1e-4])), 1.00102, 1),
+        (torch.zeros(3, 3), 0.0, 0),
+    ],
+)
+def test_worked_cases(matrix: torch.Tensor, effective: float, numerical: int) -> None:
+    found, counted = ranks(matrix)
+    assert float(found) == pytest.approx(effective, rel=1e-5)
+    assert int(counted) == numerical
+
+
+def test_rows_and_columns_of_zeros_change_nothing() -> None:
+    matrix = torch.rand(2, 3, 5, 7, generator=torch.Generator().manual_seed(1))
+    padded = torch.nn.functional.pad(matrix, (0, 4, 0, 2))
+    for found, expected in zip(ranks(padded), ranks(matrix), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_ranks_of_a_run_are_means_over_its_texts(tmp_path: Path) -> None:
+    run = run_of(tmp_path, sections("scaled-dot"))
+    found = probe_rank(run, ROWS, threshold=0.1, device="cpu")
+    assert [(one.kind, one.layer.number) for one in found] == [
+        (kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (0, 1)
+    ]
+    texts = [(row.source, row.target) for row in ROWS]
+    captures = list(MapReader(run, step="input", device="cpu").read(texts))
+    for one in found:
+        for head, rank in one.heads.items():
+            numbers = []
+            for capture in captures:
+                maps = capture.maps[one.kind].weights[one.layer.number, head].astype(np.float64)
+                values = np.linalg.svd(maps, compute_uv=False)
+                shares = values[values > 0] / values.sum()
+                effective = np.exp(-(shares * np.log(shares)).sum())
+                numerical = (values > 0.1 * values[0]).sum()
+                numbers.append((effective, effective / min(maps.shape), numerical))
+            assert tuple(rank) == pytest.approx(tuple(np.mean(numbers, 0)), rel=1e-5)
+
+
+def test_linear_maps_have_the_rank_of_their_features_and_softmax_more() -> None:
+    linear = mechanism_ranks("linear", {}, 48, head_width=8)
+    softmax = mechanism_ranks("scaled-dot", {}, 48, head_width=8)
+    assert len(linear) == len(softmax) == HEADS
+    assert max(one.numerical for one in linear) <= 8
+    assert min(one.numerical for one in softmax) > 16
+    assert min(o.effective for o in softmax) > 2 * max(one.effective for one in linear)
+    for one in (*linear, *softmax):
+        assert one.share == one.effective / 48
+
+
+def test_the_draw_is_repeatable_and_leaves_the_random_state() -> None:
+    state = torch.get_rng_state()
+    first = mechanism_ranks("performer", {"features": 16}, 20, causal=True, seed=3)
+    assert mechanism_ranks("performer", {"features": 16}, 20, causal=True, seed=3) == first
+    assert mechanism_ranks("performer", {"features": 16}, 20, causal=True, seed=4) != first
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_causal_map_has_full_rank() -> None:
+    """A triangle with a diagonal that is not zero."""
+    assert {one.numerical for one in mechanism_ranks("linear", {}, 12, causal=True)} == {12.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"length": 1}, "--lengths 1: must be 2 to 4096"),
+        ({"length": 5000}, "--lengths 5000: must be 2 to 4096"),
+        ({"head_width": 0}, "--head-width 0: must be at least 1"),
+        ({"threshold": 0.0}, "--threshold 0: must be above 0 and below 1"),
+        ({"threshold": float("nan")}, "--threshold nan"),
+        ({"word": "nystrom", "causal": True}, "nystrom cannot be causal"),
+        ({"word": "lineer"}, "did you mean 'linear'"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:
+    given = {"word": "linear", "options": {}, "length": 8} | arguments
+    with pytest.raises(UsageError, match=message):
+        mechanism_ranks(**given)  # type: ignore[arg-type]
+
+
+def test_no_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no rows"):
+        probe_rank(make_run(tmp_path), [])

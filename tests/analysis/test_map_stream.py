@@ -1,0 +1,110 @@
+"""Maps batch by batch: those that are recorded, without their pads, in batches of bounded size."""
+
+import pytest
+import torch
+from helpers.model_types import BASELINES
+from helpers.recorded import build, cases, sections
+from helpers.trained import LENGTH, ROWS, tokenizer
+
+from attnkit.analysis import map_stream
+from attnkit.analysis.map_stream import LayerMaps, stream_maps
+from attnkit.analysis.recorder import record
+from attnkit.data.encoded import Encoded
+from attnkit.data.tokenizer import BOS
+from attnkit.errors import NotFiniteError, UsageError
+from attnkit.models import Model
+from attnkit.recipe.schema import ModelConfig
+from attnkit.scoring.teacher_forced import encode_rows
+
+ENCODED = encode_rows(ROWS, tokenizer(), LENGTH, stream=False)
+
+
+def streamed(model: Model, encoded: Encoded = ENCODED, **options: object) -> list[LayerMaps]:
+    found: list[LayerMaps] = []
+    stream_maps(model, encoded, found.append, **options)  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize(("word", "role"), list(cases()))
+def test_they_are_the_recorded_maps_of_each_row_alone(word: str, role: str) -> None:
+    """By their sum of squares, which for pads is 0."""
+    model = build(sections(word, role)).double()
+    alone_in_stream = role == "decoder"
+    rows = ROWS[:1] if alone_in_stream else ROWS
+    encoded = encode_rows(rows, tokenizer(), LENGTH, stream=alone_in_stream)
+    found = streamed(model, encoded, kinds=[role], layers=[1])
+    together = sum(one.weights.double().square().sum((0, 2, 3)) for one in found)
+    apart = torch.zeros(4, dtype=torch.float64)
+    for row in range(len(encoded)):
+        ids = torch.tensor([[BOS, *encoded.target[row].tolist()]])
+        source = None if encoded.source is None else torch.tensor([encoded.source[row].tolist()])
+        with record(model, kinds=[role], layers=[1]) as recorded, torch.no_grad():  # type: ignore[list-item]
+            model.hidden(source, ids)
+        maps = recorded[role].maps  # type: ignore[index]
+        assert maps is not None
+        apart += torch.from_numpy(maps).double().square().sum((0, 1, 3, 4))
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder", "cross"])
+def test_pads_see_nothing_and_are_seen_by_nobody(role: str) -> None:
+    model = build(sections())
+    for maps in streamed(model, kinds=[role]):
+        keys = {"encoder": ENCODED.source, "cross": ENCODED.source}.get(role)
+        seen = maps.visible.expand_as(maps.weights)
+        assert (maps.weights[~seen] == 0).all()
+        assert (maps.weights[seen] > 0).all()  # softmax
+        queries, seen_keys = (maps.visible.any(axis).sum((1, 2)).tolist() for axis in (3, 2))
+        targets = sorted(len(ENCODED.target[row]) + 1 for row in range(len(ENCODED)))
+        sources = targets if keys is None else sorted(keys.lengths.tolist())
+        assert sorted(queries) == (sources if role == "encoder" else targets)
+        assert sorted(seen_keys) == sources
+
+
+def test_a_decoder_that_reads_the_source_first_sees_no_pads_between() -> None:
+    model = build(sections(shape="decoder", role="decoder"))
+    for maps in streamed(model):
+        assert ENCODED.source is not None
+        lengths = ENCODED.source.lengths + ENCODED.target.lengths + 1
+        assert sorted(maps.visible.any(3).sum((1, 2)).tolist()) == sorted(lengths.tolist())
+        # each real query sees itself and all real ones before it
+        counts = [sorted(row[row > 0].tolist()) for row in maps.visible.sum(3)[:, 0]]
+        assert all(count == [*range(1, len(count) + 1)] for count in counts)
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_models_that_are_no_transformers_have_cross_attention(name: str) -> None:
+    options = {"width": 16, "ff": 16} | BASELINES[name]
+    model = build(ModelConfig(**options))
+    assert {one.kind for one in streamed(model)} == {"cross"}
+
+
+def test_batches_hold_a_bounded_number_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(sections())
+    whole = streamed(model, kinds=["cross"], layers=[0])
+    monkeypatch.setattr(map_stream, "BATCH_WEIGHTS", 4 * 2 * 13**2)
+    told: list[tuple[int, int]] = []
+    parts = streamed(
+        model, kinds=["cross"], layers=[0], progress=lambda *numbers: told.append(numbers)
+    )
+    assert len(parts) > len(whole) == 1
+    assert max(one.weights.numel() for one in parts) <= 4 * 2 * 13**2
+    assert sum(len(one.weights) for one in parts) == len(ENCODED) == told[-1][0] == told[-1][1]
+
+
+def test_chosen_heads_alone_are_shown() -> None:
+    model = build(sections())
+    (all_heads,) = streamed(model, kinds=["cross"], layers=[1])
+    (some,) = streamed(model, kinds=["cross"], layers=[1], heads=[3, 0])
+    assert some.heads == (0, 3)
+    assert torch.equal(some.weights, all_heads.weights[:, [0, 3]])
+
+
+def test_damaged_weights_and_models_without_attention_are_refused() -> None:
+    model = build(sections())
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    with pytest.raises(NotFiniteError, match="train again"):
+        streamed(model)
+    with pytest.raises(UsageError, match="--kind cross: this model has decoder attention only"):
+        streamed(build(sections(role="decoder")), kinds=["cross"])

@@ -1,0 +1,192 @@
+"""Noise on scores: the first-order law, and models with noise in their layers."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.recorded import build, cases, run_of, sections
+from helpers.trained import LENGTH, ROWS, make_run, tokenizer
+
+from attnkit.analysis.recorder import attention_layers, visited
+from attnkit.analysis.score_noise import NoisyPart, noise_law, noisy, probe_noise
+from attnkit.attention import Mask, Scored
+from attnkit.errors import MissingInputError, UsageError
+from attnkit.layers import MultiHead
+from attnkit.recipe.schema import SearchConfig
+from attnkit.runs import Run
+from attnkit.scoring.teacher_forced import teacher_forced_scores
+from attnkit.search import translate
+
+SCORED = [(word, role) for word, role in cases()
+          if isinstance(attention_layers(build(sections(word, role)))[role][0].mechanism, Scored)]  # type: ignore[index]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_of(tmp_path_factory.mktemp("noise"), sections())
+
+
+@pytest.mark.parametrize(("length", "reference"), [(16, 0.967), (256, 0.972), (4096, 0.993)])
+def test_the_law_holds_within_a_tenth_at_sigma_one_half(length: int, reference: float) -> None:
+    """The reference is one draw of scores and 4,000 of noise: .148/.153, .0766/.0788, ..."""
+    (found,) = noise_law(length, 1.0, [0.5])
+    assert found.measured == pytest.approx(found.predicted, rel=0.1)
+    assert found.measured / found.predicted == pytest.approx(reference, abs=0.05)
+    # E[e^(2s)] / E[e^s]^2 = e for scores from N(0, 1)
+    limit = math.sqrt(math.expm1(0.25) * math.e / length)
+    assert found.predicted == pytest.approx(limit, rel={16: 0.3}.get(length, 0.05))
+
+
+def test_the_law_is_one_of_first_order_and_fails_for_peaked_weights() -> None:
+    small, large = noise_law(64, 1.0, [0.05, 3.0])
+    assert small.measured == pytest.approx(small.predicted, rel=0.01)
+    assert large.measured < 0.5 * large.predicted
+    flat, peaked = (noise_law(64, sharpness, [1.0])[0] for sharpness in (0.0, 4.0))
+    assert flat.keys == pytest.approx(64)
+    assert peaked.keys < 4
+    ratios = [one.measured / one.predicted for one in (flat, peaked)]
+    assert ratios[0] > 0.9
+    assert ratios[1] < 0.8
+
+
+def test_one_key_bears_any_noise() -> None:
+    (found,) = noise_law(1, 1.0, [1.0])
+    assert (found.keys, found.measured, found.predicted) == (1.0, 0.0, 0.0)
+
+
+def test_each_setting_is_the_same_alone_and_among_others() -> None:
+    assert noise_law(20, 1.0, [0.25, 0.5])[1] == noise_law(20, 1.0, [0.5])[0]
+
+
+@pytest.mark.parametrize(("word", "role"), SCORED)
+def test_noise_is_added_to_what_the_softmax_sees_and_masked_keys_stay_masked(
+    word: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = torch.randn(2, 4, 9, 9, generator=torch.Generator().manual_seed(3))
+    layer = attention_layers(build(sections(word, role)))[role][1]  # type: ignore[index]
+    # some scores lie otherwise in memory, which is the order that noise is drawn in
+    monkeypatch.setattr(torch, "randn_like", lambda scores: drawn.to(scores))
+    x, memory = torch.randn(2, 2, 9, 16, generator=torch.Generator().manual_seed(2))
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    valid[1, 6:] = False
+    cross = role == "cross"
+    mask = Mask.cross(valid, 9) if cross else Mask.of(valid, 9, role == "decoder")
+    with torch.no_grad():
+        plain = layer.weights(x, mask, memory if cross else None)
+        with noisy(layer, [layer], 1.5, seed=3):
+            moved = layer.weights(x, mask, memory if cross else None)
+        again = layer.weights(x, mask, memory if cross else None)
+    assert torch.equal(plain, again)
+    seen = plain > 0
+    assert (moved[~seen] == 0).all()
+    expected = (plain.log() + 1.5 * drawn).softmax(-1).nan_to_num()
+    torch.testing.assert_close(moved[seen], expected[seen], rtol=1e-4, atol=1e-6)
+
+
+def test_fused_paths_and_cached_steps_are_noisy_too_and_the_random_state_stays() -> None:
+    model = build(sections())
+    layers = attention_layers(model)["cross"]
+    texts, spec = [row.source for row in ROWS], SearchConfig(method="greedy", max_length=8)
+
+    def decoded() -> list[Any]:
+        return list(translate(model, tokenizer(), texts, spec, max_source=LENGTH))
+
+    state = torch.get_rng_state()
+    plain = decoded()
+    with noisy(model, layers, 8.0, seed=1):
+        first = decoded()
+    with noisy(model, layers, 8.0, seed=1):
+        assert decoded() == first
+    assert first != plain
+    assert decoded() == plain
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_noise_ends_with_an_error_too() -> None:
+    model = build(sections())
+    (layer, _) = attention_layers(model)["cross"]
+    with pytest.raises(RuntimeError, match="inside"), noisy(model, [layer], 1.0, seed=1):
+        raise RuntimeError("inside")
+    assert isinstance(layer.mechanism, Scored)
+    assert layer.mechanism.evaluation_noise == 0.0
+
+
+@pytest.mark.parametrize("by", ["model", "kind", "layer"])
+def test_a_model_is_scored_with_noise_in_each_part(run: Run, by: str) -> None:
+    told: list[tuple[int, int]] = []
+    found = probe_noise(
+        run, ROWS, sigmas=[0.5, 3.0], by=by, seeds=2, metrics=["perplexity", "accuracy"],
+        device="cpu", progress=lambda *numbers: told.append(numbers),
+    )  # fmt: skip
+    kinds = ("encoder", "decoder", "cross")
+    parts = {
+        "model": [NoisyPart()],
+        "kind": [NoisyPart(kind) for kind in kinds],  # type: ignore[arg-type]
+        "layer": [NoisyPart(kind, layer) for kind in kinds for layer in (0, 1)],  # type: ignore[arg-type]
+    }[by]
+    assert list(found.noisy) == [(part, sigma) for part in parts for sigma in (0.5, 3.0)]
+    assert told[-1] == (4 * len(parts), 4 * len(parts))
+    model = run.model()
+    for (part, sigma), values in found.noisy.items():
+        layers: list[MultiHead] = [
+            layer
+            for kind, several in attention_layers(model).items()
+            for number, layer in enumerate(several)
+            if part.kind in (None, kind) and part.layer in (None, number)
+        ]
+        for seed in (1, 2):
+            with noisy(model, layers, sigma, seed):
+                scores = teacher_forced_scores(
+                    ["perplexity", "accuracy"], model, run.tokenizer(), ROWS, max_length=LENGTH,
+                    stream=False,
+                )  # fmt: skip
+            for name, score in scores.items():
+                assert values[name][seed - 1] == score.value
+                assert score.value != found.clean[name].value or name == "accuracy"
+
+
+def test_recorded_maps_are_those_with_noise() -> None:
+    """So that other studies can look at a noisy model."""
+    model = build(sections())
+    (layer, _) = attention_layers(model)["encoder"]
+    seen: list[torch.Tensor] = []
+    source = torch.tensor([[7, 9, 11, 3]])
+    for sigma in (0.0, 5.0):
+        with noisy(model, [layer], sigma, 1), visited(layer, lambda maps, _: seen.append(maps)):
+            model.hidden(source, torch.tensor([[2, 8]]))
+    assert not torch.allclose(seen[0], seen[1], atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "message"),
+    [
+        ("linear", {}, "encoder attention is linear, which forms no scores of queries and keys to "
+         "add noise to; use --kind decoder --kind cross"),
+        ("nystrom", {"kinds": ["encoder"]}, "encoder attention is nystrom, which forms no scores"),
+        ("scaled-dot", {"sigmas": [0.0]}, "--sigma 0: must be above 0 and at most 20"),
+        ("scaled-dot", {"sigmas": [1.0, math.nan]}, "--sigma nan"),
+        ("scaled-dot", {"sigmas": [21.0]}, "--sigma 21"),
+        ("scaled-dot", {"seeds": 0}, "--seeds 0: must be at least 1"),
+        ("scaled-dot", {"layers": [7]}, "--layer 7: encoder attention has layers 0, 1"),
+        ("scaled-dot", {"metrics": ["length-ratio"]}, "neither higher nor lower is better"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(
+    tmp_path: Path, word: str, options: dict[str, Any], message: str
+) -> None:
+    run = run_of(tmp_path, sections(word, "encoder", shape="encoder-decoder"))
+    with pytest.raises(UsageError, match=message):
+        probe_noise(run, ROWS, **options)
+
+
+def test_the_kinds_that_have_scores_can_be_chosen(tmp_path: Path) -> None:
+    run = run_of(tmp_path, sections("linear", "encoder", shape="encoder-decoder"))
+    found = probe_noise(run, ROWS, sigmas=[1.0], seeds=1, kinds=["cross"], device="cpu")
+    assert list(found.noisy) == [(NoisyPart(), 1.0)]
+
+
+def test_no_rows_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="no rows"):
+        probe_noise(make_run(tmp_path), [])

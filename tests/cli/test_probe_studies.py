@@ -1,0 +1,201 @@
+"""`attnkit probe noise`, `entropy` and `rank`: tables, charts, pictures, and what they refuse."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.called import Done, called
+from helpers.recorded import run_of, sections
+from helpers.trained import make_run
+
+from attnkit.runs import Run
+
+SHORT = ("--lengths", "8,16", "--sharpness", "1", "--sigma", "0.5")
+WORDS = ("linear", "scaled-dot", "--lengths", "8..16", "--head-width", "4", "--seeds", "2")
+
+
+@pytest.fixture
+def probe(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """`attnkit probe STUDY WORDS` in an empty folder, with a link to a run: `run`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").symlink_to(run.path)
+
+    def call(study: str, *words: str) -> Done:
+        split = ("--split", "test") if "run" in words and "--split" not in words else ()
+        return called(capsys, "probe", study, *words, *split)
+
+    return call
+
+
+def rows(done: Done) -> list[dict[str, Any]]:
+    assert done.code == 0, done.err
+    found: list[dict[str, Any]] = json.loads(done.out)["rows"]
+    return found
+
+
+def test_noise_of_a_run_has_a_row_for_each_part_and_sigma(probe: Any) -> None:
+    words = ("--by", "layer", "--sigma", "2,0.5,0.5", "--seeds", "2", "--format", "json")
+    found = rows(probe("noise", "run", *words))
+    assert [(row["kind"], row["layer"], row["sigma"]) for row in found] == [
+        (None, None, 0.0),
+        *[(kind, 0, sigma) for kind in ("encoder", "decoder", "cross") for sigma in (0.5, 2.0)],
+    ]
+    for row in found[1:]:
+        assert row["perplexity_loss"] == row["perplexity"] - found[0]["perplexity"]
+        assert row["perplexity_sd"] > 0
+
+
+def test_one_draw_of_the_noise_has_no_spread(probe: Any) -> None:
+    words = ("--seeds", "1", "--sigma", "1", "--metrics", "accuracy,bleu", "--kind", "cross")
+    found = rows(probe("noise", "run", *words, "--format", "json"))
+    assert found[1]["accuracy_sd"] is None
+    assert "chosen layers" in probe("noise", "run", *words).out
+    assert found[1]["bleu_loss"] == found[0]["bleu"] - found[1]["bleu"]
+    assert "over" not in probe("noise", "run", *words).out.split("rows:")[1].split("\n\n")[0]
+
+
+def test_noise_of_made_up_scores_is_beside_the_law(probe: Any) -> None:
+    found = rows(probe("noise", *SHORT, "--format", "json"))
+    assert [row["length"] for row in found] == [8, 16]
+    for row in found:
+        assert row["ratio"] == row["measured"] / row["predicted"]
+        assert 0.8 < row["ratio"] < 1
+
+
+def test_the_law_of_one_key_has_no_ratio(probe: Any) -> None:
+    done = probe("noise", "--lengths", "1", "--sharpness", "0", "--sigma", "1")
+    assert done.code == 0
+    assert "measured / law" not in done.out
+
+
+def test_entropy_has_a_row_for_each_head_and_stage(probe: Any) -> None:
+    found = rows(probe("entropy", "run", "--scale", "2", "--format", "json"))
+    places = [(row["kind"], row["layer"], row["head"], row["stage"]) for row in found]
+    kinds = ("encoder", "decoder", "cross")
+    assert places == [(k, 0, head, s) for k in kinds for head in (0, 1) for s in ("start", "end")]
+    for row in found:
+        assert row["entropy_at_2"] < row["entropy"]
+        assert 0 < row["share"] <= 1
+        assert 0 < row["gradient"] < 1
+
+
+def test_entropy_of_a_mechanism_without_softmax_says_why_there_is_none(
+    probe: Any, tmp_path: Path
+) -> None:
+    other = run_of(tmp_path / "other", sections("nystrom", "encoder", {"landmarks": 2}))
+    (other.path / "none.jsonl").write_text('{"source": "one red dog and", "target": "a"}\n')
+    path = str(other.path)
+    done = probe("entropy", path, "--split", "test", "--kind", "encoder", "--save", "e.svg")
+    assert done.code == 0, done.err
+    assert "no softmax of scores has no gradient" in done.out
+    assert "rows are no distributions" in done.out
+    assert "e.svg was not written: there are no numbers to draw" in done.err
+
+
+def test_rank_of_runs_names_them_where_there_are_several(
+    probe: Any, run: Run, tmp_path: Path
+) -> None:
+    make_run(tmp_path, "other")
+    make_run(tmp_path, "other", seed=2)
+    done = probe("rank", str(tmp_path / "runs"), "--split", "test", "--format", "json")
+    assert {row["run"] for row in rows(done)} == {"toy/other/seed-1", "toy/other/seed-2"}
+    alone = rows(probe("rank", "run", "--format", "json"))
+    assert [(row["attention"], row["layer"]) for row in alone] == [
+        ("encoder", 0), ("decoder", 0), ("cross", 0)
+    ]  # fmt: skip
+    for row in alone:
+        assert row["lowest"] <= row["effective_rank"] <= row["highest"] <= row["numerical_rank"] + 1
+
+
+def test_rank_of_mechanisms_by_length(probe: Any) -> None:
+    found = rows(probe("rank", *WORDS, "--format", "json"))
+    assert [(row["mechanism"], row["length"]) for row in found] == [
+        (word, length) for word in ("linear", "scaled-dot") for length in (8, 16)
+    ]
+    assert max(row["numerical_rank"] for row in found[:2]) <= 4
+
+
+ALL = [
+    ("noise", "run", "--sigma", "1", "--seeds", "1"),
+    ("noise", *SHORT),
+    ("entropy", "run"),
+    ("rank", "run"),
+    ("rank", *WORDS),
+]
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_study_comes_in_every_format_and_as_a_picture(
+    probe: Any, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    found = rows(probe(*words, "--format", "json"))
+    done = probe(*words, "--format", "csv")
+    assert len(list(csv.DictReader(io.StringIO(done.out)))) == len(found)
+    assert probe(*words, "--format", "markdown").out.count("\n| ") == len(found) + 2
+    assert r"\midrule" in probe(*words, "--format", "latex").out
+    for width in (60, 80, 160):
+        monkeypatch.setenv("COLUMNS", str(width))
+        shown = probe(*words).out.splitlines()
+        assert max(map(len, shown)) <= width
+        assert any(line.startswith("a ") for line in shown)  # the legend of a chart
+    done = probe(*words, "--save", "study.svg")
+    assert done.err.endswith("wrote study.svg\n")
+    assert Path("study.svg").read_bytes()[:5] == b"<?xml"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("noise", "run", "--sigma", "0"), 2, "--sigma 0: must be above 0 and at most 20"),
+        (("noise", "run", "--sigma", "a"), 2, "--sigma 'a': must be numbers such as 0.5,1,2"),
+        (("noise", "--sigma", "nan"), 2, "--sigma nan: must be above 0"),
+        (("noise", "run", "--by", "head"), 2, "--by 'head': choose from model, kind, layer"),
+        (("noise", "run", "--seeds", "0"), 2, "'--seeds'"),
+        (("noise", "run", "--lengths", "8"), 2, "--lengths is for made-up scores"),
+        (("noise", "--metrics", "bleu"), 2, "--metrics is for a trained model: name a RUN"),
+        (("noise", "--lengths", "0"), 2, "--lengths '0': must be numbers such as"),
+        (("noise", "--lengths", "70000"), 2, "--lengths 70000: must be 1 to 65536"),
+        (("noise", "--sharpness", "-1"), 2, "--sharpness -1: must be 0 to 100"),
+        (("noise", "nowhere"), 66, "nowhere: no such run"),
+        (("noise", "run", "--save", "noise.jpg"), 2, "unknown suffix '.jpg'"),
+        (("noise", "run", "--split", "valid"), 66, "valid"),
+        (("entropy", "run", "--step", "3"), 66, "--step 3: run has no checkpoint of that step"),
+        (("entropy", "run", "--scale", "0"), 2, "--scale 0: must be above 0"),
+        (("entropy", "run", "--head", "9"), 2, "--head 9: encoder attention has heads 0, 1"),
+        (("rank", "run", "linear"), 2, "'linear' is no folder, but run is: give runs or mech"),
+        (("rank", "no/run"), 66, "no/run: no such folder of runs"),
+        (("rank", "lineer"), 2, "did you mean 'linear'?"),
+        (("rank", "linear:feature_map=elo"), 2, "elo"),
+        (("rank", "mixture"), 2, "mixture needs parts"),
+        (("rank", "linear", "--rows", "3"), 2, "--rows is for runs, and linear is not one"),
+        (("rank", "run", "--causal"), 2, "--causal is for mechanisms, and run is not one"),
+        (("rank", "nystrom", "--causal"), 2, "--causal: nystrom cannot hide the future: "),
+        (("rank", "linear", "--lengths", "5000"), 2, "--lengths 5000: must be 2 to 4096"),
+        (("rank", "linear", "--threshold", "1"), 2, "--threshold 1: must be above 0 and below 1"),
+        (("rank",), 2, "missing argument"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    probe: Any, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = probe(*words)
+    assert done.code == code
+    assert message in done.refusal
+
+
+def test_a_mechanism_without_scores_is_refused_before_any_scoring(
+    probe: Any, tmp_path: Path
+) -> None:
+    other = run_of(tmp_path / "other", sections("linear", "encoder", shape="encoder-decoder"))
+    (other.path / "none.jsonl").write_text('{"source": "one", "target": "a"}\n')
+    done = probe("noise", str(other.path), "--split", "test")
+    assert done.code == 2
+    assert done.refusal == (
+        "attnkit: error: encoder attention is linear, which forms no scores of queries and keys to "
+        "add noise to; use --kind decoder --kind cross"
+    )
+    assert len(done.err.splitlines()) == 1

@@ -1,0 +1,216 @@
+"""`attnkit report`: as a page, as Markdown with drawings; and what it refuses."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from helpers import questioned, trained
+from helpers.called import Done, called
+from helpers.pages import Document
+from helpers.scored import scored_run
+from helpers.shell import environment
+
+from attnkit.nbce import question_sets
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.evaluation import evaluate
+from attnkit.storage import files
+
+GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
+BAD = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
+       "\u05d7\u05ea\u05d5\u05dc | [katzen]", "eine sehr rote katze und zwei hunde"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two scored runs, and others that do not belong to them."""
+    made = tmp_path_factory.mktemp("runs")
+    for variant, outputs in (("good", GOOD), ("bad", BAD)):
+        run = scored_run(made, variant, outputs, ("bleu",))
+        for step in (10, 20, 30):
+            run.log.append({"step": step, "epoch": 0, "loss": 9.0 / step, "seconds": float(step)})
+    changes = [{"step": 5, "key": "train.lr", "old": "0.001", "new": "0.002"}]
+    run.update(changes=changes)
+    (made / "other").mkdir()
+    trained.make_run(made / "other", "unscored")
+    for seed in (1, 2):
+        asked = questioned.make_run(made / "asked", seed=seed)
+        question_sets.evaluate(asked, ["test"], asked.recipe.eval)
+    return made
+
+
+@pytest.fixture
+def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command in this process, in the folder."""
+    monkeypatch.chdir(folder)
+
+    def run(*words: str, command: str = "report") -> Done:
+        return called(capsys, command, *words)
+
+    return run
+
+
+def test_it_holds_the_table_of_eval(attnkit: Any, tmp_path: Path) -> None:
+    shown = attnkit("runs/toy", "--format", "markdown", command="eval").out
+    for name in ("r.md", "r.html"):
+        assert attnkit("runs/toy", "--no-maps", "-o", str(tmp_path / name)).code == 0
+    assert shown.strip() in (tmp_path / "r.md").read_text(encoding="utf-8")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", page.replace("<wbr>", ""))
+    for line in shown.splitlines():
+        if line.startswith("| bad") or line.startswith("| good"):
+            expected = [cell.strip().replace("\\", "") for cell in line.split("|")[1:-1]]
+            marked = [re.sub(r"\*\*([\d.]+)\*\*", r"<b>\1</b>", cell) for cell in expected]
+            at = cells.index(marked[0])
+            assert cells[at : at + len(marked)] == marked
+
+
+def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    done = attnkit("runs/toy", "-o", str(page), "--sentence", 'a "dog" </script><b>')
+    assert done.code == 0, done.err
+    content = page.read_bytes()
+    document = Document(content)
+    tags = [tag for tag, _ in document.elements]
+    assert tags.count("script") == 2
+    assert tags.count("img") == tags.count("link") == 0
+    assert b"\x1b" not in content
+    assert b"http" not in content.replace(b"http-equiv", b"")
+    assert b"innerHTML" not in content
+    assert not [attributes for _, attributes in document.elements if "style" in attributes]
+    text = content.decode()
+    for words in (
+        "Results", "Learning curves", "Examples", "Attention maps", "Recipes", "Environment",
+        "good is better than bad", "a &quot;dog&quot; &lt;/script&gt;&lt;b&gt;",
+        "recipe changed during training: train.lr 0.001 -&gt; 0.002 after step 5", "(empty)",
+        "attnkit report runs/toy",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_the_same_runs_give_the_same_bytes(attnkit: Any, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    assert attnkit("runs/toy", "-o", str(page)).code == 0
+    first = page.read_bytes()
+    assert attnkit("runs/toy", "-o", str(page)).code == 0  # a report may be replaced
+    assert page.read_bytes() == first
+
+
+def test_markdown_has_its_drawings_beside_it(attnkit: Any, tmp_path: Path) -> None:
+    done = attnkit("runs/toy", "-o", str(tmp_path / "my appendix.md"))
+    assert done.code == 0, done.err
+    text = (tmp_path / "my appendix.md").read_text(encoding="utf-8")
+    names = re.findall(r"\]\(my%20appendix-figures/([^)]*)\)", text)
+    assert len(names) == len(set(names)) >= 3
+    assert sorted(names) == sorted(p.name for p in (tmp_path / "my appendix-figures").iterdir())
+    for path in (tmp_path / "my appendix-figures").iterdir():
+        assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert "| bad |" in text
+    assert "\\<b\\>zwei\\</b\\>" in text
+    assert "<b>" not in text
+    assert not re.search("[\x00-\x08\x1b\u202e]", text)
+
+
+def test_questions_have_the_table_by_contexts(attnkit: Any, tmp_path: Path) -> None:
+    done = attnkit("asked/runs/toy", "-o", str(tmp_path / "q.md"))
+    assert done.code == 0, done.err
+    text = (tmp_path / "q.md").read_text(encoding="utf-8")
+    shown = attnkit("asked/runs/toy", "--format", "markdown", command="eval").out
+    assert shown.strip() in text
+    assert "mean against entropy" in text
+    assert "No maps" in text
+
+
+def test_a_language_model_has_maps_of_its_test_text(attnkit: Any, tmp_path: Path) -> None:
+    run = trained.make_run(tmp_path, task="language-modeling")
+    evaluate(run, ["test"], EvalConfig(metrics=("perplexity",)))
+    done = attnkit(str(run.path), "-o", str(tmp_path / "lm.md"))
+    assert done.code == 0, done.err
+    text = (tmp_path / "lm.md").read_text(encoding="utf-8")
+    assert "## Examples" not in text
+    assert "maps-decoder-1.svg" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("nowhere",), 66, "nowhere: no such folder of runs"),
+        (("other/runs",), 66, "not scored yet: run `attnkit eval other/runs/toy/unscored/seed-1`"),
+        (("runs", "asked/runs"), 2, "make a report for each task"),
+        (("runs", "-o", "r.pdf"), 2, "unknown suffix '.pdf'; choose from .html .htm .md"),
+        (("runs", "-o", "no/r.html"), 73, "there is no folder no"),
+        (("runs", "-o", "test.txt.md"), 73, "already exists and is no report of attnkit"),
+        (("runs", "-o", "folder.md"), 73, "it is a folder"),
+        (("runs", "--no-maps", "--sentence", "a"), 2, "leave out --no-maps"),
+        (("runs", "--sentence", " "), 2, "the text is empty"),
+    ],
+)
+def test_refusals_are_one_line(
+    attnkit: Any, folder: Path, words: tuple[str, ...], code: int, message: str
+) -> None:
+    (folder / "folder.md").mkdir(exist_ok=True)
+    (folder / "test.txt.md").write_text("notes on attnkit report runs", encoding="utf-8")
+    done = attnkit(*words)
+    assert done.code == code
+    assert message in done.refusal
+    assert done.out == ""
+    assert not (folder / "report.html").exists()
+    assert (folder / "test.txt.md").read_text(encoding="utf-8") == "notes on attnkit report runs"
+
+
+def test_drawings_cannot_stand_where_a_file_is(attnkit: Any, tmp_path: Path) -> None:
+    (tmp_path / "r-figures").write_text("mine", encoding="utf-8")
+    done = attnkit("runs/toy", "--no-maps", "-o", str(tmp_path / "r.md"))
+    assert done.code == 73
+    assert "r-figures is not a folder" in done.refusal
+    assert not (tmp_path / "r.md").exists()
+
+
+def test_an_interrupted_writing_leaves_the_old_page(
+    attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "r.html"
+    assert attnkit("runs/toy", "--no-maps", "-o", str(page)).code == 0
+    before = page.read_bytes()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.Filesystem, "fsync", full)
+    done = attnkit("runs/toy", "-o", str(page))
+    assert done.code == 74
+    assert page.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_runs_of_other_test_lines_are_named(attnkit: Any, tmp_path: Path) -> None:
+    copy = tmp_path / "runs/toy/bad/seed-1"
+    shutil.copytree("runs/toy/bad/seed-1", copy)
+    scores = json.loads((copy / "scores.json").read_text(encoding="utf-8"))
+    scores["test"]["digests"]["source"] = "0" * 64
+    (copy / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    done = attnkit("runs/toy/good", str(copy), "--no-maps", "-o", str(tmp_path / "r.md"))
+    assert done.code == 0, done.err
+    text = (tmp_path / "r.md").read_text(encoding="utf-8")
+    assert "No examples: runs/toy/good/seed-1 and" in text
+    assert "not comparable" in text
+
+
+def test_without_maps_no_model_is_loaded_and_no_picture_library(folder: Path) -> None:
+    code = (
+        "import sys\n"
+        "from attnkit.cli import main\n"
+        "assert main(['report', 'runs/toy', '--no-maps', '-o', 'light.html']) == 0\n"
+        "print({'torch', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(),
+        cwd=folder, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "set()"
+    (folder / "light.html").unlink()

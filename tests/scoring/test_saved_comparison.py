@@ -1,0 +1,47 @@
+"""What was saved is shown as `attnkit eval` shows it, without a model."""
+
+from pathlib import Path
+
+import pytest
+from helpers import questioned
+from helpers.scored import scored_run
+from helpers.trained import make_run
+
+from attnkit.errors import MissingInputError
+from attnkit.nbce import question_sets
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.saved_comparison import saved_entries
+
+OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund", "katzen", "eine katze"]
+
+
+def test_texts_come_back_as_they_were_scored(tmp_path: Path) -> None:
+    run = scored_run(tmp_path, "base", OUTPUTS, ("bleu", "chrf"))
+    measured = evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf")))
+    (saved,) = saved_entries(run)
+    assert saved.row == measured[0].row
+    assert list(saved.scores) == ["bleu", "chrf"]
+    assert saved.references == measured[0].references
+
+
+def test_metrics_of_the_recipe_come_before_others(tmp_path: Path) -> None:
+    run = scored_run(tmp_path, "base", OUTPUTS, ("ter", "chrf", "bleu"))
+    assert run.recipe.eval.metrics == ("bleu",)
+    assert list(saved_entries(run)[0].scores) == ["bleu", "ter", "chrf"]
+
+
+def test_answers_come_back_with_method_and_contexts(tmp_path: Path) -> None:
+    run = questioned.make_run(tmp_path)
+    measured = question_sets.evaluate(run, ["test"], run.recipe.eval)
+    saved = saved_entries(run)
+    assert [entry.row for entry in saved] == [entry.row for entry in measured]
+    assert {(one.row["method"], one.row["contexts"]) for one in saved} == {
+        (method, count) for method in ("entropy", "mean", "concat", "none") for count in (1, 2, 4)
+    }
+
+
+def test_a_run_without_scores_is_told_what_to_do(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with pytest.raises(MissingInputError, match=r"not scored yet: run `attnkit eval .*` first"):
+        saved_entries(run)
