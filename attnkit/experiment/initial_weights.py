@@ -17,6 +17,8 @@ INIT = "train.init"
 ENTRY = "init"
 """What the manifest calls the run that a training began from."""
 HEAD = "output.weight"
+SHAPELESS = ("type", "heads", "norm", "positions", "activation")
+"""Keys of a model that may differ although all shapes are the same."""
 
 
 def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | None:
@@ -90,7 +92,14 @@ def starting_weights(recipe: Recipe, run: Run) -> Weights:
 
 
 def misfit(recipe: Recipe, run: Run) -> str:
-    """How the weights of a run differ from those that a model takes, by names and shapes; or ""."""
+    """How the weights of a run differ from those that a model takes, by names and shapes; or "".
+
+    Settings that decide what weights mean but have none of their own come first.
+    """
+    for name in SHAPELESS:
+        theirs, ours = (getattr(some.model, name) for some in (run.recipe, recipe))
+        if theirs != ours:
+            return f"model.{name} is {theirs} there and {ours} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
     head = recipe.model.shape == "encoder"
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
