@@ -368,7 +368,8 @@ def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: 
     for text in shown.warning_lines(result):
         console.warn(text)
     if average and format != "json":
-        output.write_tables([average_table(one) for one in result["averages"]], format)
+        drawn = [average_table(one) for one in result["averages"]]
+        output.write_tables(output.choose(drawn, columns), format)
     elif format == "json":
         output.write_json(result)
     elif format == "table":
