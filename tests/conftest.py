@@ -31,8 +31,9 @@ def corpora() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _private_cache(
+def _private_folders(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No test reads or writes the user's cache."""
+    """No test reads or writes the user's cache, or reads the user's defaults."""
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))

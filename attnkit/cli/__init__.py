@@ -28,6 +28,7 @@ COMMANDS = {
     "recipe": "List, show, explain and copy recipes.",
     "check": "Run the contract tests on an attention mechanism.",
     "mechanisms": "List the attention mechanisms, or explain one.",
+    "doctor": "Show what attnkit finds here: versions, device, data, extras, defaults.",
     "bench": "Benchmark attention mechanisms on this machine.",
 }
 """Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same

@@ -19,6 +19,7 @@ from attnkit.cli import streams
 from attnkit.errors import (
     AttnkitError,
     StoppedError,
+    UsageError,
     memory_advice,
     out_of_memory,
     write_failed,
@@ -66,6 +67,13 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """One warning line to standard error."""
     _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
+
+
+def confirmed(question: str, refusal: str) -> bool:
+    """Ask a question on the terminal; raises UsageError where there is none."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{refusal}; add --yes, since no terminal is here to ask")
+    return typer.confirm(question, err=True)
 
 
 def again(*, without: Sequence[str] = ()) -> str:
@@ -138,7 +146,10 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 def _invoke(root: Any, arguments: list[str]) -> int:
     """Parse and run; a command returns None or an exit code."""
     if COMPLETE in os.environ:
-        root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
+        from attnkit.cli.completion import words_of_bash
+
+        with words_of_bash():
+            root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
     # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
     with root.make_context(PROGRAM, arguments) as context:
         return int(root.invoke(context) or 0)

@@ -3,6 +3,7 @@
 The search is that of the command line, else of the recipe that is named, else of the run's own.
 """
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.runs import Run
 
-SECTIONS = ("search.", "contexts.", "eval.")  # of a recipe, that KEY=VALUE may change here
 Baselines = dict[str | None, str]  # recipe -> its baseline variant, system or run
 
 
@@ -45,7 +45,7 @@ class EvalRequest(NamedTuple):
     out: Path
     corpus: dict[str, Any]  # where corpora come from: data_dir, offline
     fresh: bool
-    overrides: Sequence[str] = ()  # KEY=VALUE of the sections SECTIONS
+    overrides: Sequence[str] = ()  # KEY=VALUE of what may change after training; sweeps
 
     def search_from(self, otherwise: str) -> str:
         """Who decides on the search."""
@@ -55,9 +55,13 @@ class EvalRequest(NamedTuple):
 
 def sort_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Recipes and runs, and KEY=VALUE words apart."""
-    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    from attnkit.recipe.settings import AFTER_TRAINING
+    from attnkit.recipe.sweep import is_sweep
+
+    settings = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
+    settings = [word for word in settings if not Path(word).exists()]
     for word in settings:
-        if not word.startswith(SECTIONS):
+        if not word.startswith(AFTER_TRAINING) and not is_sweep(word):
             raise UsageError(
                 f"{quoted(word, 200)}: eval changes search.KEY, contexts.KEY and eval.KEY only; "
                 "what concerns training needs `attnkit train`"
@@ -89,6 +93,7 @@ def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
 def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     """The runs of a recipe under --out, to be scored and searched as the file says now."""
     from attnkit.recipe import load
+    from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.runs import Run, find_runs
     from attnkit.scoring.published_figures import published_figures
 
@@ -96,7 +101,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
         file = load(target, request.overrides)
     except MissingInputError as error:
         raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
-    out, tasks = request.out, list[RunToScore]()
+    out, tasks, skipped = request.out, list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
         folder = Run.find(out, file.name, variant, 0).parent
         runs = list[Run]()
@@ -104,11 +109,16 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
             runs = find_runs([folder], note=console.warn)
         tasks += [RunToScore(run, recipe, request.search_from("recipe")) for run in runs]
         if not runs:
-            console.warn(f"{folder}: variant {variant} skipped: it has no finished run")
+            skipped.append(f"{folder}: variant {variant} skipped: it has no finished run")
     if not tasks:
+        sweep = [word for word in request.overrides if not word.startswith(AFTER_TRAINING)]
+        command = shlex.join(["attnkit", "train", target, *sweep])
+        what = "finished run of this sweep" if sweep else "finished run"
         raise MissingInputError(
-            f"{file.name}: no finished run in {out / file.name}; train one: attnkit train {target}"
+            f"{file.name}: no {what} in {out / file.name}; train one: {command}"
         )
+    for text in skipped:
+        console.warn(text)
     if request.search_from("recipe") == "recipe":
         _warn_of_search(tasks)
     here = [task.run.variant for task in tasks]

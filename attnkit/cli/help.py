@@ -7,12 +7,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnkit.cli import console
+from attnkit.cli import console, user_defaults
+from attnkit.errors import RecipeError
 
 Rows = list[tuple[str, str]]
 
@@ -21,7 +23,17 @@ NARROW = 60  # below this the explanation goes under the name
 
 
 class Command(TyperCommand):
-    """A command whose help is drawn by `page`."""
+    """A command whose help is drawn by `page`, with the defaults of the user's file."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """Raises RecipeError where the defaults file has mistakes, which `doctor` shows itself."""
+        wanted = {param.name for param in self.params} & {*user_defaults.KEYS, *user_defaults.SAME}
+        if wanted and not extra.get("resilient_parsing") and not {"-h", "--help"} & {*args}:
+            with suppress(*[RecipeError] * (self.name == "doctor")):
+                extra["default_map"] = user_defaults.of_options()
+        return super().make_context(info_name, args, parent, **extra)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(draw(page(self, ctx, [])))

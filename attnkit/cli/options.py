@@ -119,7 +119,8 @@ Overrides = Annotated[
     list[str] | None,
     Argument(
         metavar="KEY=VALUE",
-        help="Override recipe keys, as in train.steps=200.",
+        help="Override recipe keys, as in train.steps=200; train.lr=1e-3,2e-3 makes a variant of "
+        "each value.",
         autocompletion=completion.keys,
     ),
 ]
@@ -127,9 +128,21 @@ Variants = Annotated[
     list[str] | None,
     value("NAME", "Only this variant. Repeatable.", autocompletion=completion.variants),
 ]
-RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run (seed-N).")]
+RunFolder = Annotated[
+    Path,
+    Argument(
+        metavar="RUN",
+        help="Folder of a finished run (seed-N).",
+        autocompletion=completion.runs,
+    ),
+]
 ModelName = Annotated[
-    str, Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder).")
+    str,
+    Argument(
+        metavar="MODEL",
+        help="A finished run, or a Hugging Face model (name or folder).",
+        autocompletion=completion.runs,
+    ),
 ]
 Plugins = Annotated[
     list[Path] | None,
@@ -155,6 +168,7 @@ Threads = Annotated[
     ),
 ]
 DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
+Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation.", "-y")]
 Offline = Annotated[bool, flag("--offline", "Never download.")]
 Chat = Annotated[
     bool,
@@ -234,14 +248,19 @@ def _flag(name: str) -> str:
 def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:
     """The named variants in the order of the recipe; all of them where none is named.
 
+    In a sweep a variant of the recipe stands for all that were made of it.
+
     Raises:
         UsageError: the recipe has no such variant.
     """
-    for name in names or ():
-        if name not in file.variants:
-            hint = suggestion(name, [*file.variants])
+    wanted = list[str]()
+    for name in names or file.variants:
+        found = [name] if name in file.variants else file.swept.get(name)
+        if found is None:
+            hint = suggestion(name, [*file.swept, *file.variants])
             raise UsageError(f"{file.name} has no variant {quoted(name)}; {hint}")
-    return [name for name in file.variants if not names or name in names]
+        wanted += found
+    return [name for name in file.variants if name in wanted]
 
 
 def lengths(text: str | None) -> list[int] | None:

@@ -102,6 +102,8 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     """Count the parameters of a model for vocabularies of these `sizes` (source, target)."""
     with torch.device("meta"):
         model = models.build(recipe.model, sizes, recipe.data.max_length)
+    if isinstance(model, models.CountedModel):
+        return Parameters(model.numbers, 0, 0, model.numbers)
     counts = {id(p): p.numel() for p in model.parameters()}
     tables = {id(model.output.weight)}
     attention: set[int] = set()
@@ -146,6 +148,8 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
     keeps freed blocks, 1.7 times the live ones in a measured case (1.06 times with
     MALLOC_MMAP_THRESHOLD_=65536).
     """
+    if recipe.model.counted:
+        return _counted_memory(recipe, sizes, shape)
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
     with FakeTensorMode(), _WithoutStorage():  # type: ignore[no-untyped-call]
@@ -159,6 +163,16 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
     # validation decodes with a copy; moving, best and recent averages are whole copies too
     copies = 1 + (train.ema > 0) + (train.choose == "best") + max(0, train.average - 1)
     return MemoryEstimate(weights * (1 + copies) + low, weights + low, 2 * weights, activations)
+
+
+def _counted_memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryEstimate:
+    """Tables of a counted model and its copy for validation, and the counts in float64.
+
+    The tables of trigrams grow with the text and are left out.
+    """
+    tables = 4 * parameters(recipe, sizes).total
+    rows = 4 * shape.rows * shape.target * sizes[1]
+    return MemoryEstimate(2 * tables, 0, 0, max(rows, 4 * 8 * sizes[1] ** 2))
 
 
 def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
@@ -194,7 +208,7 @@ def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
     updates, source = len(planned) / recipe.train.accumulate, encoded.source
     of_source = None if source is None else padding_share(planned, source.lengths)
     of_target = padding_share(planned, encoded.target.lengths + 1)
-    epochs = recipe.train.steps / updates
+    epochs = 1.0 if recipe.model.counted else recipe.train.steps / updates
     return Padding(len(encoded), len(planned), updates, epochs, of_source, of_target)
 
 
@@ -221,6 +235,8 @@ def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
 
 def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     """Make updates on two planned batches and scale them to the padded size of the average one.
+
+    Not for models that are counted.
 
     `precision: auto` measures fp32 and bf16 and takes the faster.
     """

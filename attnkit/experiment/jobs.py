@@ -12,7 +12,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -22,12 +22,13 @@ import torch
 
 from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData
-from attnkit.device import THREADS, pick_device, sharing, threads_each
+from attnkit.device import THREADS, sharing, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
-from attnkit.experiment.training import Experiment, plan
-from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerSettings, serve
-from attnkit.recipe import Recipe, RecipeFile
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment.training import Experiment
+from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
+from attnkit.recipe import Recipe
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.memory import free_memory, release_freed_memory
@@ -51,18 +52,7 @@ Key = tuple[str, int]
 
 
 def train(
-    file: RecipeFile,
-    *,
-    jobs: int,
-    variants: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    out: Path,
-    fresh: bool = False,
-    allow_change: bool = False,
-    device: str = "auto",
-    data_dir: Path | None = None,
-    offline: bool = False,
-    notice: Callable[[str], object] | None = None,
+    settings: TrainingSettings, *, jobs: int, notice: Callable[[str], object] | None = None
 ) -> Generator[Event, None, None]:
     """`attnkit.experiment.training.train` with so many runs at a time, each in a process.
 
@@ -75,11 +65,9 @@ def train(
         StoppedError: a signal came; the state of every run is saved.
         AttnkitError: of the first run that failed, with a line for each of them.
     """
-    planned = plan(file, variants, seeds)
-    threads = threads_each(jobs)
+    planned, threads = settings.runs(), threads_each(jobs)
     with StopSignals(notice) as stop:
-        place = torch.device(pick_device(device))
-        experiment = Experiment(file, out, place, data_dir, offline, fresh, allow_change, stop)
+        experiment = Experiment(settings, stop)
         for key in planned:
             experiment.check(*key)
         yield NoteEvent(sharing(jobs))
@@ -92,11 +80,9 @@ def train(
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
-        settings = WorkerSettings(
-            file, out, str(place), data_dir, offline, fresh, allow_change, experiment.precision,
-            threads, tuple(mechanisms.plugged().values()),
-        )  # fmt: skip
-        workers = Workers(jobs, settings, stop)
+        settings = replace(settings, precision=experiment.precision)
+        start = WorkerStart(settings, threads, tuple(mechanisms.plugged().values()))
+        workers = Workers(jobs, start, stop)
         _start_server(threads)
         yield NoteEvent(f"starting {jobs} processes", passing=True)
         yield from workers.run(planned)
@@ -183,11 +169,11 @@ class WorkerProcess:
     """Whether it was asked to stop."""
 
     @classmethod
-    def start(cls, settings: WorkerSettings, output: Path, key: Key) -> "WorkerProcess":
+    def start(cls, start: WorkerStart, output: Path, key: Key) -> "WorkerProcess":
         """A new process, and its first run."""
         connection, theirs = CONTEXT.Pipe()
         output.touch()
-        process = CONTEXT.Process(target=serve, args=(theirs, output, settings), daemon=True)
+        process = CONTEXT.Process(target=serve, args=(theirs, output, start), daemon=True)
         process.start()
         theirs.close()
         worker = cls(process, connection, output, key)
@@ -243,7 +229,7 @@ class Workers:
     """Processes that work off a list of runs."""
 
     jobs: int
-    settings: WorkerSettings
+    start: WorkerStart
     stop: StopSignals
     failures: dict[Key, AttnkitError] = field(default_factory=dict)
     """In the order in which they came."""
@@ -269,7 +255,7 @@ class Workers:
                 while self.waiting and len(self.active) < self.jobs and not self.stop.requested:
                     self.started += 1
                     output, key = folder / f"{self.started}.txt", self.waiting.popleft()
-                    self.active.append(WorkerProcess.start(self.settings, output, key))
+                    self.active.append(WorkerProcess.start(self.start, output, key))
                 ready = wait([worker.connection for worker in self.active], PATIENCE)
                 for worker in [one for one in self.active if one.connection in ready]:
                     yield from self._follow(worker)

@@ -128,6 +128,11 @@ def _match(file: RecipeFile, name: str, ratio: Callable[[Recipe], float], what: 
     """
     recipe = file.variants[name]
     model = recipe.model
+    if model.counted:
+        raise RecipeError(
+            f"{file.name}: variant {name} cannot be matched to {baseline_of(file)}: a model of type"
+            f" {model.type} has no widths; leave the variant out (--variant)"
+        )
     step = 2 * model.heads
     width = model.width
     for _ in range(ROUNDS):

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.recipe.dumping import changed_keys
+from attnkit.recipe.settings import AFTER_TRAINING
 from attnkit.runs import Run, layout, plugins
 from attnkit.storage.lock import held
 
-AFTER_TRAINING = ("eval.", "search.", "contexts.")
-"""Keys of a recipe that may change after training: runs are scored again, not trained again."""
 FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init")
 """Keys of files that may lie elsewhere than before, if their content is the same."""
 FILE = "file "
@@ -34,7 +33,8 @@ class Change(NamedTuple):
     @property
     def of_weights(self) -> bool:
         """Whether it concerns weights, not scores alone."""
-        return not (self.key.startswith(AFTER_TRAINING) or self.of_files)
+        later = self.key.startswith(AFTER_TRAINING) or self.key == "train.log_to"
+        return not (later or self.of_files)
 
     @property
     def of_files(self) -> bool:
@@ -109,7 +109,7 @@ def scored_anew(run: Run, recipe: Recipe) -> Recipe:
     later: dict[str, Any] = {
         "search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts
     }  # fmt: skip
-    for key in FILES:
+    for key in (*FILES, "train.log_to"):
         section, name = key.split(".")
         part = later.get(section, getattr(run.recipe, section))
         value = getattr(getattr(recipe, section), name)

@@ -5,9 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,16 +24,19 @@ from attnkit.experiment.resumption import (
     scored_anew,
     texts,
 )
+from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
-from attnkit.recipe import Recipe, RecipeFile, digest
+from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run
 from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.scoring.saved_comparison import baselines, comparison
 from attnkit.train import events
+from attnkit.train.counting import count
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
+from attnkit.train.log_writers import check_installed
 from attnkit.train.memory import keep_freed_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
@@ -43,31 +45,11 @@ NOTE_EVERY = 2.0
 
 
 def train(
-    file: RecipeFile,
-    *,
-    variants: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    out: Path,
-    fresh: bool = False,
-    allow_change: bool = False,
-    device: str = "auto",
-    data_dir: Path | None = None,
-    offline: bool = False,
-    notice: Callable[[str], object] | None = None,
+    settings: TrainingSettings, *, notice: Callable[[str], object] | None = None
 ) -> Generator[Event, None, None]:
     """Train unfinished runs, skip finished ones, score all of them; yields what happens.
 
-    Args:
-        file: a loaded recipe.
-        variants: some of its variants; all when None.
-        seeds: instead of the recipe's seeds.
-        out: root of the run directories.
-        fresh: start over where there is a run.
-        allow_change: resume a run whose recipe has changed.
-        device: auto, cpu, cuda, cuda:1, ...
-        data_dir: where corpora are; $ATTNKIT_DATA when None.
-        offline: never download.
-        notice: called with the name of the first signal when it comes; see `StopSignals`.
+    `notice` is called with the name of the first signal when it comes; see `StopSignals`.
 
     Raises:
         RecipeError: a run was trained by another recipe.
@@ -76,11 +58,9 @@ def train(
         AttnkitError: whatever the data, the run directory or the training raise.
     """
     with StopSignals(notice) as stop:
-        place = torch.device(pick_device(device))
-        if place.type == "cpu":
-            keep_freed_memory()
-        experiment = Experiment(file, out, place, data_dir, offline, fresh, allow_change, stop)
-        planned = plan(file, variants, seeds)
+        experiment = Experiment(settings, stop)
+        experiment.keep_memory()
+        planned = settings.runs()
         for variant, seed in planned:
             experiment.check(variant, seed)
         for variant, seed in planned:
@@ -90,39 +70,26 @@ def train(
         yield experiment.compare(planned)
 
 
-def plan(
-    file: RecipeFile, variants: Sequence[str] | None, seeds: Sequence[int] | None
-) -> list[tuple[str, int]]:
-    """Variant and seed of every training, in the order of the recipe."""
-    return [
-        (name, seed)
-        for name, recipe in file.variants.items()
-        if variants is None or name in variants
-        for seed in dict.fromkeys(seeds or recipe.train.seeds)
-    ]
-
-
-@dataclass
 class Experiment:
-    """What all trainings of one command share, and the steps that each of them takes."""
+    """All trainings of one command, and the steps that each of them takes."""
 
-    file: RecipeFile
-    out: Path
-    device: torch.device
-    data_dir: Path | None
-    offline: bool
-    fresh: bool
-    allow_change: bool
-    stop: StopSignals
-    data: dict[str, PreparedData] = field(default_factory=dict)
-    precision: str | None = None
-    """What `precision: auto` means for all of them, once it is chosen."""
-    entries: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
-    """Scores of the runs that this process has evaluated."""
+    def __init__(self, settings: TrainingSettings, stop: StopSignals) -> None:
+        self.settings, self.stop, self.file = settings, stop, settings.file
+        self.device = torch.device(pick_device(settings.device))
+        self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
+        self.data: dict[str, PreparedData] = {}
+        self.precision = settings.precision
+        self.entries: dict[tuple[str, int], list[Entry]] = {}
+        """Scores of the runs that this process has evaluated."""
+
+    def keep_memory(self) -> None:
+        """Before this process trains."""
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     def run(self, variant: str, seed: int) -> Run:
         """Where the run is, or will be."""
-        return Run(Run.find(self.out, self.file.name, variant, seed))
+        return Run(Run.find(self.settings.out, self.file.name, variant, seed))
 
     def recipe(self, variant: str, seed: int) -> Recipe:
         """The recipe of one run."""
@@ -132,15 +99,16 @@ class Experiment:
         """Before anything is trained: whether it can be scored, and started or continued.
 
         Raises:
-            UnavailableError: what a metric needs is not there.
+            UnavailableError: what a metric or train.log_to needs is not there.
             MissingInputError: the run that it starts from is not there.
             RecipeError, DataError: the run is damaged, or was trained by another recipe; or the
                 weights that it starts from do not fit.
         """
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
         check_scorable(recipe)
-        if run.exists and not self.fresh:
-            allowed_changes(Run.open(run.path), recipe, allow=self.allow_change)
+        check_installed(recipe)
+        if run.exists and not self.settings.fresh:
+            allowed_changes(Run.open(run.path), recipe, allow=self.settings.allow_change)
         self.initial(variant, seed)
 
     def initial(self, variant: str, seed: int) -> Run | None:
@@ -151,10 +119,10 @@ class Experiment:
                 the run began from other weights.
         """
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-        begun = Run.open(run.path) if run.exists and not self.fresh else None
+        begun = Run.open(run.path) if run.exists and not self.settings.fresh else None
         if begun and begun.recipe.train.init == recipe.train.init and begun.trained:
             return begun if recipe.train.init else None
-        found = initial_weights.initial_run(self.file, variant, seed, self.out)
+        found = initial_weights.initial_run(self.file, variant, seed, self.settings.out)
         if begun:
             initial_weights.require_same(begun, found)
         return found
@@ -166,7 +134,7 @@ class Experiment:
         unfinished = {}
         for variant, seed in planned:
             run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-            if self.fresh or not run.finished or self._goes_on(run, recipe):
+            if self.settings.fresh or not run.finished or self._goes_on(run, recipe):
                 initial = self.initial(variant, seed)
                 unfinished[variant, seed] = yield from self._prepared(recipe, initial)
         return unfinished
@@ -177,7 +145,7 @@ class Experiment:
         """What `precision: auto` means for all new runs, measured at most once."""
         for (variant, seed), prepared in unfinished.items():
             run = self.run(variant, seed)
-            if self.fresh or not run.exists:
+            if self.settings.fresh or not run.exists:
                 yield from self._precision(prepared, self.recipe(variant, seed), run)
 
     def train(self, variant: str, seed: int) -> Iterator[Event]:
@@ -196,11 +164,11 @@ class Experiment:
         An existing run stays as it is until the data is at hand and, with a changed recipe, until
         the checkpoint has turned out to fit it.
         """
-        resumes, initial = run.exists and not self.fresh, self.initial(variant, seed)
+        resumes, initial = run.exists and not self.settings.fresh, self.initial(variant, seed)
         changes: list[Change] = []
         if resumes:
             run = Run.open(run.path)
-            changes = allowed_changes(run, recipe, allow=self.allow_change)
+            changes = allowed_changes(run, recipe, allow=self.settings.allow_change)
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
             if any(change.of_files for change in changes):
@@ -222,7 +190,7 @@ class Experiment:
         job = TrainingJob(recipe, prepared, run, seed, *place, start)
         started = False
         try:
-            for event in fit(job):
+            for event in (count if recipe.model.counted else fit)(job):
                 if isinstance(event, events.StartedEvent):
                     started = True
                     yield from _accept(run, recipe, changes, event.resumed_from)
@@ -247,7 +215,7 @@ class Experiment:
     ) -> Generator[Event, None, Run]:
         """A new run; with --fresh it replaces an existing one."""
         precision = yield from self._precision(prepared, recipe, run)
-        if self.fresh:
+        if self.settings.fresh:
             run.clear()
         hashes = {"recipe": digest(recipe), "data": prepared.digest}
         fields: dict[str, Any] = {
@@ -268,7 +236,7 @@ class Experiment:
 
     def _goes_on(self, run: Run, recipe: Recipe) -> bool:
         """Whether a run that is there is trained further."""
-        return goes_on(run, recipe, allowed_changes(run, recipe, allow=self.allow_change))
+        return goes_on(run, recipe, allowed_changes(run, recipe, allow=self.settings.allow_change))
 
     def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
         """Refuse other data; a note where the result cannot be bit-identical."""
@@ -284,7 +252,12 @@ class Experiment:
     def _precision(
         self, prepared: PreparedData, recipe: Recipe, run: Run
     ) -> Generator[Event, None, str]:
-        """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
+        """Precision of a new run: the recipe's, else that of its other runs, else the faster.
+
+        Models that are counted take no part.
+        """
+        if recipe.model.counted:
+            return "fp32"
         if recipe.train.precision != "auto":
             return recipe.train.precision
         self.precision = self.precision or self._precision_of_others(run)
@@ -295,15 +268,16 @@ class Experiment:
 
     def _precision_of_others(self, run: Run) -> str | None:
         """What earlier runs of this recipe chose on such a device."""
-        root = self.out.joinpath(*self.file.name.split("/"))
+        root = self.settings.out.joinpath(*self.file.name.split("/"))
         for path in sorted(root.glob("*/seed-*/manifest.json")):
             if path.parent == run.path:
                 continue
             with suppress(AttnkitError):
                 manifest = Run.open(path.parent).manifest
                 recipe = self.file.variants.get(str(manifest.get("variant")))
+                trained = recipe is not None and not recipe.model.counted
                 chosen = recipe is not None and recipe.train.precision == "auto"
-                if chosen and manifest.get("device") == str(self.device):
+                if trained and chosen and manifest.get("device") == str(self.device):
                     return str(manifest["precision"])
         return None
 
@@ -332,10 +306,9 @@ class Experiment:
 
         def work() -> None:
             try:
-                where: Any = {"data_dir": self.data_dir, "offline": self.offline}
-                check_splits(recipe, **where, progress=progress)
-                prepared = prepare(recipe, **where, progress=progress, tokenizer=tokenizer)
-                messages.put(prepared)
+                check_splits(recipe, **self.data_from, progress=progress)
+                how: Any = {**self.data_from, "progress": progress, "tokenizer": tokenizer}
+                messages.put(prepare(recipe, **how))
             except BaseException as error:  # handed to the caller's thread, which raises it
                 messages.put(error)
 
@@ -377,8 +350,7 @@ class Experiment:
             recipe.eval.splits,
             recipe.eval,
             device=str(self.device),
-            data_dir=self.data_dir,
-            offline=self.offline,
+            **self.data_from,
             progress=progress,
         )
 

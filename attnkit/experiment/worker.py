@@ -7,7 +7,6 @@ import threading
 import traceback
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,8 @@ from attnkit.errors import (
     out_of_memory,
     write_failed,
 )
-from attnkit.recipe import Recipe, RecipeFile
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.recipe import Recipe
 from attnkit.train import events
 from attnkit.train.signals import StopSignals
 
@@ -42,23 +42,15 @@ class TrainingEnd(NamedTuple):
     """The traceback of what should not have happened."""
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
+class WorkerStart(NamedTuple):
     """What a worker is told when it starts; the same for all of them."""
 
-    file: RecipeFile
-    out: Path
-    device: str
-    data_dir: Path | None
-    offline: bool
-    fresh: bool
-    allow_change: bool
-    precision: str | None
+    settings: TrainingSettings
     threads: int
     plugins: tuple[Path, ...]
 
 
-def serve(connection: Connection, output: Path, settings: WorkerSettings) -> None:
+def serve(connection: Connection, output: Path, start: WorkerStart) -> None:
     """Train and score what `connection` asks for, as (variant, seed), until it is closed.
 
     Events go back by `connection`, after those of each run a `TrainingEnd`.  What libraries and
@@ -71,7 +63,7 @@ def serve(connection: Connection, output: Path, settings: WorkerSettings) -> Non
     stop, requests = StopSignals(), queue.SimpleQueue[tuple[str, int] | None]()
     threading.Thread(target=_listen, args=(connection, stop, requests), daemon=True).start()
     with stop:
-        worker = Worker(connection, settings, stop)
+        worker = Worker(connection, start, stop)
         while (request := requests.get()) is not None and worker.run(*request):
             pass
 
@@ -94,8 +86,8 @@ def _listen(connection: Connection, stop: StopSignals, requests: "queue.SimpleQu
 class Worker:
     """The runs of one process."""
 
-    def __init__(self, connection: Connection, settings: WorkerSettings, stop: StopSignals) -> None:
-        self.connection, self.settings, self.stop = connection, settings, stop
+    def __init__(self, connection: Connection, start: WorkerStart, stop: StopSignals) -> None:
+        self.connection, self.start, self.stop = connection, start, stop
         self.experiment: Experiment | None = None
 
     def run(self, variant: str, seed: int) -> bool:
@@ -115,7 +107,7 @@ class Worker:
                         if not isinstance(event, events.PreparedEvent):  # the parent told it
                             self._send(event)
             except BaseException as error:  # one run must not take the others with it
-                end = _end(error, self.settings.file.variants[variant])
+                end = _end(error, self.start.settings.file.variants[variant])
         self._send(end)
         return end.error is None
 
@@ -125,20 +117,14 @@ class Worker:
 
         from attnkit import mechanisms
         from attnkit.experiment.training import Experiment
-        from attnkit.train.memory import keep_freed_memory
 
-        settings = self.settings
-        if torch.get_num_threads() != settings.threads:
-            torch.set_num_threads(settings.threads)
-        for path in settings.plugins:
+        if torch.get_num_threads() != self.start.threads:
+            torch.set_num_threads(self.start.threads)
+        for path in self.start.plugins:
             mechanisms.plug_in(path)
-        device = torch.device(settings.device)
-        if device.type == "cpu":
-            keep_freed_memory()
-        return Experiment(
-            settings.file, settings.out, device, settings.data_dir, settings.offline,
-            settings.fresh, settings.allow_change, self.stop, precision=settings.precision,
-        )  # fmt: skip
+        experiment = Experiment(self.start.settings, self.stop)
+        experiment.keep_memory()
+        return experiment
 
     def _send(self, message: events.Event | TrainingEnd) -> None:
         """Tell the parent; where it is gone, `_listen` asks for a stop, and the state is saved."""

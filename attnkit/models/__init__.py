@@ -11,15 +11,23 @@ from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
 from attnkit.models.classifier import EncoderClassifier
 from attnkit.models.convolutional import ConvolutionalModel
+from attnkit.models.counted import CountedModel
+from attnkit.models.naive_bayes import NaiveBayes
+from attnkit.models.naive_bayes_attention import NaiveBayesAttention
+from attnkit.models.ngram import NGram
 from attnkit.models.recurrent import RecurrentModel
 from attnkit.models.transformer import Transformer
 from attnkit.recipe import schema
 
 __all__ = [
     "ConvolutionalModel",
+    "CountedModel",
     "Decode",
     "EncoderClassifier",
     "Model",
+    "NGram",
+    "NaiveBayes",
+    "NaiveBayesAttention",
     "RecurrentModel",
     "Transformer",
     "build",
@@ -30,6 +38,9 @@ TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = 
     "transformer": Transformer,
     "recurrent": RecurrentModel,
     "convolutional": ConvolutionalModel,
+    "n-gram": NGram,
+    "naive-bayes": NaiveBayes,
+    "naive-bayes-attention": NaiveBayesAttention,
 }
 """`model.type` -> class."""
 

@@ -1,6 +1,7 @@
 """The interface of a model to search, training and capture: start, step, forward."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import NamedTuple, final
 
 import torch
@@ -50,6 +51,21 @@ class Decode(NamedTuple):
         return Decode(reorder(self.moving, rows, room=1), fixed)
 
 
+class LogProbabilities(nn.Module):
+    """The output of a model whose hidden states are log-probabilities already."""
+
+    weight: Tensor
+    """Empty; it says where the model is."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.out_features = size
+        self.register_buffer("weight", torch.empty(0), persistent=False)
+
+    def forward(self, hidden: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
+        return hidden
+
+
 class Model(nn.Module, ABC):
     """A sequence model: it reads no files, prints nothing and keeps no state of a run.
 
@@ -59,8 +75,11 @@ class Model(nn.Module, ABC):
 
     limit: int | None = None
     """Most tokens that can be decoded, where each position has its own weights."""
-    output: nn.Linear
+    output: nn.Linear | LogProbabilities
     """From the last hidden state to the vocabulary."""
+
+    def make_room(self, weights: Mapping[str, Tensor]) -> None:
+        """Give tables whose sizes depend on the training text those of stored weights."""
 
     @abstractmethod
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:

@@ -97,7 +97,7 @@ class Transformer(Model):
         self.embed_source = Embedding(source, *embed) if two else None
         self.embed_target = Embedding(target, *embed)
         self.encoder = Stack(model, "encoder", max_length, rotary, cross=False) if two else None
-        self.decoder = Stack(model, "decoder", max_length, rotary, cross=two)
+        self.decoder: nn.Module = Stack(model, "decoder", max_length, rotary, cross=two)
         self.output = vocabulary_output(model, target, sizes[1])
         self.limit = position_limit(self.decoder, table=self.embed_target.table)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnkit.attention import Attention, State
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.models.base import CachePositions, Decode, Model
+from attnkit.models.counted import CountedModel
 from attnkit.nbce.reader import (
     CausalReader,
     ContextReader,
@@ -28,6 +29,10 @@ class RunReader(ContextReader):
     def __init__(self, model: Model, tokenizer: Tokenizer, name: str) -> None:
         self.model, self.tokenizer, self.name = model.eval(), tokenizer, name
         self.size, self.ends, self.limit = len(tokenizer.target), frozenset({EOS}), model.limit
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.output.weight.device
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.target.decode([ids])[0]
@@ -66,6 +71,8 @@ class LanguageModelReader(RunReader, CausalReader):
             if isinstance(part, Attention)
         )
         self.window_refusal = next(filter(None, reasons), "")
+        if isinstance(model, CountedModel):
+            self.window_refusal = "it has no attention"
 
     def encode(self, text: str) -> list[int]:
         return self.tokenizer.target.encode([text])[0]

@@ -2,13 +2,14 @@
 
 from attnkit.recipe.dumping import difference, digest, dump, flat, places
 from attnkit.recipe.find import library, resolve, shipped
-from attnkit.recipe.loading import RecipeFile, load, load_resolved, parent_of
+from attnkit.recipe.loading import RecipeFile, chain, load, load_resolved
 from attnkit.recipe.paths import relative_to
 from attnkit.recipe.schema import Recipe
 
 __all__ = [
     "Recipe",
     "RecipeFile",
+    "chain",
     "difference",
     "digest",
     "dump",
@@ -16,7 +17,6 @@ __all__ = [
     "library",
     "load",
     "load_resolved",
-    "parent_of",
     "places",
     "relative_to",
     "resolve",

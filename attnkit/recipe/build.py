@@ -12,6 +12,7 @@ from attnkit.recipe.mechanism_options import option_value
 from attnkit.recipe.paths import INIT, PATHS, found
 from attnkit.recipe.problems import Key, Position, Problems, dotted
 from attnkit.recipe.schema import (
+    COUNTED,
     AttentionConfig,
     Layers,
     ModelConfig,
@@ -35,8 +36,9 @@ TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """sacrebleu's own choice of a tokenizer for a target language; 13a for all others."""
 STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",),
           "encoder": ("encoder",)}  # fmt: skip
-"""The stacks of layers that each shape of model has."""
+"""The stacks of layers that each shape of model has; models that are counted have none."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
+POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), ("none",))
 """Positions that models other than transformers can have; the first is the default."""
 
 
@@ -183,6 +185,9 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     if family != "transformer":
         derived["model", "heads"] = 1
         derived["model", "positions"] = POSITIONS[family][0]
+    if family == "naive-bayes-attention":
+        derived["model", "tie"] = "none"
+        derived["model", "layers", "decoder"] = 1
     if values.get(("tokenizer", "shared")) is False and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
     if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
@@ -196,11 +201,12 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]
     derived = {key: value for key, value in derived.items() if key not in settings}
-    has = {ATTENTION: places_of(family, shape), ("model", "layers"): STACKS[shape]}
+    stacks = () if family in COUNTED else STACKS[shape]
+    has = {ATTENTION: places_of(family, shape), ("model", "layers"): stacks}
     unused = [key for key in settings if settings[key].spread and key[2] not in has[key[:2]]]
     derived |= dict.fromkeys(unused)
     for stack in Layers.model_fields:
         key = ("model", "layers", stack)
-        if stack not in STACKS[shape] and (key not in settings or settings[key].spread):
+        if stack not in stacks and (key not in settings or settings[key].spread):
             derived[key] = 0
     return derived

@@ -13,7 +13,14 @@ from attnkit.recipe.build import POSITIONS, STACKS, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, names_that_read
 from attnkit.recipe.problems import Key, Position, Problems
-from attnkit.recipe.schema import AttentionConfig, ContextsConfig, Recipe, TailrConfig
+from attnkit.recipe.schema import (
+    AttentionConfig,
+    ContextsConfig,
+    NaiveBayesConfig,
+    Recipe,
+    TailrConfig,
+    places_of,
+)
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
 
@@ -26,8 +33,13 @@ TYPES_WITH = {
     "norm": ("transformer",),
     "activation": ("transformer",),
     "activation_dropout": ("transformer",),
+    "order": ("n-gram",),
+    **{f"naive_bayes.{name}": ("naive-bayes",) for name in NaiveBayesConfig.model_fields},
+    "naive_bayes.residual": ("naive-bayes", "naive-bayes-attention"),
 }
 """Keys of the model section that only some types of models read."""
+LARGEST_TABLE = 16384
+"""Most tokens of which all pairs are counted: a table of 1 GB."""
 
 
 def check(built: Built, problems: Problems, start: Position) -> None:
@@ -168,11 +180,12 @@ def _model(built: Built) -> Iterator[Fault]:
     if model.tie == "all" and not tokenizer.shared and model.shape == "encoder-decoder":
         text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
         yield Fault(("model.tie", "tokenizer.shared"), text)
+    kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for stack in ("encoder", "decoder"):
         layers = getattr(model.layers, stack)
-        absent = stack not in STACKS[model.shape]
+        absent = model.counted or stack not in STACKS[model.shape]
         if absent and layers:
-            text = f"a model of shape {model.shape} has no {stack}; remove it"
+            text = f"a model of {kind} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
         elif (
             not absent
@@ -180,7 +193,6 @@ def _model(built: Built) -> Iterator[Fault]:
             and (stack in (model.shape, "decoder") or model.type != "transformer")
         ):
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
-    kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for role in ("encoder", "decoder", "cross"):
         if role not in model.places and getattr(model.attention, role) != AttentionConfig():
             text = f"a model of {kind} has no {role} attention; remove it"
@@ -192,15 +204,22 @@ def _model_type(built: Built) -> Iterator[Fault]:
     model = built.recipe.model
     for name, types in TYPES_WITH.items():
         key = f"model.{name}"
-        if model.type not in types and getattr(model, name) != field_at(("model", name)).default:
+        default = field_at(("model", *name.split("."))).default
+        if model.type not in types and attrgetter(name)(model) != default:
             text = f"does nothing with `model.type: {model.type}`; it is for {' and '.join(types)}"
             yield Fault((key, "model.type"), f"{text} models")
     if model.type == "transformer":
         return
-    if model.shape != "encoder-decoder":
-        text = f"a {model.type} model is an encoder-decoder; a decoder alone is a transformer"
-        yield Fault(("model.shape", "model.type"), text)
-    elif model.positions not in (allowed := POSITIONS[model.type]):
+    if places_of(model.type, model.shape) == ("cross",):
+        if model.shape != "encoder-decoder":
+            text = f"a {model.type} model is an encoder-decoder; a decoder alone is a transformer"
+            yield Fault(("model.shape", "model.type"), text)
+            return
+    elif built.recipe.task != "language-modeling":
+        text = f"{model.type} is a language model; use `task: language-modeling` or another type"
+        yield Fault(("model.type", "task"), text)
+        return
+    if model.positions not in (allowed := POSITIONS[model.type]):
         text = f"a {model.type} model has {' or '.join(allowed)}, got {model.positions}; remove it"
         yield Fault(("model.positions", "model.type"), text)
     if model.type == "recurrent" and model.width % 2:
@@ -208,8 +227,36 @@ def _model_type(built: Built) -> Iterator[Fault]:
         yield Fault(("model.width", "model.type"), text)
 
 
+def _naive_bayes(built: Built) -> Iterator[Fault]:
+    """What models of naive Bayes, and counted ones, need."""
+    model, how = built.recipe.model, built.recipe.model.naive_bayes
+    if model.type == "naive-bayes-attention" and model.tie != "none":
+        text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
+        yield Fault(("model.tie", "model.type"), text)
+    pairs = model.type == "naive-bayes" or (model.type == "n-gram" and model.order > 1)
+    size = built.recipe.tokenizer.size
+    if pairs and size > LARGEST_TABLE:
+        text = (
+            f"{model.type} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; "
+            f"{LARGEST_TABLE} is the most"
+        )
+        yield Fault(("tokenizer.size", "model.type"), text)
+    for key, needed, given in (
+        ("weights", "pool: weighted", how.pool == "weighted"),
+        ("decay", "weights: recency", how.weights == "recency"),
+        ("normalize", "estimate: skip-gram", how.estimate == "skip-gram"),
+    ):
+        default = NaiveBayesConfig.model_fields[key].default
+        if model.type == "naive-bayes" and not given and getattr(how, key) != default:
+            text = f"does nothing without `model.naive_bayes.{needed}`; set that, or remove it"
+            yield Fault((f"model.naive_bayes.{key}",), text)
+
+
 def _train(built: Built) -> Iterator[Fault]:
     train = built.recipe.train
+    if train.init and built.recipe.model.counted:
+        text = f"a {built.recipe.model.type} model is counted; it starts from no weights"
+        yield Fault(("train.init", "model.type"), text)
     if train.patience and not train.valid_every:
         text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
         yield Fault(("train.patience", "train.valid_every"), text)
@@ -294,6 +341,7 @@ def _splits(built: Built) -> Iterator[Fault]:
 
 
 RULES = (
-    _task, _questions, _data, _model, _model_type, _train, _lists, _search, _vectors, _splits,
+    _task, _questions, _data, _model, _model_type, _naive_bayes, _train, _lists, _search, _vectors,
+    _splits,
 )  # fmt: skip
 """Rules for one recipe, in the order of its sections."""

@@ -28,17 +28,17 @@ def shipped() -> dict[str, Path]:
     return {name: found[name] for name in sorted(found, key=lambda n: (n != "quickstart", n))}
 
 
-def resolve(recipe: str | Path) -> Path:
-    """The file of a recipe that is named by its path, or by its name when it is a shipped one.
+def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
+    """The file of a recipe that is named by its path from a folder, or by its name when shipped.
 
     Raises MissingInputError, naming the nearest shipped recipe.
     """
-    path = Path(recipe)
+    path = folder / recipe
     with suppress(OSError, ValueError):  # a name that is too long or holds a zero byte
         if path.exists() and not path.is_dir():
             return path
     known = shipped()
-    name = path.as_posix()
+    name = Path(recipe).as_posix()
     if name in known:
         return known[name]
     shown = quoted(str(recipe), 200)

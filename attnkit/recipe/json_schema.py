@@ -8,7 +8,8 @@ from typing import Any
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.mechanism_options import option_type
-from attnkit.recipe.schema import Layers, Published, Recipe
+from attnkit.recipe.published import Published
+from attnkit.recipe.schema import Layers, Recipe
 
 Json = dict[str, Any]
 
@@ -23,6 +24,7 @@ def json_schema() -> Json:
     groups = {name: field["$ref"].rpartition("/")[2] for name, field in sections.items()
               if "$ref" in field}  # fmt: skip
     groups |= {"model.layers": "Layers", "model.attention": "Roles"}
+    groups |= {"model.naive_bayes": "NaiveBayesConfig"}
     dotted = {
         f"{group}.{key}": schema
         for group, part in groups.items()
@@ -37,7 +39,10 @@ def json_schema() -> Json:
         "additionalProperties": False,
     }
     about = {
-        "extends": _text("A recipe file, relative to this one, whose keys this one changes."),
+        "extends": _text(
+            "A recipe file, relative to this one, or the name of a shipped recipe, whose keys this "
+            "one changes."
+        ),
         "variants": {
             "type": ["object", "null"],
             "description": "Name -> overrides; each variant is trained and compared.",

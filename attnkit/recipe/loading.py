@@ -1,8 +1,8 @@
 """Loading: a file, what it extends, its variants, and the overrides of the command line."""
 
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Mapping as Table
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,14 @@ from attnkit.errors import MissingInputError
 from attnkit.recipe.build import Built, build
 from attnkit.recipe.capability import OptionCheck, check_attention, check_windows
 from attnkit.recipe.check import check
+from attnkit.recipe.dumping import digest
 from attnkit.recipe.find import is_name, name_of, resolve
-from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, refuse
-from attnkit.recipe.published import read_published
-from attnkit.recipe.schema import Published, Recipe
+from attnkit.recipe.problems import COMMAND_LINE, Position, Problems, refuse
+from attnkit.recipe.published import Published, read_published
+from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
+from attnkit.recipe.sweep import Combination, Override, check_number, combinations
+from attnkit.recipe.sweep import overrides as overrides_of
 from attnkit.recipe.values import written
 from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
 from attnkit.text import nearest, quoted
@@ -41,14 +44,8 @@ class RecipeFile:
     """Variant -> dotted key -> "default", "derived", "command line" or "file:line:column"."""
     published: Published | None = None
     """Figures from elsewhere, shown beside the scores."""
-
-
-class Override(NamedTuple):
-    """A key (as its parts), where it stands, and its value."""
-
-    key: Key
-    place: Position
-    node: Node
+    swept: dict[str, list[str]] = field(default_factory=dict)
+    """Of a sweep: variant of the file -> the variants that were made of it, or equal those."""
 
 
 class Document(NamedTuple):
@@ -77,27 +74,39 @@ def load(
     path = resolve(recipe)
     name = name_of(path)
     problems = Problems()
-    document = _split(read_file(path), problems)
-    base, document = _inherit(document, path, problems)
+    base, document = _inherit([document for _, document in _chain(path, problems)], problems)
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
-    common, own = _by_variant(overrides, variants, problems)
-    baselines = [change.node for change in common if change.key == ("baseline",)]
-    common = [change for change in common if change.key != ("baseline",)]
+    changes, later = _read_words(overrides)
+    baselines = [change.node for (change, *_) in changes if change.key == ("baseline",)]
+    found = combinations([some for some in changes if some[0].key != ("baseline",)])
+    check_number(len(found) * len(variants))
+    made_of = {
+        point.named(variant if document.variants else "") or variant: (variant, point)
+        for variant in variants
+        for point in found
+    }
+    own = _by_variant(later, {*variants, *made_of, *(p.name for p in found if p.name)}, problems)
     tables = {}
-    for variant, given in variants.items():
-        problems.variant = variant
+    for problems.variant, (variant, point) in made_of.items():
         settings = base.copy()
-        settings.put((), given.place, given.node)
-        for change in common + own.get(variant, []):
+        settings.put((), variants[variant].place, variants[variant].node)
+        whose = dict.fromkeys((variant, point.name, problems.variant))
+        for change in (*point.overrides, *(change for n in whose for change in own.get(n, ()))):
             settings.put(*change)
-        tables[variant] = settings
+        tables[problems.variant] = settings
     built = _build(tables, problems, document.settings.place, option_check)
-    baseline = _baseline([document.baseline, *baselines][-1], list(variants), problems)
+    swept, names = dict[str, list[str]](), list(tables)
+    if len(found) > 1:
+        swept = {v: [n for n in names if made_of[n][0] == v] for v in variants}
+        if len(built) == len(tables):
+            built, swept = _without_twins(built, made_of)
+            names = list(built)
+    baseline = _baseline([document.baseline, *baselines][-1], names, swept, problems)
     recipes = {variant: result.recipe for variant, result in built.items()}
     published = None
-    if len(recipes) == len(variants):
+    if len(recipes) == len(variants) and not swept:
         published = read_published(document.published, recipes, problems)
-    problems.stop(len(variants))
+    problems.stop(len(tables))
     return RecipeFile(
         name=name,
         path=path,
@@ -105,7 +114,28 @@ def load(
         baseline=baseline,
         origins={variant: result.origins() for variant, result in built.items()},
         published=published,
+        swept=swept,
     )
+
+
+def _without_twins(
+    built: Table[str, Built], made_of: Table[str, tuple[str, Combination]]
+) -> tuple[dict[str, Built], dict[str, list[str]]]:
+    """A sweep's variants, each once: a sweep over what variants differ in makes them equal.
+
+    Where all of them are equal, their names are those of the sweep alone.
+    """
+    first: dict[tuple[str, str], str] = {}  # point, recipe -> the first variant that is so
+    for name, (_, point) in made_of.items():
+        first.setdefault((point.name, digest(built[name].recipe)), name)
+    alone = len(first) == len({point for point, _ in first})
+    kept, swept = dict[str, Built](), dict[str, list[str]]()
+    for name, (variant, point) in made_of.items():
+        twin = first[point.name, digest(built[name].recipe)]
+        final = point.name if alone else twin
+        kept.setdefault(final, built[twin])
+        swept.setdefault(variant, []).append(final)
+    return kept, swept
 
 
 def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -119,7 +149,11 @@ def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     root = read_file(path)
     settings = Settings(problems)
     settings.put((), root.place, root)
-    for change in _by_variant(overrides, {}, problems)[0]:
+    changes, later = _read_words(overrides)
+    _by_variant(later, [], problems)
+    for change, *more in changes:
+        if more:
+            refuse(COMMAND_LINE, "takes one value at a time here", change.key)
         settings.put(*change)
     built = build(settings, problems, root.place)
     problems.stop()
@@ -127,10 +161,35 @@ def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return built.recipe
 
 
-def parent_of(path: Path) -> str | None:
-    """The file that a recipe extends, as it is written there.  Raises RecipeError."""
-    node = _split(read_file(path), Problems()).extends
-    return node.text if isinstance(node, Scalar) and not node.null else None
+def chain(path: Path) -> list[tuple[Path, str | None]]:
+    """A recipe file and those that it extends, one after the other; each with what it extends.
+
+    Raises RecipeError, MissingInputError.
+    """
+    return [
+        (path, document.extends.text if isinstance(document.extends, Scalar) else None)
+        for path, document in _chain(path, Problems())
+    ]
+
+
+def _chain(path: Path, problems: Problems) -> Iterator[tuple[Path, Document]]:
+    """A recipe file, the one that it extends, and so on."""
+    document, seen = _split(read_file(path), problems), [path]
+    yield path, document
+    while (node := document.extends) is not None:
+        if not isinstance(node, Scalar) or node.null:
+            text = "must be the file of a recipe, relative to this one, or the name of a shipped"
+            refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
+        try:
+            path = resolve(node.text, path.parent)
+            document = _split(read_file(path), problems)
+        except MissingInputError as error:
+            raise MissingInputError(f"{node.place}: extends: {error}") from None
+        if any(path.samefile(file) for file in seen):
+            way = " extends ".join(quoted(file.name) for file in [*seen, path])
+            refuse(node.place, f"goes round in a circle: {way}; remove one of these", ("extends",))
+        seen.append(path)
+        yield path, document
 
 
 def _split(root: Mapping, problems: Problems) -> Document:
@@ -168,55 +227,56 @@ def _variants(node: Node, problems: Problems) -> dict[str, Override]:
     return found
 
 
-def _inherit(document: Document, path: Path, problems: Problems) -> tuple[Settings, Document]:
-    """The settings of a file upon those of the one that it extends, and its variants."""
+def _inherit(files: list[Document], problems: Problems) -> tuple[Settings, Document]:
+    """The settings of a file upon those of the ones that it extends, and its variants."""
     settings = Settings(problems)
-    if (node := document.extends) is not None:
-        if not isinstance(node, Scalar) or node.null:
-            text = f"must be the file of a recipe, relative to this one, got {written(node)}"
-            refuse(node.place, text, ("extends",))
-        try:
-            parent = _split(read_file(path.parent / node.text), problems)
-        except MissingInputError as error:
-            raise MissingInputError(f"{node.place}: extends: {error}") from None
-        if parent.extends is not None:
-            text = "this recipe is extended by another, so it cannot extend a third; copy its keys"
-            refuse(parent.extends.place, text, ("extends",))
-        settings.put((), parent.settings.place, parent.settings)
+    for document in reversed(files):
         settings = settings.copy()
-        if document.variants is None:
-            own = document.baseline or parent.baseline
-            document = document._replace(variants=parent.variants, baseline=own)
-    settings.put((), document.settings.place, document.settings)
-    return settings, document
+        settings.put((), document.settings.place, document.settings)
+    variants, baseline = None, None
+    for document in files:
+        baseline = baseline or document.baseline
+        if (variants := document.variants) is not None:
+            break
+    return settings, files[0]._replace(variants=variants, baseline=baseline)
 
 
-def _by_variant(
-    overrides: Sequence[str], variants: Table[str, Override], problems: Problems
-) -> tuple[list[Override], dict[str, list[Override]]]:
-    """Part overrides KEY=VALUE for all variants from those for one, `variants.NAME.KEY=VALUE`."""
-    common: list[Override] = []
-    own: dict[str, list[Override]] = {}
-    for text in overrides:
+def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
+    """What KEY=VALUE words set, each with one value or several; those of `variants.` apart."""
+    changes, later = [], []
+    for text in words:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
             refuse(COMMAND_LINE, f"{quoted(text)} must be KEY=VALUE, such as train.steps=200")
         if len(text) > LARGEST:
             refuse(COMMAND_LINE, "the value is too long", (name,))
-        key = tuple(name.split("."))
-        change = Override(key, COMMAND_LINE, read_value(value))
-        if key[0] != "variants":
-            common.append(change)
-            continue
-        names = {size: ".".join(key[1:size]) for size in range(len(key), 1, -1)}
-        size = next((size for size, name in names.items() if name in variants), None)
-        if size is None:
-            close = nearest(".".join(key[1:2]), variants)
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
-            problems.add(change.place, key, f"no such variant; {hint}")
+        if name.partition(".")[0] == "variants":
+            later.append(text.strip())
+        elif name == "baseline":
+            changes.append([Override((name,), COMMAND_LINE, read_value(value))])
         else:
-            own.setdefault(names[size], []).append(change._replace(key=key[size:]))
-    return common, own
+            changes.append(overrides_of(tuple(name.split(".")), value))
+    return changes, later
+
+
+def _by_variant(
+    words: Sequence[str], variants: Collection[str], problems: Problems
+) -> dict[str, list[Override]]:
+    """What `variants.NAME.KEY=VALUE` words set; a name may have dots and equals signs."""
+    own: dict[str, list[Override]] = {}
+    for text in words:
+        text = text.removeprefix("variants").removeprefix(".")
+        fitting = (n for n in variants if text.startswith((f"{n}.", f"{n}=")))
+        name = max(fitting, key=len, default=None)
+        left, _, value = text.removeprefix(name or "").partition("=")
+        key = tuple(left.strip().removeprefix(".").split(".")) if left.strip() else ()
+        if name is None:
+            close = nearest(".".join(key[:1]), variants)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
+            problems.add(COMMAND_LINE, ("variants", *key), f"no such variant; {hint}")
+        else:
+            own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
+    return own
 
 
 def _build(
@@ -240,12 +300,15 @@ def _build(
     return built
 
 
-def _baseline(node: Node | None, variants: list[str], problems: Problems) -> str | None:
+def _baseline(
+    node: Node | None, variants: list[str], swept: Table[str, list[str]], problems: Problems
+) -> str | None:
     """The variant to compare with: the one that is named, else the first of several."""
     if node is None or (isinstance(node, Scalar) and node.null):
         return variants[0] if len(variants) > 1 else None
-    if isinstance(node, Scalar) and node.text in variants:
-        return node.text
+    known = [node.text, *swept.get(node.text, [])] if isinstance(node, Scalar) else []
+    if named := next((name for name in known if name in variants), None):
+        return named
     close = nearest(node.text, variants) if isinstance(node, Scalar) else None
     hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
     text = f"must be the name of a variant, got {written(node)}; {hint}"

@@ -6,6 +6,8 @@ from typing import NamedTuple, NoReturn
 from attnkit.errors import RecipeError
 from attnkit.text import safe_text
 
+FEW = 3
+"""Variants that a problem names."""
 MOST = 20
 """Problems that are told one by one; the rest is counted."""
 
@@ -40,7 +42,8 @@ class Problem(NamedTuple):
         """`place: key: text`, with the variants unless it is in all of them."""
         parts = [str(self.place), *([dotted(self.key)] if self.key else []), self.text]
         only = 0 < len(self.variants) < variants
-        named = f" (variant {', '.join(self.variants)})" if only else ""
+        more = f" and {len(self.variants) - FEW} more" if len(self.variants) > FEW else ""
+        named = f" (variant {', '.join(self.variants[:FEW])}{more})" if only else ""
         return ": ".join(parts) + named
 
 

@@ -7,17 +7,10 @@ position.
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from attnkit.recipe.metrics import METRICS, MONITORS
-
-LARGEST = 2**31 - 1
-"""No whole number of a recipe is larger."""
-
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from attnkit.recipe.section import Count, Positive, Probability, Section, Share
 
 if TYPE_CHECKING:
     Metric: TypeAlias = str
@@ -31,15 +24,6 @@ BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "no
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
                "question-answering", "classification"]  # fmt: skip
-
-
-class Section(BaseModel):
-    """A section of a recipe; it is frozen and refuses unknown keys."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )  # fmt: skip
 
 
 class DataConfig(Section):
@@ -145,12 +129,44 @@ class Layers(Section):
     """Decoder layers."""
 
 
+class NaiveBayesConfig(Section):
+    """The next token from the probabilities p(x|a) that each token a before it gives alone."""
+
+    estimate: Literal["counts", "skip-gram"] = "counts"
+    """Where p(x|a) comes from: from the number of times that x comes anywhere after a in a block,
+    or from vectors of model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps
+    updates."""
+    smoothing: Annotated[float, Field(gt=0)] = 100.0
+    """Number of times that is added to what is counted after each token a, spread like all
+    tokens."""
+    pool: Literal["mean", "weighted", "max", "entropy"] = "mean"
+    """How log p(x|a) of all tokens before is pooled: their mean, a weighted mean, the maximum for
+    each x, or p(x|a) of the token a whose distribution has the least entropy."""
+    weights: Literal["entropy", "recency"] = "entropy"
+    """Weights of the pool weighted: exp(-entropy) of the distribution, or decay ** distance."""
+    decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """Factor of weights by recency from each token to the one before it."""
+    beta: Literal["exact"] | Annotated[float, Field(ge=-1)] = "exact"
+    """beta of (1 + beta) pool - beta log p(x): -1 gives p(x) alone, 0 the pool alone; exact is the
+    number of tokens before minus 1, which with the mean is naive Bayes itself."""
+    normalize: bool = True
+    """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
+    residual: Literal["none", "shared", "own"] = "none"
+    """Whether the last token a counts once more: shared takes p(x|a) from the same table or
+    vectors, own from neighbouring tokens alone (naive-bayes) or vectors of their own
+    (naive-bayes-attention)."""
+
+
 class ModelConfig(Section):
     """Architecture of the model."""
 
-    type: Literal["transformer", "recurrent", "convolutional"] = "transformer"
+    type: Literal["transformer", "recurrent", "convolutional", "n-gram", "naive-bayes",
+                  "naive-bayes-attention"] = "transformer"  # fmt: skip
     """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
-    bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S."""
+    bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S.  The
+    others are language models: n-gram and naive-bayes count the training text once;
+    naive-bayes-attention is naive Bayes with trained vectors and attention as its weights (layers
+    of attention without anything between them)."""
     shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
     """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
     encoder for classification by the mean of its states.  The others classify by the likeliest
@@ -159,6 +175,10 @@ class ModelConfig(Section):
     """Recurrent models: the cell."""
     kernel: Positive = 3
     """Convolutional models: tokens that a convolution sees."""
+    order: Annotated[int, Field(ge=1, le=3)] = 3
+    """n-gram models: 1, 2 or 3; interpolated Kneser-Ney."""
+    naive_bayes: NaiveBayesConfig = NaiveBayesConfig()
+    """Models of type naive-bayes; of naive-bayes-attention only residual."""
     width: Positive = 256
     """Width of the embeddings and the hidden states (of a transformer the residual stream)."""
     layers: Layers = Layers()
@@ -199,6 +219,11 @@ class ModelConfig(Section):
         return places_of(self.type, self.shape)
 
     @property
+    def counted(self) -> bool:
+        """Whether it is made by counting the training text, not by the training loop."""
+        return self.type in COUNTED
+
+    @property
     def cross_layers(self) -> int:
         """Layers with cross-attention."""
         if "cross" not in self.places:
@@ -206,9 +231,15 @@ class ModelConfig(Section):
         return 1 if self.type == "recurrent" else self.layers.decoder
 
 
+COUNTED = ("n-gram", "naive-bayes")
+"""Types of models that are counted."""
+
+
 def places_of(type_: str, shape: str) -> tuple[str, ...]:
     """The places of attention in a model of this type and shape."""
-    if type_ != "transformer":
+    if type_ in COUNTED:
+        return ()
+    if type_ in ("recurrent", "convolutional"):
         return ("cross",)
     return tuple(Roles.model_fields) if shape == "encoder-decoder" else (shape,)
 
@@ -292,8 +323,10 @@ class TrainConfig(Section):
     """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
     whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the
     tokenizer section; model and data.max_length must be theirs."""
-    tensorboard: bool = False
-    """Whether to write TensorBoard events to the run directory (needs attnkit[tensorboard])."""
+    log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Where the training log goes besides metrics.jsonl: tensorboard and wandb write to the run
+    directory (wandb offline, unless WANDB_MODE says otherwise), trackio to its own folder.  Each
+    needs the extra of its name, such as attnkit[wandb]."""
 
 
 class SearchConfig(Section):
@@ -384,22 +417,6 @@ class EvalConfig(Section):
     def tokenizers(self) -> tuple[str, ...]:
         """The tokenizers of BLEU; the first is that of the other metrics of words."""
         return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
-
-
-class Published(Section):
-    """Figures that others published, shown beside the scores of this recipe.  They are no part of
-    what is trained."""
-
-    source: str
-    """Where the figures are from: paper, table, and who transcribed it."""
-    comparable: bool
-    """Whether they were measured as the scores here are, on the same data."""
-    why: str | None = None
-    """Why they are not comparable, in one line; required when comparable is false."""
-    split: str | None = None
-    """The split that they stand beside; null is all of them."""
-    scores: dict[str, dict[str, float]]
-    """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 
 
 class Recipe(Section):

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from pydantic.fields import FieldInfo
 
 from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, dotted
-from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles, Section
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
+from attnkit.recipe.section import Section
 from attnkit.recipe.values import written
-from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest
 
 ROLES = tuple(Roles.model_fields)
@@ -23,8 +24,12 @@ SUPERSEDED: dict[Key, tuple[Key, ...]] = {
     ("data", "train"): (("data", "corpus"), ("data", "size")),
 }
 """Keys that name the data, and those of other data that they replace."""
+TENSORBOARD: Key = ("train", "tensorboard")
+"""true or false in recipes of earlier versions; now one of train.log_to."""
 FILE_KEYS = ("extends", "variants", "baseline", "published")
 """Keys of a recipe file that are not part of a resolved recipe."""
+AFTER_TRAINING = ("eval.", "search.", "contexts.")
+"""Keys that may change after training: runs are scored again, not trained again."""
 
 
 class Setting(NamedTuple):
@@ -49,6 +54,9 @@ class Settings:
 
     def put(self, key: Key, place: Position, node: Node) -> None:
         """Set one key, or every key of a section.  Problems are noted, never raised."""
+        if key == TENSORBOARD and isinstance(node, Scalar) and node.text in ("true", "false"):
+            log = [Scalar(node.place, key[-1])] if node.text == "true" else []
+            key, node = ("train", "log_to"), Sequence(node.place, [*log])
         known = next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
         section = SCHEMA[known]
         if section is AttentionConfig:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from attnkit.recipe.problems import COMMAND_LINE, Key, Position
-from attnkit.recipe.schema import LARGEST
+from attnkit.recipe.section import LARGEST
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest, quoted
 
@@ -127,7 +127,7 @@ def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
 
     part = resolved(root)
     for step in path:
-        for member in _members(part):
+        for member in members(part):
             if isinstance(step, int) and member.get("type") == "array":
                 items = member.get("prefixItems", [])
                 part = resolved(items[step] if step < len(items) else member.get("items", {}))
@@ -136,20 +136,29 @@ def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
     return part
 
 
-def _members(schema: Json) -> list[Json]:
-    members: list[Json] = schema.get("anyOf", [schema])
-    return members
+def members(schema: Json) -> list[Json]:
+    """The alternatives of a type."""
+    alternatives: list[Json] = schema.get("anyOf", [schema])
+    return alternatives
 
 
 def _leaves(schema: Json) -> Iterator[Json]:
     """The alternatives of a type, and of the items of its lists."""
-    for member in _members(schema):
+    for member in members(schema):
         items = member.get("prefixItems", [member["items"]] if "items" in member else [])
         if items:
             for item in items:
                 yield from _leaves(item)
         else:
             yield member
+
+
+def choices(kind: TypeAdapter[Any]) -> list[str]:
+    """The words that a type takes, alone or in a list: those of a Literal, true and false."""
+    found = list[str]()
+    for leaf in _leaves(_schema(kind, ())):
+        found += ["true", "false"] if leaf.get("type") == "boolean" else map(shown, _choices(leaf))
+    return found
 
 
 def _choices(schema: Json) -> list[Any]:
@@ -211,7 +220,7 @@ def _advice(node: Scalar, schema: Json) -> Iterator[str]:
     """Nearest valid values, best first."""
     leaves = [*_leaves(schema)]
     fits = any(_fits(node.text, leaf) for leaf in leaves)
-    if fits and any("items" in member for member in _members(schema)):
+    if fits and any("items" in member for member in members(schema)):
         yield f"write [{quoted(node.text)[1:-1]}]"
     if fits and not node.plain:
         yield "remove the quotes"

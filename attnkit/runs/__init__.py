@@ -7,7 +7,7 @@
         metrics.jsonl       the log of training, one JSON object a line
         checkpoints/        see attnkit.train.checkpoint
         model.safetensors   the chosen weights
-        outputs/<split>.hyp.txt, scores.json, and tensorboard/ where the recipe says so
+        outputs/<split>.hyp.txt, scores.json, and tensorboard/, wandb/ where the recipe says so
         data/<split>.jsonl  what it was scored on; see attnkit.runs.run_corpus
 
 Every file but the log is written whole or not at all.  The log grows line by line and is forced

@@ -23,7 +23,7 @@ EPOCH = 315532800
 def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int:
     """Write the folders of finished runs to an archive, whole or not at all.
 
-    Left out are checkpoints unless asked for, TensorBoard's copy of the log, hidden files, links to
+    Left out are checkpoints unless asked for, copies of the log, hidden files, links to
     folders and what interrupted writes left behind.
 
     Returns:
@@ -83,7 +83,7 @@ def keep_rows(runs: Iterable[Run], data_dir: Path | None = None) -> Iterator[str
 
 def _files(folder: Path, checkpoints: bool) -> Iterator[Path]:
     """The files of a run that go into an archive."""
-    left_out = {layout.TENSORBOARD} | (set() if checkpoints else {layout.CHECKPOINTS})
+    left_out = {layout.TENSORBOARD, layout.WANDB} | (set() if checkpoints else {layout.CHECKPOINTS})
     with files.reading(folder):
         children = sorted(folder.iterdir())
     for child in children:

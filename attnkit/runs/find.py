@@ -74,10 +74,11 @@ def find_runs(
 def order(run: Run) -> tuple[Any, ...]:
     """What runs are sorted by: recipe, then variants as the recipe lists them, then seed.
 
-    A run of an earlier version does not know that list: there the baseline is the first, and the
-    others follow by name.
+    Variants of a sweep, whose names have values, follow those of the recipe.  A run of an earlier
+    version does not know that list: there the baseline is the first, and the others follow by name.
     """
     listed = run.manifest.get(VARIANTS)
+    place: int = run.variant != run.manifest.get(BASELINE)
     if isinstance(listed, list) and run.variant in listed:
-        return run.name, listed.index(run.variant), run.variant, run.seed
-    return run.name, run.variant != run.manifest.get(BASELINE), run.variant, run.seed
+        place = listed.index(run.variant)
+    return run.name, "=" in run.variant, place, run.variant, run.seed

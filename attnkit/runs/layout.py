@@ -10,10 +10,11 @@ from attnkit.storage import files
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
 MODEL, SCORES = "model.safetensors", "scores.json"
-CHECKPOINTS, OUTPUTS, TENSORBOARD, DATA = "checkpoints", "outputs", "tensorboard", "data"
+CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
+TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
-RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, DATA)
+RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
 
 
 def component(part: str) -> str:

@@ -364,6 +364,7 @@ class Run(Results):
         """
         from attnkit.storage import tensors
 
+        model.make_room(weights)
         state = model.state_dict()
         expected = tensors.unique(state) | {n: state[n] for n in weights if n in state}
         tensors.check(path, weights, expected)

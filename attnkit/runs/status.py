@@ -185,7 +185,7 @@ def _recipe(run: Run) -> dict[str, Any]:
     recipe = run.recipe
     return {
         "values": flat(recipe),
-        "steps": recipe.train.steps,
+        "steps": None if recipe.model.counted else recipe.train.steps,
         "monitor": recipe.train.monitor,
     }
 

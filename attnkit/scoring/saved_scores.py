@@ -18,7 +18,7 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, MissingInputError
-from attnkit.recipe import flat
+from attnkit.recipe import Recipe, flat
 from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
@@ -267,10 +267,17 @@ def describe_run(run: Run) -> dict[str, Any]:
         **{f"train_{name}": run.manifest.get(name) for name in ("device", "threads", "precision")},
         "run": run.path.as_posix(),
         "corpus": recipe.data.corpus,
-        "budget": {name: getattr(recipe.train, name) for name in BUDGET},
+        "budget": _budget(recipe),
         "changes": list(run.manifest.get("changes", [])),
         "settings": settings,
     }  # fmt: skip
+
+
+def _budget(recipe: Recipe) -> dict[str, int] | None:
+    """How much a training may learn from; None of a model that is counted."""
+    if recipe.model.counted:
+        return None
+    return {name: getattr(recipe.train, name) for name in BUDGET}
 
 
 def _statistics_path(path: Path) -> Path:

@@ -79,9 +79,7 @@ class PairedTest:
         if len({(score.metric, score.signature, len(score.statistics)) for score in scores}) != 1:
             parts = sorted({f"{len(s.statistics)} lines, {s.metric}|{s.signature}" for s in scores})
             raise DataError(f"these scores cannot be compared: {'; '.join(parts)}")
-        value = reducer(scores[0].metric)
-        sums = _resample([score.statistics for score in scores], resamples, seed)
-        drawn = np.array([[value(row) for row in table.tolist()] for table in sums])
+        drawn = resampled_scores(scores, resamples, seed)
         self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
             drawn, np.cumsum([len(system) for system in systems])[:-1]
         )
@@ -186,6 +184,13 @@ def _spread(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> SeedSpread
     if not math.isfinite(variance):  # perplexities of a model that learned nothing
         return SeedSpread(0.0, 0.0, 0)
     return SeedSpread(variance, beyond, degrees)
+
+
+def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) -> Matrix:
+    """Scores [scores, resamples] by one metric, all on the same resamples of the sentences."""
+    value = reducer(scores[0].metric)
+    sums = _resample([score.statistics for score in scores], resamples, seed)
+    return np.array([[value(row) for row in table.tolist()] for table in sums])
 
 
 def _resample(tables: Sequence[Statistics], resamples: int, seed: int) -> list[Statistics]:

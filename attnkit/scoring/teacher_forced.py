@@ -19,7 +19,7 @@ from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.errors import NotFiniteError
-from attnkit.models.base import Model
+from attnkit.models.base import LogProbabilities, Model
 from attnkit.scoring.metrics import TEACHER_FORCED, Score
 
 BATCH_TOKENS = 8192
@@ -159,7 +159,7 @@ def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
 
 
 def _predictions(
-    output: nn.Linear, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
+    output: nn.Linear | LogProbabilities, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
 ) -> tuple[NDArray[np.float64], ...]:
     """nll, correctness and confidence of each token, by chunks of [tokens, vocabulary]."""
     found = []

@@ -1,12 +1,13 @@
 """The tables of `attnkit recipe`."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
-from attnkit.recipe import Recipe, RecipeFile, flat, places
+from attnkit.recipe import Recipe, RecipeFile, flat, library, places
 from attnkit.recipe.check import TYPES_WITH
 from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table, Value
@@ -75,13 +76,14 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
         groups: dict[tuple[str, str], list[str]] = {}
         for name in variants:
             if key in known[name]:
-                groups.setdefault((known[name][key], file.origins[name][key]), []).append(name)
+                origin = _origin(file.origins[name][key], file.path)
+                groups.setdefault((known[name][key], origin), []).append(name)
         if not defaults and {origin for _, origin in groups} == {DEFAULT}:
             left_out += 1
             continue
         for (value, origin), names in groups.items():
             path, colon, position = origin.partition(":")
-            place = position if len(here) == 1 else f"{Path(path).name}:{position}"
+            place = position if len(here) == 1 else origin
             who = "" if len(names) == len(variants) else " ".join(names)
             fields = {"key": key, "value": value, "from": origin, "variants": ", ".join(names)}
             rows.append((
@@ -98,11 +100,24 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
     return Table("values", columns, tuple(row[: len(columns)] for row in rows), tuple(notes))
 
 
+def _origin(origin: str, recipe: Path) -> str:
+    """Where a value is from, a file as seen from the recipe, or from the folder of shipped ones."""
+    path, colon, position = origin.partition(":")
+    if not colon:
+        return origin
+    ships = Path(path).is_relative_to(library()) and not recipe.is_relative_to(library())
+    return f"{os.path.relpath(path, library() if ships else recipe.parent)}:{position}"
+
+
 def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
     absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
+    if model.counted:
+        unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]
+        unread += ["width"] * (model.naive_bayes.estimate == "counts")
+        absent |= {f"model.{name}" for name in unread}
     keys = ((key, ".".join(key.split(".")[:3]), value) for key, value in flat(recipe).items())
     return {key: value for key, part, value in keys if part not in absent}
 
@@ -172,7 +187,11 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     if not all(cost.padding for cost in measured.values()):
         notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
     paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
-    if len(paces) == len(measured):
+    counted = [name for name in measured if recipes[name].model.counted]
+    if counted:
+        notes.append(f"counted in one pass, not timed: {', '.join(counted)}")
+        trainings = {name: seeds for name, seeds in trainings.items() if name not in counted}
+    if paces and len(paces) + len(counted) == len(measured):
         whole = duration(sum(pace.training * seeds for pace, seeds in paces))
         count, threads = sum(trainings.values()), paces[0][0].threads
         notes.append(

@@ -24,12 +24,12 @@ from attnkit.train import checkpoint, events
 from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
+from attnkit.train.log_writers import LogWriters
 from attnkit.train.loss import options_at
 from attnkit.train.optimiser import learning_rate
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
-from attnkit.train.tensorboard import Tensorboard
 from attnkit.train.validation import Validator
 
 
@@ -59,18 +59,22 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
         DataError: every checkpoint is damaged.
     """
     training = Training(job)
-    yield from training.resume()
-    while not training.done:
-        yield from training.advance()
-        if job.stop.requested and not training.done:
-            step = training.progress.step
-            if training.saved != step:
-                yield training.save()
-            raise StoppedError(
-                f"stopped by {job.stop.requested} after step {step}, which is saved; run the same"
-                " command again to resume"
-            )
-    yield training.finish()
+    try:
+        yield from training.resume()
+        while not training.done:
+            yield from training.advance()
+            if job.stop.requested and not training.done:
+                step = training.progress.step
+                if training.saved != step:
+                    yield training.save()
+                raise StoppedError(
+                    f"stopped by {job.stop.requested} after step {step}, which is saved; run the"
+                    " same command again to resume"
+                )
+        yield training.finish()
+    finally:
+        if training.writers is not None:
+            training.writers.close()
 
 
 class Training(TrainingState):
@@ -87,7 +91,7 @@ class Training(TrainingState):
         self.validator = Validator(job.recipe, self.model, job.prepared)
         self._open_stream()
         self.saved: int | None = None
-        self.tensorboard = Tensorboard(job.run.path) if self.train.tensorboard else None
+        self.writers: LogWriters | None = None
 
     @property
     def done(self) -> bool:
@@ -116,6 +120,7 @@ class Training(TrainingState):
             # checkpoints that stay, those to be averaged included, and the one being written
             count = max(2, self.train.average) + 1
             files.check_space(self.job.run.path, size * copies * count * 11 // 10)
+        self.writers = LogWriters(self.job.run, self.job.recipe, newest.step if newest else None)
         yield events.StartedEvent(
             self.job.run.name,
             self.train.steps,
@@ -185,10 +190,10 @@ class Training(TrainingState):
         self.worker.refresh()
 
     def _record(self, group: str, /, **record: Any) -> None:
-        """Append a record to the log of the run, and to TensorBoard where that is on."""
+        """Append a record to the log of the run, and to what the recipe logs to."""
         self.job.run.log.append(record)
-        if self.tensorboard is not None:
-            self.tensorboard.add(group, record)
+        assert self.writers is not None
+        self.writers.add(group, record)
 
     def _log(self) -> events.ProgressEvent:
         progress = self.progress
@@ -289,8 +294,6 @@ class Training(TrainingState):
             tokens_per_second=speed,
             peak_memory_bytes=progress.peak_memory_bytes,
         )
-        if self.tensorboard is not None:
-            self.tensorboard.close()
         return events.FinishedEvent(step, progress.seconds, reason)
 
     def _measure_memory(self) -> None:

@@ -170,19 +170,25 @@ def test_a_usage_error_is_one_line_that_says_what_is_right(
     assert shown.count("\n") == 1
 
 
-def completed(line: str) -> list[str]:
-    """What bash would offer at the end of a line."""
+def completed(line: str, folder: Path | None = None, **variables: str) -> list[str]:
+    """What bash would offer at the end of a line; it takes = as a word of its own."""
+    words = re.sub("=", " = ", line).split(" ") if "=" in line else line.split(" ")
+    words = [word for word in words[:-1] if word] + words[-1:]
+    words = words[:-1] if words[-2:] == ["=", ""] else words
     done = subprocess.run(
-        [sys.executable, "-m", "attnkit"],
+        [sys.executable, "-X", "importtime", "-m", "attnkit"],
         env=environment(
             _ATTNKIT_COMPLETE="complete_bash",
-            COMP_WORDS=line,
-            COMP_CWORD=str(len(line.split()) - (not line.endswith(" "))),
+            COMP_WORDS="\n".join(words),
+            COMP_CWORD=str(len(words) - 1),
+            **variables,
         ),
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
+    assert not re.search(r"\| +(torch|numpy|sacrebleu)$", done.stderr, re.MULTILINE)
     return done.stdout.split()
 
 
@@ -192,3 +198,45 @@ def test_tab_completes_commands() -> None:
 
 def test_tab_completes_keys_of_a_recipe() -> None:
     assert completed("attnkit train quickstart train.step") == ["train.steps="]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("train quickstart model.norm=", ["pre", "post"]),
+        ("train quickstart model.norm=po", ["post"]),
+        ("train quickstart train.compile=", ["true", "false"]),
+        ("train quickstart train.log_to=w", ["wandb"]),
+        ("train quickstart model.attention=linear,perf", ["linear,performer"]),
+        ("train quickstart model.attention.cross=synthesizer-d", ["synthesizer-dense"]),
+        ("train quickstart data.corpus=personachat-o", ["personachat-official"]),
+        ("recipe explain quickstart baseline=l", ["linear"]),
+        ("train quickstart train.lr=1,2 --variant linear", ["linear,lr=1", "linear,lr=2"]),
+        ("eval search.meth", ["search.method="]),
+        ("eval quickst", ["quickstart"]),
+        ("eval train.step", []),
+    ],
+)
+def test_tab_completes_values(line: str, offered: list[str]) -> None:
+    assert completed(f"attnkit {line}") == offered
+
+
+def test_tab_completes_runs(tmp_path: Path) -> None:
+    for name in ("runs/toy/lr=0.1/seed-1", "runs/toy/lr=0.2/seed-1", "more/toy/base/seed-3"):
+        (tmp_path / name).mkdir(parents=True)
+        for file in ("manifest.json", "recipe.yaml"):
+            (tmp_path / name / file).touch()
+    (tmp_path / "runs/toy/lr=0.1/seed-1/checkpoints").mkdir()
+    one, two = "runs/toy/lr=0.1", "runs/toy/lr=0.2"
+    assert completed("attnkit generate ", tmp_path) == [f"{one}/seed-1", f"{two}/seed-1"]
+    assert completed("attnkit visualize-attn runs/toy/lr=0.2", tmp_path) == ["0.2/seed-1"]
+    assert completed("attnkit compare runs/t", tmp_path) == [
+        "runs/toy", one, f"{one}/seed-1", two, f"{two}/seed-1"
+    ]  # fmt: skip
+    for command in ("eval", "plot", "runs clean", "runs pack"):
+        found = completed(f"attnkit {command} more/", tmp_path)
+        assert found == ["more/toy", "more/toy/base", "more/toy/base/seed-3"], command
+    (tmp_path / "attnkit.yaml").write_text("out: more\n")
+    assert completed("attnkit generate ", tmp_path, XDG_CONFIG_HOME=str(tmp_path)) == [
+        "more/toy/base/seed-3"
+    ]

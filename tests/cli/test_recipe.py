@@ -270,6 +270,18 @@ def test_copy_takes_the_file_that_a_recipe_extends_with_it(
     assert not Path("folder/last.yaml").exists()
 
 
+def test_copy_takes_a_chain_but_not_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("middle.yaml").write_text("extends: quickstart\ntrain: {steps: 5}\n")
+    Path("child.yaml").write_text("extends: middle.yaml\n")
+    Path("folder").mkdir()
+    assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
+    assert sorted(path.name for path in Path("folder").iterdir()) == ["middle.yaml", "mine.yaml"]
+    _, out, _ = run(capsys, "explain", "folder/mine.yaml", "--quick")
+    origins = {line.split()[0]: line.split()[2] for line in out.splitlines() if ".yaml:" in line}
+    assert origins["train.steps"] == "middle.yaml:2:16"
+    assert origins["train.batch_tokens"].startswith("quickstart.yaml:")
+
+
 def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "schema")
     assert (code, json.loads(out)) == (0, json_schema())

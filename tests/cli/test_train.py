@@ -174,3 +174,43 @@ def test_match_shows_and_trains_the_widths(
     wrong = called(capsys, "train", "quickstart", "--match", "parameters")
     assert (wrong.code, wrong.err.count("\n")) == (2, 1)
     assert "did you mean params?" in wrong.err
+
+
+def test_a_sweep_goes_on_with_one_value_more(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    few = ["tiny.yaml", "train.steps=3", "train.warmup=1,2"]
+    assert main(["train", *few, "--quiet", "--jobs", "2"]) == 0
+    capsys.readouterr()
+    more = ["tiny.yaml", "train.steps=3", "train.warmup=1,2,3"]
+    assert main(["train", *more, "--dry-run", "--json"]) == 0
+    states = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
+    assert states == ["done", "done", "new"]
+    assert main(["train", *more, "--quiet"]) == 0
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "warmup=" in line]
+    assert rows[:3] == ["warmup=1", "warmup=2", "warmup=3"]
+    assert main(["eval", "tiny.yaml", "train.warmup=1,3", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["variant"] for row in found["rows"]] == ["warmup=1", "warmup=3"]
+    assert main(["runs", "--format", "csv"]) == 0
+    assert "tiny,warmup=2,1,done,3,3" in capsys.readouterr().out
+    assert main(["train", *more, "--variant", "warmup=2", "--dry-run"]) == 0
+    assert "warmup=3" not in capsys.readouterr().out
+    assert main(["eval", "tiny.yaml", "train.warmup=7,8"]) == 66
+    assert "no finished run of this sweep in runs/tiny; train one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])
+def test_a_log_that_is_not_installed_is_refused_before_training(
+    more: list[str],
+    recipe: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(recipe.parent)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main(["train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more]) == 69
+    [line] = capsys.readouterr().err.splitlines()
+    assert "train.log_to: wandb is not installed: pip install 'attnkit[wandb]'" in line
+    assert not Path("runs").exists()

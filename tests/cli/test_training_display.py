@@ -46,25 +46,26 @@ def row(variant: str, score: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def good(file: Any, *, variants: list[str], **_: Any) -> Iterator[events.Event]:
+def good(settings: Any, **_: Any) -> Iterator[events.Event]:
     """Two log intervals, a validation and a checkpoint for each variant, then scores."""
     yield events.PreparedEvent(("1,000 rows, 3 dropped \x1b[2J",))
-    for variant in variants:
+    for variant in settings.variants:
         where: Any = {"variant": variant, "seed": 1}
-        yield events.StartedEvent(file.name, 100, 37504, "cpu", "fp32", **where)
+        yield events.StartedEvent(settings.file.name, 100, 37504, "cpu", "fp32", **where)
         for step in (50, 100):
             yield events.ProgressEvent(step, 100, 3.0, 1e-3, 900.0, 0.5, 100.0 - step, **where)
         yield events.ValidatedEvent(100, 1.0, 2.7, "bleu", 90.0, 90.0, **where)
         yield events.SavedEvent(100, Path("x"), **where)
         yield events.FinishedEvent(100, 5.0, "steps", **where)
-    yield events.ScoredEvent([row(variant, 90.0) for variant in variants])
+    yield events.ScoredEvent([row(variant, 90.0) for variant in settings.variants])
 
 
 def failing(error: BaseException) -> Training:
     """A training that stops in the middle."""
 
-    def run(file: Any, **_: Any) -> Iterator[events.Event]:
-        yield events.StartedEvent(file.name, 100, 37504, "cpu", "fp32", variant="vanilla", seed=1)
+    def run(settings: Any, **_: Any) -> Iterator[events.Event]:
+        name = settings.file.name
+        yield events.StartedEvent(name, 100, 37504, "cpu", "fp32", variant="vanilla", seed=1)
         raise error
 
     return run
@@ -234,19 +235,19 @@ def test_an_unknown_variant_names_the_nearest(
 
 
 def test_options_may_be_repeated_or_take_several_words(train: Callable[..., int]) -> None:
-    asked: list[dict[str, Any]] = []
+    asked: list[Any] = []
 
-    def record(file: Any, **options: Any) -> Iterator[events.Event]:
-        asked.append({key: value for key, value in options.items() if key != "notice"})
+    def record(settings: Any, **_: Any) -> Iterator[events.Event]:
+        asked.append(settings)
         yield from ()
 
     assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
     assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"],
                  training=record) == 0  # fmt: skip
     assert asked[0] == asked[1]
-    assert asked[0]["variants"] == ["vanilla", "linear"]
-    assert asked[0]["seeds"] == [3, 4]
-    assert asked[0]["out"] == Path("runs")
+    assert asked[0].variants == ["vanilla", "linear"]
+    assert asked[0].seeds == [3, 4]
+    assert asked[0].out == Path("runs")
 
 
 def test_a_dry_run_trains_nothing_and_shows_the_plan(
@@ -304,3 +305,19 @@ def test_a_dry_run_as_json_is_one_object_a_training(
         ("planned", "vanilla", 5, 100), ("planned", "linear", 5, 100),
     ]  # fmt: skip
     assert all(p["parameters"] > 0 for p in planned)
+
+
+def test_a_large_sweep_is_trained_when_it_is_confirmed(
+    train: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["data.seed=" + ",".join(map(str, range(9))), "--quiet"]
+    assert train(*words) == 2
+    assert "toy: this sweep has 18 variants (18 runs); add --yes" in capsys.readouterr().err
+    assert train(*words, "--yes") == 0
+    assert train(*words, "--variant", "linear") == 0
+    assert train(*words, "--dry-run") == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda question, **_: question == "no")
+    assert train(*words) == 0
+    assert capsys.readouterr().err == "nothing was trained\n"

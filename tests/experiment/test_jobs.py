@@ -23,8 +23,9 @@ from helpers.small import write_corpus
 from attnkit import errors
 from attnkit.cli import main
 from attnkit.experiment import jobs
-from attnkit.experiment.worker import TrainingEnd, WorkerSettings, _end
-from attnkit.recipe import load, mechanism_registry
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment.worker import TrainingEnd, WorkerStart, _end
+from attnkit.recipe import RecipeFile, load, mechanism_registry
 from attnkit.runs import Run
 from attnkit.storage.files import sha256_file
 from attnkit.train import events
@@ -88,9 +89,13 @@ def write_recipe(folder: Path, variants: str = TWO) -> Path:
     return path
 
 
+def settings_of(file: RecipeFile, folder: Path, **more: Any) -> TrainingSettings:
+    return TrainingSettings(file=file, out=folder / "runs", device="cpu", **more)
+
+
 def happening(recipe: Path, count: int = 2, **more: Any) -> Generator[events.Event, None, None]:
     """The events of a session with so many jobs."""
-    return jobs.train(load(recipe), jobs=count, out=recipe.parent / "runs", device="cpu", **more)
+    return jobs.train(settings_of(load(recipe), recipe.parent, **more), jobs=count)
 
 
 def weights(folder: Path) -> dict[str, str]:
@@ -114,7 +119,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], lis
     from attnkit.experiment.training import train
 
     recipe = write_recipe(tmp_path_factory.mktemp("alone"))
-    *_, scored = train(load(recipe), out=recipe.parent / "runs", device="cpu")
+    *_, scored = train(settings_of(load(recipe), recipe.parent))
     return weights(recipe.parent / "runs"), scores(scored)
 
 
@@ -396,8 +401,8 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     """The parent's end of the pipe is closed, as when it is killed."""
     file = load(endless(write_recipe(tmp_path)))
-    settings = WorkerSettings(file, tmp_path, "cpu", None, True, False, False, None, 1, ())
-    worker = jobs.WorkerProcess.start(settings, tmp_path / "out.txt", ("one", 1))
+    start = WorkerStart(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
+    worker = jobs.WorkerProcess.start(start, tmp_path / "out.txt", ("one", 1))
     while not isinstance(worker.receive(), events.ProgressEvent):
         pass
     worker.connection.close()

@@ -9,9 +9,10 @@ from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, MissingInputError
 from attnkit.experiment.resumption import allowed_changes, goes_on, state_of
+from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
-from attnkit.recipe.schema import Published
+from attnkit.recipe.published import Published
 from attnkit.runs import Run
 from attnkit.scoring.published_figures import published_figures
 from attnkit.scoring.saved_comparison import comparison
@@ -27,7 +28,7 @@ def session(folder: Path, model: dict[str, Any] | None = None, **more: Any) -> l
     recipe = small_recipe(write_corpus(folder), **{"steps": 5} | more)
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model or {})})
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {})
-    return list(train(file, out=folder / "runs", device="cpu", **options))
+    return list(train(TrainingSettings(file=file, out=folder / "runs", device="cpu", **options)))
 
 
 def texts(events: list[Event]) -> str:
@@ -180,7 +181,9 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
     made = {name: small_recipe(folder, steps=2, precision=kind) for name, kind in kinds.items()}
     file = RecipeFile("small", tmp_path / "small.yaml", made, None, {})
     for chosen in (names, tuple(kinds)):  # in one session, and in a second one
-        list(train(file, out=tmp_path / "runs", device="cpu", variants=chosen))
+        list(
+            train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen))
+        )
     runs = {name: Run.open(tmp_path / f"runs/small/{name}/seed-1") for name in kinds}
     found = {name: run.manifest["precision"] for name, run in runs.items()}
     assert found == {"fixed": "bf16", "free": "fp32", "other": "fp32"}
@@ -206,7 +209,7 @@ def published_session(folder: Path, figures: Published | None) -> Run:
     """Train, or skip, with these figures in the recipe file."""
     recipe = small_recipe(write_corpus(folder), steps=2)
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {}, figures)
-    list(train(file, out=folder / "runs", device="cpu"))
+    list(train(TrainingSettings(file=file, out=folder / "runs", device="cpu")))
     return Run.open(folder / "runs/small/base/seed-1")
 
 
@@ -242,7 +245,7 @@ def test_every_training_of_a_process_has_its_own_peak_memory(tmp_path: Path) -> 
         held = torch.ones(size, 2**18)  # [size] MiB
         recipe = small_recipe(write_corpus(tmp_path), steps=2)
         file = RecipeFile(name, tmp_path / f"{name}.yaml", {"base": recipe}, None, {})
-        list(train(file, out=tmp_path / "runs", device="cpu"))
+        list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
         del held
         run = Run.open(tmp_path / f"runs/{name}/base/seed-1")
         peaks.append(run.manifest["finished"]["peak_memory_bytes"])
@@ -274,7 +277,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
 
     def again(folder: str) -> str:
         file = load(tmp_path / folder / "r.yaml")
-        return texts(list(train(file, out=tmp_path / "runs", device="cpu")))
+        return texts(list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))))
 
     again("old")
     told = again("new")

@@ -77,7 +77,7 @@ def test_a_language_called_no_stays_text() -> None:
         ("tokenizer.special=['a, b', c]", "tokenizer.special", ("a, b", "c")),
         ("tokenizer.special=[]", "tokenizer.special", ()),
         ("tokenizer.model=null", "tokenizer.model", None),
-        ("tokenizer.model=a=b,c.model", "tokenizer.model", "a=b,c.model"),
+        ("tokenizer.model='a=b,c.model'", "tokenizer.model", "a=b,c.model"),
         ("tokenizer.model='null'", "tokenizer.model", "null"),
         (" train.steps = 5 ", "train.steps", 5),
         ("model.layers=2", "model.layers", Layers(encoder=2, decoder=2)),
@@ -235,7 +235,7 @@ def test_every_value_has_an_origin() -> None:
     assert origins["train.steps"] == "default"
 
 
-def test_extends_inherits_the_settings_and_the_variants_of_one_file() -> None:
+def test_extends_inherits_the_settings_and_the_variants() -> None:
     write(GOOD + "train: {lr: 0.5}\nvariants: {a: {}, b: {}}\nbaseline: b\n", "sub/base.yaml")
     child = load(write("extends: base.yaml\ntrain: {steps: 5}\n", "sub/child.yaml"))
     recipe = child.variants["a"]
@@ -248,14 +248,43 @@ def test_extends_inherits_the_settings_and_the_variants_of_one_file() -> None:
     assert chosen.baseline == "a"
 
 
-def test_extends_goes_one_level_and_names_what_is_missing() -> None:
+def test_extends_chains_and_each_value_says_where_it_is_from() -> None:
+    write(GOOD + "train: {lr: 0.5, steps: 1, warmup: 1}\nvariants: {a: {}, b: {}}\n", "one/r.yaml")
+    write("extends: ../one/r.yaml\ntrain: {lr: 0.25, steps: 2}\nbaseline: b\n", "two/r.yaml")
+    file = load(write("extends: two/r.yaml\ntrain: {lr: 0.125}\n", "three.yaml"))
+    train, origins = file.variants["a"].train, file.origins["a"]
+    assert (train.lr, train.steps, train.warmup, file.baseline) == (0.125, 2, 1, "b")
+    assert [origins[f"train.{key}"] for key in ("lr", "steps", "warmup")] == [
+        "three.yaml:2:13", "two/r.yaml:2:26", "two/../one/r.yaml:3:36",
+    ]  # fmt: skip
+    write("extends: two/r.yaml\ntrain: {lr: 0}\n", "four.yaml")
+    write("extends: ../one/r.yaml\ntrain: {stps: 2}\n", "two/r.yaml")
+    message = complaint("extends: four.yaml\n", kind=RecipeError).splitlines()
+    assert [line.split(" ")[0] for line in message] == ["four.yaml:2:13:", "two/r.yaml:2:9:"]
+
+
+def test_extends_takes_the_name_of_a_shipped_recipe_unless_a_file_has_it() -> None:
+    child = load(write("extends: translation/multi30k-quick\ntrain: {steps: 5}\n", "child.yaml"))
+    shipped = load("translation/multi30k-quick")
+    assert list(child.variants) == list(shipped.variants)
+    name = next(iter(child.variants))
+    assert child.variants[name].data == shipped.variants[name].data
+    assert child.variants[name].train.steps == 5
+    write(GOOD, "quickstart")
+    assert list(load(write("extends: quickstart\n", "mine.yaml")).variants) == ["base"]
+
+
+def test_extends_names_what_is_missing_and_refuses_a_circle() -> None:
     write("extends: r.yaml\n", "b.yaml")
-    message = complaint("extends: b.yaml\n", kind=RecipeError)
-    assert message.startswith("b.yaml:1:10: extends: this recipe is extended by another")
-    message = complaint("extends: gone.yaml\n", kind=MissingInputError)
+    message = complaint("task: dialogue\nextends: b.yaml\n", kind=RecipeError)
     assert message == (
-        "r.yaml:1:10: extends: recipe 'gone.yaml' cannot be read: No such file or directory"
+        "b.yaml:1:10: extends: goes round in a circle: 'r.yaml' extends 'b.yaml' extends 'r.yaml';"
+        " remove one of these"
     )
+    message = complaint("extends: gone.yaml\n", kind=MissingInputError)
+    assert message.startswith("r.yaml:1:10: extends: no recipe 'gone.yaml'; `attnkit recipe list`")
+    message = complaint("extends: translation/mutli30k\n", kind=MissingInputError)
+    assert message.endswith("did you mean translation/multi30k?")
     assert "must be the file of a recipe" in complaint("extends: [a]\n", kind=RecipeError)
     assert "stands only at the top" in complaint(GOOD, "extends=b.yaml")
 

@@ -8,6 +8,7 @@ from attnkit.recipe.schema import AttentionConfig, Roles
 
 LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
 FILES = "task: translation\ndata: {%s}\n"
+NB = LM + "model: {type: naive-bayes}\n"
 RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
 LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
 SPANS = LM + "train: {objective: span-corruption}\n"
@@ -27,6 +28,73 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "train.objective=seq2seq", "train.objective: seq2seq needs pairs of texts"),
         (GOOD, "train.objective=causal", "train.objective: causal is for language-modeling"),
         (GOOD, "model.shape=decoder tokenizer.shared=false", "tokenizer.shared: one decoder reads"),
+        (
+            GOOD,
+            "model.type=naive-bayes",
+            "model.type: naive-bayes is a language model; use `task: la",
+        ),
+        (
+            GOOD,
+            "model.type=n-gram",
+            "model.type: n-gram is a language model; use `task: language-m",
+        ),
+        (
+            NB,
+            "model.order=2",
+            "model.order: does nothing with `model.type: naive-bayes`; it is for n-",
+        ),
+        (
+            LM,
+            "model.naive_bayes.beta=1",
+            "model.naive_bayes.beta: does nothing with `model.type: tr",
+        ),
+        (
+            NB,
+            "model.naive_bayes.beta=-2",
+            "model.naive_bayes.beta: must be exact or a number >= -1",
+        ),
+        (
+            NB,
+            "model.naive_bayes.pool=men",
+            "model.naive_bayes.pool: must be one of mean, weighted, max",
+        ),
+        (
+            NB,
+            "model.naive_bayes.weights=recency",
+            "model.naive_bayes.weights: does nothing without `model.naive_bayes.pool: weighted`",
+        ),
+        (
+            NB,
+            "model.naive_bayes.decay=.5",
+            "does nothing without `model.naive_bayes.weights: recen",
+        ),
+        (
+            NB,
+            "model.naive_bayes.normalize=false",
+            "without `model.naive_bayes.estimate: skip-gram`",
+        ),
+        (
+            NB,
+            "tokenizer.size=32000",
+            "keeps a table of all pairs of tokens, 4.1 GB; 16384 is the m",
+        ),
+        (NB, "model.layers.decoder=2", "a model of type naive-bayes has no decoder; remove it"),
+        (
+            NB,
+            "model.attention.decoder=linear",
+            "a model of type naive-bayes has no decoder attention",
+        ),
+        (NB, "model.positions=rope", "a naive-bayes model has none, got rope; remove it"),
+        (
+            LM,
+            "model.type=naive-bayes-attention model.tie=all",
+            "model.tie: naive-bayes-attention has a table of its own for the output; use none",
+        ),
+        (
+            LM,
+            "model.type=naive-bayes-attention model.naive_bayes.pool=max",
+            "model.naive_bayes.pool: does nothing with `model.type: naive-bayes-attention`",
+        ),
         (LM, "train.monitor=bleu", "train.monitor: language-modeling decodes nothing to score"),
         (LM, "eval.metrics=perplexity,bleu", "eval.metrics: bleu needs decoded text"),
         (LM, "data.source=en", "data.source: a language model has no source"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument
 
-from attnkit.cli import console, options, output
+from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import choice, value
 from attnkit.errors import UsageError
 
@@ -21,7 +21,9 @@ def compare(
     runs: Annotated[
         list[Path],
         Argument(
-            metavar="RUN", help="A scored run, or a folder of them; the first is the baseline."
+            metavar="RUN",
+            help="A scored run, or a folder of them; the first is the baseline.",
+            autocompletion=completion.folders,
         ),
     ],
     *,

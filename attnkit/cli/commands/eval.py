@@ -51,7 +51,7 @@ def eval(
             metavar="RECIPE|RUN|KEY=VALUE",
             help="A recipe (its runs under --out), or a folder of one or more runs. "
             "search.KEY=VALUE decides on the search, else the named recipe, else that of the run.",
-            autocompletion=completion.recipes,
+            autocompletion=completion.targets,
         ),
     ] = None,
     *,
@@ -120,6 +120,15 @@ def eval(
     dtype: options.ModelType = "float32",
     format: options.Format = "table",
     columns: options.Columns = None,
+    details: Annotated[
+        bool,
+        flag(
+            "--details",
+            "Also show the 95 % interval of each score and what it is made of: BLEU's precisions, "
+            "brevity penalty and lengths, ROUGE's precision and recall. In csv instead of the "
+            "table.",
+        ),
+    ] = False,
     out: options.Out = Path("runs"),
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -171,7 +180,22 @@ def eval(
         scored = _models(targets, model, how, request)
     else:
         scored = _runs(targets, device, request)
-    _print(scored, format, columns, average=average)
+    if details:
+        scored = _detailed(scored)
+    if not details or format != "csv":
+        _print(scored, format, columns, average=average)
+    if details and format != "json":
+        from attnkit.show.score_details_table import details_table
+
+        console.write("\n" * (format != "csv"))
+        output.write_tables([details_table([entry.row for entry in scored.entries])], format)
+
+
+def _detailed(scored: ScoredEntries) -> ScoredEntries:
+    """The same with the intervals and parts of all scores."""
+    from attnkit.scoring.details import with_details
+
+    return scored._replace(entries=with_details(scored.entries, scored.resamples))
 
 
 def _changes(

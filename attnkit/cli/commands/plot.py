@@ -13,7 +13,12 @@ AXES = ("updates", "tokens", "time", "parameters")
 
 def plot(
     folders: Annotated[
-        list[Path], Argument(metavar="RUNS", help="Folders of one or more runs, finished or not.")
+        list[Path],
+        Argument(
+            metavar="RUNS",
+            help="Folders of one or more runs, finished or not.",
+            autocompletion=completion.folders,
+        ),
     ],
     *,
     y: Annotated[

@@ -184,16 +184,20 @@ def _read(path: Path) -> str:
 
 
 def _extended(source: Path, target: Path) -> dict[Path, str]:
-    """The copy of the file that a recipe extends, unless the same text is there already."""
-    from attnkit.recipe import parent_of
+    """Copies of the files that a recipe extends, unless they are shipped or there already."""
+    from attnkit.recipe import chain
 
-    name = parent_of(source)
-    if name is None:
-        return {}
-    if Path(name).name != name:
-        raise UsageError(f"{source} extends {quoted(name)} in another folder; copy both by hand")
-    text, copied = _read(source.parent / name), target.parent / name
-    return {} if copied.is_file() and _read(copied) == text else {copied: text}
+    files, copies = chain(source), dict[Path, str]()
+    for (path, name), (parent, _) in zip(files, files[1:], strict=False):
+        assert name is not None
+        if not (path.parent / name).is_file():
+            break  # a shipped one
+        if Path(name).name != name:
+            raise UsageError(f"{path} extends {quoted(name)} in another folder; copy both by hand")
+        text, copied = _read(parent), target.parent / name
+        if not (copied.is_file() and _read(copied) == text):
+            copies[copied] = text
+    return copies
 
 
 def _duration(path: Path) -> str:
@@ -221,7 +225,7 @@ def _cost(
         explain.parameters(recipe, sizes),
         max((explain.memory(recipe, sizes, shape) for shape in shapes), key=lambda m: m.total),
         explain.padding(recipe, prepared),
-        explain.pace(recipe, prepared, device),
+        None if recipe.model.counted else explain.pace(recipe, prepared, device),
     )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from attnkit.cli import console, options
+from attnkit.cli import completion, console, options
 from attnkit.cli import output as files
 from attnkit.cli.found_runs import (
     Baselines,
@@ -27,7 +27,12 @@ FIRST = 4096
 
 def report(
     folders: Annotated[
-        list[str], Argument(metavar="RUNS", help="Folders of one or more scored runs.")
+        list[str],
+        Argument(
+            metavar="RUNS",
+            help="Folders of one or more scored runs.",
+            autocompletion=completion.folders,
+        ),
     ],
     *,
     output: Annotated[

@@ -1,6 +1,5 @@
 """`attnkit runs`: what there is, packing it, and removing checkpoints of finished runs."""
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from attnkit.cli import console, options, output
+from attnkit.cli import completion, console, options, output
 from attnkit.cli.help import Group
 from attnkit.cli.options import flag
 from attnkit.errors import UsageError
@@ -20,7 +19,12 @@ if TYPE_CHECKING:
 
 LIST = "list"
 ARCHIVES = (".tar.gz", ".tgz")
-Folder = Annotated[Path, Argument(metavar="DIR", help="Folder of runs. [default: runs]")]
+Folder = Annotated[
+    Path,
+    Argument(
+        metavar="DIR", help="Folder of runs. [default: runs]", autocompletion=completion.folders
+    ),
+]
 
 
 class RunsGroup(Group):
@@ -70,7 +74,7 @@ def list_runs(
 def clean(
     folder: Folder = Path("runs"),
     *,
-    yes: Annotated[bool, flag("--yes", "Do not ask.", "-y")] = False,
+    yes: options.Yes = False,
     plugins: options.Plugins = None,
 ) -> None:
     """Remove the checkpoints of finished runs, after asking.
@@ -93,15 +97,10 @@ def clean(
     for run in found:
         console.say(f"{run.path}: {size(run.removable)}")
     total = f"{_runs(found)}, {size(sum(run.removable for run in found))}"
-    if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                f"{folder}: would remove the checkpoints of {total}; add --yes, since no terminal "
-                "is here to ask"
-            )
-        if not typer.confirm(f"Remove the checkpoints of {total}?", err=True):
-            console.say("nothing was removed")
-            return
+    refusal = f"{folder}: would remove the checkpoints of {total}"
+    if not yes and not console.confirmed(f"Remove the checkpoints of {total}?", refusal):
+        console.say("nothing was removed")
+        return
     removed = remove(found, console.warn)
     console.say(f"removed {size(removed)}")
 
@@ -109,7 +108,12 @@ def clean(
 @app.command("pack")
 def pack(
     folders: Annotated[
-        list[str], Argument(metavar="RUN", help="A finished run, or a folder of several.")
+        list[str],
+        Argument(
+            metavar="RUN",
+            help="A finished run, or a folder of several.",
+            autocompletion=completion.folders,
+        ),
     ],
     *,
     output: Annotated[

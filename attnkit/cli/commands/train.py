@@ -32,6 +32,7 @@ from attnkit.errors import (
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
+    from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import RecipeFile
     from attnkit.train.events import ScoredEvent
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 MATCHES = ("params", "time")
 PLAN = {"run": 2, "parameters": 1}
 """Columns of --dry-run that a narrow screen can do without."""
+MOST_UNASKED = 16
+"""Variants of a sweep that are trained without asking."""
 
 
 class PlannedRun(NamedTuple):
@@ -82,6 +85,7 @@ def train(
         bool,
         flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
     ] = False,
+    yes: options.Yes = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -93,14 +97,17 @@ def train(
     """Train every variant of a recipe with every seed, score them, and print the table.
 
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
-    can be repeated at any time. With --jobs N each run has its share of the cores (or of
+    can be repeated at any time. Keys with several values make variants of all combinations. With
+    --jobs N each run has its share of the cores (or of
     OMP_NUM_THREADS threads, where that is set), and one that fails does not stop the others.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
+      attnkit train quickstart train.lr=1e-3,2e-3 model.attention=linear,scaled-dot
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
+    from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import load
 
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
@@ -118,18 +125,22 @@ def train(
         return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
+    if file.swept and len(variants) > MOST_UNASKED and not yes:
+        many = f"{len(variants)} variants ({len(planned)} runs)"
+        if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
+            console.say("nothing was trained")
+            return
     if talks:
         counts = {"variant": len(variants), "seed": len(planned) // len(variants)}
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
-    options = {
-        "variants": variants, "seeds": seed or None, "out": out, "fresh": fresh,
-        "allow_change": allow_change, "device": device, "data_dir": data_dir, "offline": offline,
-        **({"jobs": jobs} if jobs > 1 else {}),
-    }  # fmt: skip
+    how = TrainingSettings(
+        file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
+        allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
+    )  # fmt: skip
     scored: list[ScoredEvent] = []
     try:
-        _follow(file, planned, options, scored, as_json=as_json, quiet=quiet)
+        _follow(how, planned, jobs, scored, as_json=as_json, quiet=quiet)
     finally:  # what was trained is compared although others failed
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
@@ -191,9 +202,9 @@ def _matched(
 
 
 def _follow(
-    file: "RecipeFile",
+    settings: "TrainingSettings",
     planned: Sequence[PlannedRun],
-    options: Mapping[str, Any],
+    jobs: int,
     scored: "list[ScoredEvent]",
     *,
     as_json: bool,
@@ -207,20 +218,20 @@ def _follow(
     from attnkit.train.signals import StopSignals
 
     lines = tuple(Line(run.variant, run.seed) for run in planned)
-    board = Board(file.name, lines, jobs=options.get("jobs", 1), busy=busy_note)
+    board = Board(settings.file.name, lines, jobs=jobs, busy=busy_note)
     screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
     failed: list[str] = []
     # Signals are recorded from here on; what follows is slow to import.
     with StopSignals(screen.notice) as stop, screen:
         try:
-            if "jobs" in options:
+            if jobs > 1:
                 from attnkit.experiment.jobs import train as side_by_side
 
-                happening = side_by_side(file, **options, notice=screen.notice)
+                happening = side_by_side(settings, jobs=jobs, notice=screen.notice)
             else:
                 from attnkit.experiment.training import train as one_by_one
 
-                happening = one_by_one(file, **options, notice=screen.notice)
+                happening = one_by_one(settings, notice=screen.notice)
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
             with closing(happening):
@@ -232,8 +243,8 @@ def _follow(
                         failed.append(f"{event.variant} seed {event.seed}")
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error):
-                settings = next(iter(file.variants.values())).train
-                advice = memory_advice(settings.batch_tokens, settings.accumulate)
+                spec = next(iter(settings.file.variants.values())).train
+                advice = memory_advice(spec.batch_tokens, spec.accumulate)
                 raise MemoryLimitError(f"out of memory: {advice}") from error
             raise
         except StoppedError as error:
@@ -297,11 +308,13 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
     """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
     from attnkit.scoring import check_scorable
+    from attnkit.train.log_writers import check_installed
 
     done = []
     for name in dict.fromkeys(run.variant for run in planned):
         recipe = file.variants[name]
         check_scorable(recipe)
+        check_installed(recipe)
         if (recipe.data, recipe.eval.splits) in done:
             continue
         done.append((recipe.data, recipe.eval.splits))

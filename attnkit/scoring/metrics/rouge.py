@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 
+import numpy as np
+
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
 from attnkit.scoring.metrics.tokenizers import CachedStems
@@ -45,5 +47,8 @@ def scores(
         sentences = [f"sentences:{eval.sentences}"] if name == "rougeLsum" else []
         parts = [f"nrefs:{reference_count(references)}", f"type:{name}", "measure:f", "refs:max"]
         signature = "|".join([*parts, "stemmer:yes", *sentences, tail])
-        out[name] = Score.mean(name, [row[name].fmeasure for row in rows], signature)
+        found = [row[name] for row in rows]
+        # precision and recall are for details; the score is that of the first two columns
+        table = np.array([[one.fmeasure, 1.0, one.precision, one.recall] for one in found])
+        out[name] = Score.of(name, table.reshape(-1, 4), signature)
     return out

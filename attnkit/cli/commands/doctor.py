@@ -1,0 +1,158 @@
+"""`attnkit doctor`: what attnkit finds on this machine, and what is missing."""
+
+import os
+import platform
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import attnkit
+from attnkit.cli import console, options, output, streams, user_defaults
+from attnkit.errors import AttnkitError
+
+EXTRAS = {
+    "hf": "transformers", "ja": "mecab-python3", "ko": "mecab-ko", "plot": "matplotlib",
+    "tensorboard": "tensorboard", "trackio": "trackio", "wandb": "wandb",
+}  # fmt: skip
+"""Extra -> the package for which it is there."""
+LIBRARIES = ("torch", "numpy", "sentencepiece", "sacrebleu", "rouge-score")
+Row = tuple[str, str]
+
+
+def doctor(
+    *,
+    format: options.Format = "table",
+    out: options.Out = Path("runs"),
+    data_dir: options.DataDir = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+) -> None:
+    """Show what attnkit finds here: versions, device, data, extras, and the defaults file.
+
+    ~/.config/attnkit.yaml (below $XDG_CONFIG_HOME where that is set) may set data_dir, device and
+    out. The command line goes before the environment, the environment before the file.
+
+      attnkit doctor
+      attnkit doctor --data-dir corpora --format markdown
+    """
+    from attnkit.show.table import Cell, Column, Table
+
+    parts = {
+        "program": _program(),
+        "processor": _processor(device),
+        "folders": _folders(out, data_dir),
+        "extras": [(f"attnkit[{extra}]", _extra(extra)) for extra in EXTRAS],
+        "terminal": _terminal(),
+    }
+    columns = (Column("what", "left"), Column("found", "left", wrap=True))
+    cells = tuple(
+        (Cell(what, {"part": part, "what": what}), Cell(text, {"found": text}))
+        for part, rows in parts.items()
+        for what, text in rows
+    )
+    output.write_tables([Table("", columns, cells)], format)
+    user_defaults.read()  # its mistakes are the outcome
+
+
+def _program() -> list[Row]:
+    found = [("attnkit", f"{attnkit.__version__}, {Path(attnkit.__file__).parent}")]
+    found.append(("Python", f"{platform.python_version()}, {sys.executable}"))
+    return found + [(name, _version(name) or "missing: pip install attnkit") for name in LIBRARIES]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _extra(extra: str) -> str:
+    package = EXTRAS[extra]
+    found = _version(package)
+    return f"{package} {found}" if found else f"missing: pip install 'attnkit[{extra}]'"
+
+
+def _processor(device: str) -> list[Row]:
+    """Where models would compute, and how fast that has been found to be."""
+    import torch
+
+    from attnkit.device import THREADS, load_warning, pick_device
+    from attnkit.storage.cache import cache_dir
+
+    try:
+        place = f"{device}: {pick_device(device)}" if device == "auto" else pick_device(device)
+    except AttnkitError as error:
+        place = str(error)
+    set_by = next((f"{name}={os.environ[name]}" for name in THREADS if name in os.environ), "")
+    chosen = [path.read_text("utf-8").strip() for path in (cache_dir() / "precision").glob("*.txt")]
+    counts = ", ".join(f"{word} {chosen.count(word)}" for word in sorted(set(chosen)))
+    return [
+        ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
+        ("device", place),
+        ("threads", f"{torch.get_num_threads()}{f' ({set_by})' if set_by else ''}"),
+        ("load", load_warning() or "quiet"),
+        ("precision: auto", f"chosen for models here: {counts}" if counts else "no choice yet"),
+    ]
+
+
+def _folders(out: Path, data_dir: Path | None) -> list[Row]:
+    from attnkit.storage.cache import cache_dir
+
+    try:
+        said = ", ".join(f"{key}: {value}" for key, value in user_defaults.read().items())
+        said = said or ("sets nothing" if user_defaults.file().exists() else "absent")
+    except AttnkitError as error:
+        said = f"ignored: {error}"
+    named = os.environ.get("ATTNKIT_DATA")
+    data = data_dir or (Path(named) if named else None)
+    return [
+        ("defaults file", f"{user_defaults.file()}: {said}"),
+        ("data (--data-dir)", _data(data)),
+        ("runs (--out)", _room(out)),
+        ("cache", _room(cache_dir())),
+    ]
+
+
+def _data(folder: Path | None) -> str:
+    """The corpora whose files are all in a folder."""
+    from attnkit.recipe import corpus_cards
+
+    if folder is None:
+        return "no folder: set ATTNKIT_DATA, --data-dir, or data_dir in the defaults file"
+    if not folder.is_dir():
+        return f"{folder}: no such folder"
+    there, parts = list[str](), list[str]()
+    for card in map(corpus_cards.load, corpus_cards.names()):
+        found = [(folder / card.name / file.path).exists() for file in card.files()]
+        if any(found):
+            (there if all(found) else parts).append(card.name)
+    text = f"{folder}: {', '.join(there) or 'no known corpus'}"
+    return f"{text}; in part: {', '.join(parts)}" if parts else text
+
+
+def _room(folder: Path) -> str:
+    """Whether a folder can be written, and the space on its disk."""
+    absolute = folder.absolute()
+    existing = next(path for path in (absolute, *absolute.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    state = "writable" if writable else f"NOT writable ({existing})"
+    new = "" if existing == absolute else ", will be made"
+    return f"{folder}: {state}{new}, {free / 1e9:,.0f} GB free"
+
+
+def _terminal() -> list[Row]:
+    stream = sys.stdout
+    kind = "terminal" if streams.terminal(stream) else "no terminal (pipe or file)"
+    width = shutil.get_terminal_size().columns
+    colour = "colour" if streams.coloured(stream) else "no colour"
+    glyphs = "ASCII only" if streams.ascii_only(stream) else f"{stream.encoding}"
+    shown = f"{kind}, {width} columns, {colour}, {glyphs}"
+    return [("output", shown), ("completion", _completion())]
+
+
+def _completion() -> str:
+    name = Path(os.environ.get("SHELL", "")).name or "bash"
+    return f'eval "$({console.COMPLETE}=source_{name} {console.PROGRAM})"'

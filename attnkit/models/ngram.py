@@ -1,0 +1,151 @@
+"""n-gram language models of one, two or three tokens: interpolated Kneser-Ney.
+
+Source: Chen and Goodman 1999, "An empirical study of smoothing techniques for language modeling",
+section 3 (equations 4.35 to 4.37 of the technical report TR-10-98), with one discount for each
+order, n1 / (n1 + 2 n2) for n1 n-grams that came once and n2 that came twice.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attnkit.attention import State
+from attnkit.data.batch import Batch
+from attnkit.data.tokenizer import BOS, PAD
+from attnkit.models.counted import CountedModel, add_neighbours, no_counts
+from attnkit.recipe import schema
+
+WITHOUT_COUNTS = 0.5
+"""The discount where no n-gram came once, as in small closed vocabularies."""
+TABLES = ("contexts", "backoffs", "starts", "tokens", "shares")
+"""Tables of trigrams, whose sizes depend on the text."""
+
+
+class NGram(CountedModel):
+    """p(c | ab) = max(N(abc) - D, 0) / N(ab) + backoff(ab) p(c | b), and so on downwards.
+
+    Below the highest order, N counts in how many contexts an n-gram came (except at the begin of a
+    block, which has one context only).  Before the begin token there is PAD.
+    """
+
+    lower: Tensor
+    """log p(c) [1, V], or log p(c | b) [V, V]; of order 3 that with counts of contexts."""
+    contexts: Tensor
+    """Order 3: the pairs a V + b that came, ascending [C]."""
+    backoffs: Tensor
+    """The mass of p(c | b) in p(c | ab) [C]."""
+    starts: Tensor
+    """Where each pair's tokens begin in `tokens`, and the end [C + 1]."""
+    tokens: Tensor
+    """Tokens after the pairs [N]."""
+    shares: Tensor
+    """max(N(abc) - D, 0) / N(ab) of these tokens [N]."""
+
+    def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
+        super().__init__(sizes[1])
+        self.order = model.order
+        self.register_buffer("lower", torch.zeros(1 if self.order == 1 else self.size, self.size))
+        for name in TABLES if self.order == 3 else ():
+            whole = name in ("contexts", "starts", "tokens")
+            dtype = torch.long if whole else None
+            self.register_buffer(name, torch.zeros(1 if name == "starts" else 0, dtype=dtype))
+
+    def make_room(self, weights: Mapping[str, Tensor]) -> None:
+        for name in TABLES if self.order == 3 else ():
+            if name in weights and weights[name].dim() == 1:
+                setattr(self, name, getattr(self, name).new_zeros(len(weights[name])))
+
+    def count(self, batches: Iterable[Batch]) -> None:
+        pairs, triples = no_counts(self.size), [torch.zeros(0, dtype=torch.long)]
+        for batch in batches:
+            add_neighbours(pairs, batch)
+            if self.order == 3:
+                triples.append(_trigrams(batch, self.size))
+        if self.order == 1:
+            self.lower.copy_(interpolated(pairs.sum(0), _uniform(self.size)).log()[None])
+            return
+        below = interpolated((pairs > 0).sum(0).double(), _uniform(self.size))
+        if self.order == 2:
+            self.lower.copy_(interpolated(pairs, below).log())
+            return
+        keys, counts = torch.unique(torch.cat(triples), return_counts=True)
+        last_two = keys % self.size**2
+        continued = torch.bincount(last_two, minlength=self.size**2).view(self.size, self.size)
+        continued[BOS] = pairs[BOS].long()
+        self.lower.copy_(interpolated(continued.double(), below).log())
+        self._set_trigrams(keys, counts.double())
+
+    def _set_trigrams(self, keys: Int[Tensor, " N"], counts: Float[Tensor, " N"]) -> None:
+        off = discount(counts)
+        contexts, inverse, kinds = torch.unique(
+            keys // self.size, return_inverse=True, return_counts=True
+        )
+        totals = counts.new_zeros(len(contexts)).index_add_(0, inverse, counts)
+        like = self.lower
+        self.contexts = contexts.to(like.device)
+        self.backoffs = (off * kinds / totals).to(like)
+        self.starts = torch.cat((kinds.new_zeros(1), kinds.cumsum(0))).to(like.device)
+        self.tokens = (keys % self.size).to(like.device)
+        self.shares = ((counts - off).clamp_min(0) / totals[inverse]).to(like)
+
+    def first_state(self, rows: int) -> State:
+        return self.lower.new_full((rows,), PAD, dtype=torch.long)
+
+    def read(
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: State
+    ) -> tuple[Float[Tensor, "R t V"], State]:
+        assert isinstance(state, Tensor)
+        before, last = [], state
+        for column in range(ids.shape[1]):
+            before.append(last)
+            last = torch.where(real[:, column], ids[:, column], last)
+        if self.order == 1:
+            return self.lower[torch.zeros_like(ids)], last
+        logs = self.lower[ids]
+        if self.order == 2:
+            return logs, last
+        pairs = (torch.stack(before, 1) * self.size + ids).flatten()
+        return self._trigram(pairs, logs.flatten(0, 1)).view_as(logs), last
+
+    def _trigram(
+        self, pairs: Int[Tensor, " N"], lower: Float[Tensor, "N V"]
+    ) -> Float[Tensor, "N V"]:
+        """log p(c | ab) from log p(c | b); the same where the pair never came."""
+        place = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
+        known = self.contexts[place] == pairs
+        counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)
+        rows = torch.repeat_interleave(torch.arange(len(pairs), device=pairs.device), counts)
+        inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+        entries = self.starts[place][rows] + inside
+        shares = lower.exp() * torch.where(known, self.backoffs[place], 1.0)[:, None]
+        shares.index_put_((rows, self.tokens[entries]), self.shares[entries], accumulate=True)
+        return shares.log()
+
+
+def discount(counts: Tensor) -> float:
+    """What is subtracted from each count above 0."""
+    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
+    return once / (once + 2 * twice) if once else WITHOUT_COUNTS
+
+
+def interpolated(
+    counts: Float[Tensor, "*rows V"], below: Float[Tensor, " V"]
+) -> Float[Tensor, "*rows V"]:
+    """Discounted shares of the counts of each row, the rest spread as `below`."""
+    off = discount(counts)
+    totals, kinds = counts.sum(-1, keepdim=True), (counts > 0).sum(-1, keepdim=True)
+    rest = torch.where(totals > 0, off * kinds / totals.clamp_min(1), 1.0)
+    return (counts - off).clamp_min(0) / totals.clamp_min(1) + rest * below
+
+
+def _uniform(size: int) -> Float[Tensor, " V"]:
+    return torch.full((size,), 1 / size, dtype=torch.float64)
+
+
+def _trigrams(batch: Batch, size: int) -> Int[Tensor, " N"]:
+    """a V^2 + b V + c of every three tokens in a row."""
+    ids, following = batch.input, batch.output
+    before = torch.cat((ids.new_full((len(ids), 1), PAD), ids[:, :-1]), 1)
+    return ((before * size + ids) * size + following)[following != PAD]

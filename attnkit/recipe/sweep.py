@@ -1,0 +1,151 @@
+"""Sweeps: a key with several values on the command line, and the variants of their product."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from attnkit.recipe import mechanism_registry
+from attnkit.recipe.build import field_type
+from attnkit.recipe.mechanism_options import option_type
+from attnkit.recipe.problems import COMMAND_LINE, Key, Position, refuse
+from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA
+from attnkit.recipe.values import as_json, members, shown
+from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value
+from attnkit.text import quoted
+
+MOST_VARIANTS = 1000
+"""Variants that a sweep may make."""
+LONGEST_NAME = 64
+"""Characters of the name of a variant; a longer one is cut, and ends in a part of its hash."""
+
+_TOKEN = re.compile(r"""\s+|"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\[\]{},]|[^\s\[\]{},]+""", re.DOTALL)
+_SAFE = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+class Override(NamedTuple):
+    """A key (as its parts), where it stands, and its value."""
+
+    key: Key
+    place: Position
+    node: Node
+
+
+class Combination(NamedTuple):
+    """One of the combinations of values that a command line asks for."""
+
+    name: str
+    """Such as lr=0.001,attention=linear; empty where every key has one value."""
+    overrides: tuple[Override, ...]
+
+    def named(self, variant: str) -> str:
+        """The name of a variant of the recipe with these values."""
+        return ",".join(filter(None, (variant, self.name)))
+
+
+def is_sweep(word: str) -> bool:
+    """Whether a word KEY=VALUE has several values.  Raises RecipeError."""
+    key, equals, text = word.partition("=")
+    return bool(equals) and len(overrides(tuple(key.strip().split(".")), text.strip())) > 1
+
+
+def overrides(key: Key, text: str) -> list[Override]:
+    """What KEY=VALUE sets: one value, or several, between commas outside of brackets and quotes.
+
+    A key that takes a list has several values only where one of them is in brackets.
+    Raises RecipeError.
+    """
+    items, depth = [""], 0
+    for token in _TOKEN.findall(text[:LARGEST]):
+        depth += (token in "[{") - (token in "]}")
+        if token == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += token
+    items = [item.strip() for item in items]
+    if len(items) == 1 or (_takes_list(key) and not any(i.startswith(("[", "{")) for i in items)):
+        return [Override(key, COMMAND_LINE, read_value(text))]
+    nodes = [read_value(item) for item in items]
+    if "" in items:
+        refuse(
+            COMMAND_LINE, f"has an empty value, got {quoted(text)}; write A,B without spaces", key
+        )
+    texts = [_text(node) for node in nodes]
+    if twice := next((one for number, one in enumerate(texts) if one in texts[:number]), None):
+        refuse(COMMAND_LINE, f"names {quoted(twice)[1:-1]} twice; name each value once", key)
+    return [Override(key, COMMAND_LINE, node) for node in nodes]
+
+
+def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
+    """The product of what some words set.
+
+    Raises:
+        RecipeError: there are too many, or a sweep is over what training does not read.
+    """
+    swept = [options[0].key for options in changes if len(options) > 1]
+    for key in swept:
+        if ".".join(key).startswith(AFTER_TRAINING):
+            text = "is read after training, so a sweep would train the same model again; train once"
+            refuse(
+                COMMAND_LINE, f"{text}, then give one value at a time to `attnkit eval RUN`", key
+            )
+    size = 1
+    for options in changes:
+        size *= len(options)
+    check_number(size)
+    labels = [_label(key, swept) for key in swept]
+    found = []
+    for chosen in product(*changes):
+        nodes = [one.node for one, options in zip(chosen, changes, strict=True) if options[1:]]
+        parts = [f"{label}={_text(node)}" for label, node in zip(labels, nodes, strict=True)]
+        found.append(Combination(",".join(parts), chosen))
+    names = unique([point.name for point in found])
+    return [point._replace(name=name) for point, name in zip(found, names, strict=True)]
+
+
+def check_number(size: int) -> None:
+    """Refuse more variants than can be meant.  Raises RecipeError."""
+    if size > MOST_VARIANTS:
+        refuse(COMMAND_LINE, f"{size:,} variants are too many; {MOST_VARIANTS:,} is the most")
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Names of folders: of safe characters, not too long, no two the same."""
+    safe = ["".join(_safe(part) for part in re.split("([,=])", name)) for name in names]
+    out = []
+    for name, text in zip(names, safe, strict=True):
+        if len(text) > LONGEST_NAME or safe.count(text) > 1:
+            digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:8]
+            text = f"{text[: LONGEST_NAME - 9]}-{digest}"
+        out.append(text)
+    return out
+
+
+def _safe(part: str) -> str:
+    return part if part in (",", "=") else "-".join(_SAFE.findall(part))
+
+
+def _label(key: Key, keys: Iterable[Key]) -> str:
+    """The shortest ending of a key that no other one has: lr of train.lr."""
+    others = [other for other in keys if other != key]
+    sizes = range(1, len(key))
+    size = next((n for n in sizes if all(o[-n:] != key[-n:] for o in others)), len(key))
+    return ".".join(key[-size:])
+
+
+def _text(node: Node) -> str:
+    """A value in one spelling: 0.001 for 1e-3."""
+    return shown(as_json(node), LARGEST)
+
+
+def _takes_list(key: Key) -> bool:
+    """Whether a key, or an option of a mechanism, takes a list."""
+    if key in SCHEMA:
+        kinds = [] if isinstance(SCHEMA[key], type) else [field_type(key)]
+    else:
+        known = map(mechanism_registry.facts, mechanism_registry.names())
+        options = [one.options[key[-1]] for one in known if key[-1] in one.options]
+        kinds = [option_type(option.annotation) for option in options]
+    types = (member.get("type") for kind in kinds for member in members(kind.json_schema()))
+    return "array" in types

@@ -1,0 +1,125 @@
+"""Language models that are counted: the training text is read once, in place of the loop of `fit`.
+
+Nothing is saved on the way; a run that was stopped counts again from the start.
+"""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from attnkit import models
+from attnkit.data.batch import Batch, collate
+from attnkit.data.encoded import Encoded
+from attnkit.data.preparation import train_epoch
+from attnkit.errors import DivergedError, NotFiniteError, StoppedError
+from attnkit.models import CountedModel, NaiveBayes
+from attnkit.train import events
+from attnkit.train.averaging import weights_of
+from attnkit.train.fit import TrainingJob
+from attnkit.train.optimiser import learning_rate, optimizer
+from attnkit.train.peak_memory import peak_memory, reset_peak_memory
+from attnkit.train.validation import Validator
+
+BATCH_TOKENS = 2**17
+"""Tokens that are counted at a time."""
+
+
+def count(job: TrainingJob) -> Iterator[events.Event]:
+    """Count a model, and fit its vectors where it has some; the caller locks the run.
+
+    Raises:
+        DivergedError: the vectors are no longer finite.
+        StoppedError: a signal came; nothing is saved.
+        OutputError, OutputPathError: the run cannot be written.
+    """
+    train, size = job.recipe.train, len(job.prepared.tokenizer.target)
+    torch.manual_seed(job.seed)
+    watched = reset_peak_memory(str(job.device)) is not None
+    job.run.log.truncate(None)
+    start = time.perf_counter()
+    model = models.build(job.recipe.model, (size, size), job.recipe.data.max_length)
+    assert isinstance(model, CountedModel)
+    yield events.NoteEvent("counting the training text", passing=True)
+    rows = train_epoch(job.prepared, job.recipe, 0, job.seed)
+    model.count(_batches(rows, job))
+    model = model.to(job.device)
+    fitted = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
+    steps = train.steps if fitted else 1
+    yield events.StartedEvent(job.run.name, steps, model.numbers, str(job.device), "fp32")
+    if isinstance(model, NaiveBayes) and fitted:
+        yield from _fit_vectors(model, job)
+    seconds = time.perf_counter() - start
+    yield _validate(model, job, steps, seconds)
+    tokens = int(rows.target.lengths.sum(dtype=np.int64)) + len(rows)
+    job.run.finish(
+        weights_of(model),
+        step=steps,
+        seconds=seconds,
+        reason="steps",
+        updates=steps,
+        tokens=tokens,
+        tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
+        peak_memory_bytes=peak_memory(str(job.device)) if watched else None,
+    )
+    yield events.FinishedEvent(steps, seconds, "steps")
+
+
+def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
+    """All rows in order, many at a time."""
+    many = max(1, BATCH_TOKENS // int(rows.target.lengths.max(initial=1) + 1))
+    for first in range(0, len(rows), many):
+        _obey(job)
+        yield collate(rows, np.arange(first, min(first + many, len(rows))))
+
+
+def _obey(job: TrainingJob) -> None:
+    if job.stop.requested:
+        raise StoppedError(
+            f"stopped by {job.stop.requested} while counting; run the same command again to start "
+            "this run anew"
+        )
+
+
+def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> Iterator[events.ProgressEvent]:
+    """The updates of the vectors, each over all counts; the logged loss is in nats a pair."""
+    train, start = job.recipe.train, time.perf_counter()
+    stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
+    for step in range(1, train.steps + 1):
+        _obey(job)
+        rate = learning_rate(step, train, job.recipe.model.width)
+        for group in stepper.param_groups:
+            group["lr"] = rate
+        loss = model.pair_loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
+        if not loss.isfinite():
+            raise DivergedError(f"step {step}: the loss is not finite; try a lower train.lr")
+        if step % train.log_every == 0 or step == train.steps:
+            seconds = time.perf_counter() - start
+            speed, left = step * pairs / seconds, (train.steps - step) * seconds / step
+            value = float(loss.detach())
+            job.run.log.append({"step": step, "loss": value, "lr": rate, "seconds": seconds})
+            yield events.ProgressEvent(step, train.steps, value, rate, speed, None, left)
+    model.settle()
+
+
+def _validate(
+    model: CountedModel, job: TrainingJob, step: int, seconds: float
+) -> events.ValidatedEvent:
+    validator = Validator(job.recipe, model, job.prepared)
+    try:
+        sums, value = validator.measure(weights_of(model))
+    except NotFiniteError as error:
+        raise DivergedError(f"the model gave NaN or infinity in the validation: {error}") from error
+    job.run.log.append({
+        "step": step,
+        "valid_loss": sums.loss,
+        "valid_perplexity": sums.perplexity,
+        "monitor": validator.monitor,
+        "value": value,
+        "valid_seconds": seconds,
+    })  # fmt: skip
+    return events.ValidatedEvent(step, sums.loss, sums.perplexity, validator.monitor, value, value)

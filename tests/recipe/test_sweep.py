@@ -1,0 +1,147 @@
+"""Several values of a key on the command line become named variants."""
+
+import re
+
+import pytest
+from helpers.recipe_texts import GOOD, complaint, read, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.errors import RecipeError
+from attnkit.recipe import load, load_resolved
+from attnkit.recipe.sweep import LONGEST_NAME, is_sweep, overrides, unique
+
+VARIANTS = GOOD + "variants:\n  a: {}\n  b: {model.attention: additive}\nbaseline: b\n"
+
+
+def names(text: str, *words: str) -> list[str]:
+    return list(read(text, *words).variants)
+
+
+def test_the_product_of_all_values_is_one_variant_each() -> None:
+    file = read(GOOD, "train.lr=1e-3,2e-3", "train.steps=7", "model.attention=linear,dot")
+    assert {
+        name: (r.train.lr, r.model.attention.encoder.name) for name, r in file.variants.items()
+    } == {
+        "lr=0.001,attention=linear": (0.001, "linear"),
+        "lr=0.001,attention=dot": (0.001, "dot"),
+        "lr=0.002,attention=linear": (0.002, "linear"),
+        "lr=0.002,attention=dot": (0.002, "dot"),
+    }
+    assert {recipe.train.steps for recipe in file.variants.values()} == {7}
+    assert file.baseline == "lr=0.001,attention=linear"
+    assert file.origins["lr=0.001,attention=dot"]["train.lr"] == "command line"
+
+
+def test_variants_of_the_recipe_are_multiplied_and_the_baseline_is_theirs() -> None:
+    file = read(VARIANTS, "train.lr=1,2")
+    assert list(file.variants) == ["a,lr=1", "a,lr=2", "b,lr=1", "b,lr=2"]
+    assert file.baseline == "b,lr=1"
+    assert file.swept == {"a": ["a,lr=1", "a,lr=2"], "b": ["b,lr=1", "b,lr=2"]}
+    assert read(VARIANTS, "train.lr=1,2", "baseline=a,lr=2").baseline == "a,lr=2"
+    assert read(VARIANTS, "train.lr=1,2", "baseline=a").baseline == "a,lr=1"
+    wrong = complaint(VARIANTS, "train.lr=1,2", "baseline=a,lr=3", kind=RecipeError)
+    assert "must be the name of a variant, got 'a,lr=3'; did you mean a,lr=" in wrong
+
+
+def test_variants_that_a_sweep_makes_equal_are_one() -> None:
+    assert names(VARIANTS, "model.attention=dot,linear") == ["attention=dot", "attention=linear"]
+    text = VARIANTS.replace("a: {}", "a: {}\n  c: {train.lr: 3}")
+    file = read(text, "model.attention=dot,linear")
+    assert list(file.variants) == [
+        "a,attention=dot", "a,attention=linear", "c,attention=dot", "c,attention=linear"
+    ]  # fmt: skip
+    assert file.swept["b"] == file.swept["a"]
+
+
+def test_a_value_more_leaves_the_other_names_as_they_are() -> None:
+    few, more = (names(GOOD, f"train.lr={lr}", "data.seed=1,2") for lr in ("1,3", "1,2,3"))
+    assert set(few) < set(more)
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("train.seeds=1,2", 1),
+        ("train.seeds=[1,2]", 1),
+        ("train.seeds=[1, 2],[3]", 2),
+        ("train.betas=0.9,0.98", 1),
+        ("eval.metrics=bleu,chrf", 1),
+        ("eval.tokenize=13a,intl", 1),
+        ("data.train=a.en,b.en", 1),
+        ("model.attention.encoder.parts=dot,gaussian", 1),
+        ("model.attention.encoder={name: mixture, parts: [dot, gaussian]}", 1),
+        ("model.attention.encoder.features=64,128", 2),
+        ("model.attention={name: performer, features: 64},linear", 2),
+        ("model.layers=1,2,3", 3),
+        ("tokenizer.model='a,b.model'", 1),
+        ('tokenizer.model="a,b.model", c.model', 2),
+        ("data.source=don't,can't", 2),
+        ("train.steps=5", 1),
+    ],
+)
+def test_lists_mappings_and_quotes_are_single_values(word: str, values: int) -> None:
+    key, _, text = word.partition("=")
+    assert len(overrides(tuple(key.split(".")), text)) == values
+    assert is_sweep(word) == (values > 1)
+
+
+def test_options_of_mechanisms_are_swept() -> None:
+    chosen = "{name: performer, features: 64},{name: performer, features: 128}"
+    file = read(GOOD, f"model.attention.encoder={chosen}")
+    assert list(file.variants) == [
+        "encoder=name-performer,features-64", "encoder=name-performer,features-128"
+    ]  # fmt: skip
+
+
+def test_keys_with_the_same_last_word_are_told_apart() -> None:
+    words = "model.layers.encoder=1,2", "model.attention.encoder=dot,linear"
+    assert names(GOOD, *words)[0] == "layers.encoder=1,attention.encoder=dot"
+
+
+@given(st.lists(st.text(), min_size=1, max_size=5, unique=True))
+def test_names_are_folders_and_all_different(texts: list[str]) -> None:
+    made = unique([f"source={text}" for text in texts])
+    assert len(set(made)) == len(texts)
+    assert all(len(name) <= LONGEST_NAME for name in made)
+    assert all(re.fullmatch(r"source=[A-Za-z0-9_.+,=-]*", name) for name in made)
+    assert unique([f"source={text}" for text in texts[:1]])[0] in (made[0], made[0][:-9])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.lrr=1,2"], "command line: train.lrr: unknown key; did you mean train.lr?"),
+        (["train.lr=1,x"], "command line: train.lr: must be a number > 0, got 'x'; the default"),
+        (["train.lr=1,"], "command line: train.lr: has an empty value, got '1,'; write A,B"),
+        (["train.lr=1e-3,0.001"], "command line: train.lr: names 0.001 twice; name each value"),
+        (["search.beam=1,2"], "command line: search.beam: is read after training, so a sweep"),
+        (["train.lr=1,2,3,4,5,6,7,8,9,10", "train.steps=1,2,3,4,5,6,7,8,9,10",
+          "model.width=4,8,12,16,20,24,28,32,36,40,44"], "1,100 variants are too many; 1,000"),
+        (["train.lr=1,2", "variants.lr=3.train.steps=5"], "no such variant; did you mean lr="),
+    ],
+)  # fmt: skip
+def test_a_wrong_sweep_is_one_line(words: list[str], message: str) -> None:
+    found = complaint(GOOD, *words, kind=RecipeError)
+    assert message in found
+    assert "\n" not in found
+
+
+def test_one_variant_of_a_sweep_is_changed_by_its_name() -> None:
+    """As --match does."""
+    for text, name in ((GOOD, "lr=0.5"), (VARIANTS, "a,lr=0.5")):
+        file = read(text, "train.lr=0.5,2", f"variants.{name}.model.width=64")
+        changed = [n for n, recipe in file.variants.items() if recipe.model.width == 64]
+        assert changed == [name]
+
+
+def test_a_resolved_recipe_takes_one_value() -> None:
+    with pytest.raises(RecipeError, match="search.beam: takes one value at a time here"):
+        load_resolved(write(GOOD), ["search.beam=1,2"])
+
+
+def test_published_figures_are_of_the_recipe_not_of_its_sweeps() -> None:
+    figures = "published: {source: s, comparable: false, why: x, scores: {base: {bleu: 1}}}\n"
+    path = write(GOOD + figures)
+    assert load(path).published is not None
+    assert load(path, ["train.lr=1,2"]).published is None

@@ -1,0 +1,175 @@
+"""Models that are counted, from a recipe to a finished run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.small import StopAt, job
+
+from attnkit.analysis.capture import MapReader
+from attnkit.analysis.head_ablation import probe_heads
+from attnkit.data.rows import Row
+from attnkit.errors import RecipeError, StoppedError, UsageError
+from attnkit.experiment import cost
+from attnkit.experiment.matching import match_parameters
+from attnkit.experiment.resumption import goes_on
+from attnkit.experiment.training import train
+from attnkit.nbce.run_reader import LanguageModelReader
+from attnkit.recipe import Recipe, RecipeFile
+from attnkit.recipe.schema import (
+    DataConfig,
+    EvalConfig,
+    ModelConfig,
+    NaiveBayesConfig,
+    SearchConfig,
+    TokenizerConfig,
+    TrainConfig,
+)
+from attnkit.runs import Run
+from attnkit.search.decoding import translate
+from attnkit.show.recipe_tables import Cost
+from attnkit.show.recipe_tables import costs as costs_of
+from attnkit.train.counting import count
+from attnkit.train.events import FinishedEvent, NoteEvent, ProgressEvent, ValidatedEvent
+
+KINDS: dict[str, dict[str, Any]] = {
+    "unigram": {"type": "n-gram", "order": 1},
+    "trigram": {"type": "n-gram"},
+    "counts": {"type": "naive-bayes"},
+    "residual": {"type": "naive-bayes", "naive_bayes": NaiveBayesConfig(residual="own", beta=1)},
+    "skip-gram": {
+        "type": "naive-bayes", "width": 8, "naive_bayes": NaiveBayesConfig(estimate="skip-gram"),
+    },
+}  # fmt: skip
+
+
+def recipe(kind: str = "counts", **settings: Any) -> Recipe:
+    """A language model of chains of syllables."""
+    chosen = {"steps": 6, "lr": 0.05, "warmup": 2, "log_every": 2, "precision": "fp32"}
+    return Recipe(
+        task="language-modeling",
+        data=DataConfig(corpus="toy-chains", size=6, valid_rows=2, max_length=16),
+        tokenizer=TokenizerConfig(type="word", size=60),
+        model=ModelConfig(shape="decoder", **KINDS[kind]),
+        train=TrainConfig(objective="causal", **chosen | settings),
+        search=SearchConfig(max_length=5),
+        eval=EvalConfig(metrics=("perplexity",), splits=("valid",)),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_counted_run_is_finished_scored_and_used_like_any_other(
+    kind: str, tmp_path: Path
+) -> None:
+    file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe(kind)}, None, {})
+    events = list(train(file, out=tmp_path / "runs", device="cpu"))
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    assert run.finished
+    run.verify()
+    validated = next(event for event in events if isinstance(event, ValidatedEvent))
+    scores = next(event for event in reversed(events) if hasattr(event, "rows"))
+    row = scores.rows[0]
+    assert row["metrics"]["perplexity"]["score"] == pytest.approx(validated.perplexity, rel=1e-4)
+    assert row["budget"] is None
+    assert row["parameters"] == run.model().numbers > 0  # type: ignore[attr-defined]
+    how: Any = {"max_source": 16, "prompts": True}
+    found = translate(run.model(), run.tokenizer(), ["kami mine"], run.recipe.search, **how)
+    assert len([text for (text, _), *_ in found if text]) == 1
+    # nothing is counted again
+    again = list(train(file, out=tmp_path / "runs", device="cpu"))
+    assert not any(isinstance(event, FinishedEvent) for event in again)
+
+
+@pytest.mark.parametrize("kind", ["counts", "skip-gram"])
+def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("stopped", "alone")]
+    for folder in folders:
+        folder.mkdir()
+    with pytest.raises(StoppedError, match="run the same command again to start this run anew"):
+        list(count(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4]))))
+    assert not Run.open(folders[0] / "run").finished
+    for folder in folders:
+        list(count(job(folder, recipe(kind))))
+    first, second = (Run.open(folder / "run") for folder in folders)
+    assert first.manifest["files"] == second.manifest["files"]
+
+
+def test_vectors_come_to_lower_the_loss_of_pairs(tmp_path: Path) -> None:
+    events = list(count(job(tmp_path, recipe("skip-gram", steps=30))))
+    losses = [event.loss for event in events if isinstance(event, ProgressEvent)]
+    assert len(losses) == 15
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
+    list(count(job(tmp_path, recipe())))
+    assert not goes_on(Run.open(tmp_path / "run"), recipe(steps=9), [])
+
+
+def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> None:
+    chosen = recipe("counts", precision="auto")
+    file = RecipeFile("small", tmp_path / "small.yaml", {"base": chosen}, None, {})
+    events = list(train(file, out=tmp_path / "runs", device="cpu"))
+    assert not any(isinstance(e, NoteEvent) and "precision" in e.text for e in events)
+    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "fp32"
+
+
+def test_its_cost_is_that_of_its_tables() -> None:
+    size = 50
+    total = {kind: cost.parameters(recipe(kind), (size, size)).total for kind in KINDS}
+    pairs = size * size
+    assert total["unigram"] == size
+    assert total["counts"] == pairs + size
+    assert total["residual"] == 2 * pairs + size
+    assert total["skip-gram"] == 2 * 8 * size + size
+    shape = cost.nominal(recipe())
+    memory = cost.memory(recipe(), (size, size), shape)
+    assert memory.total >= 4 * total["counts"]
+    assert memory.gradients == memory.optimizer == 0
+
+
+def test_the_same_seed_gives_the_same_vectors(tmp_path: Path) -> None:
+    weights = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        list(count(job(tmp_path / name, recipe("skip-gram"))))
+        weights.append(Run.open(tmp_path / name / "run").weights())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def counted_run(folder: Path) -> Run:
+    list(count(job(folder, recipe())))
+    return Run.open(folder / "run")
+
+
+def test_what_needs_attention_is_refused_in_one_line(tmp_path: Path) -> None:
+    run = counted_run(tmp_path)
+    with pytest.raises(UsageError, match="this model has no attention"):
+        MapReader(run)
+    rows = [Row("", "kami mine")]
+    with pytest.raises(UsageError, match="this model has no attention"):
+        probe_heads(run, rows)
+    reader = LanguageModelReader(run.model(), run.tokenizer(), "counted")
+    assert reader.window_refusal == "it has no attention"
+    assert reader.device == torch.device("cpu")
+
+
+def test_a_counted_model_has_no_widths_to_match(tmp_path: Path) -> None:
+    recipes = {"other": recipe(), "base": recipe("unigram")}
+    file = RecipeFile("small", tmp_path / "small.yaml", recipes, "base", {})
+    with pytest.raises(RecipeError, match="variant other cannot be matched to base: a model of"):
+        list(match_parameters(file, list(recipes)))
+
+
+def test_explaining_times_trained_models_alone() -> None:
+    size = (50, 50)
+    costs = {
+        kind: Cost(
+            cost.parameters(recipe(kind), size),
+            cost.memory(recipe(kind), size, cost.BatchShape(4, 0, 16)),
+        )
+        for kind in ("counts", "trigram")
+    }
+    table = costs_of(costs, {kind: recipe(kind) for kind in costs})
+    assert "counted in one pass, not timed: counts, trigram" in str(table.notes)
