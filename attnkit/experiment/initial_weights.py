@@ -24,7 +24,8 @@ SHAPELESS = ("type", "heads", "norm", "positions", "activation")
 def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | None:
     """The finished run that a training starts from, which fits it; None where it has none.
 
-    `out` is the root of the runs that a recipe named by `train.init` made.
+    `out` is the root of the runs that a recipe named by `train.init` made.  A variant of a sweep
+    starts from the run of the variant that it was made of.
 
     Raises:
         MissingInputError: there is no such recipe or run; says the command that makes it.
@@ -36,7 +37,8 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
         return None
     origins = file.origins.get(variant, {})
     place = ": ".join(filter(None, (origins.get(INIT), INIT)))
-    run = Run(_folder(recipe.train.init, variant, seed, out, place))
+    own = next((name for name, made in file.swept.items() if variant in made), variant)
+    run = Run(_folder(recipe.train.init, own, seed, out, place))
     if not run.finished:
         raise MissingInputError(f"{place}: {_missing(run, recipe.train.init, seed, out)}")
     run = Run.open(run.path)

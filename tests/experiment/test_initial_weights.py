@@ -10,6 +10,7 @@ import torch
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import AttnkitError, DataError, MissingInputError, RecipeError
 from attnkit.experiment.initial_weights import initial_run, starting_weights
+from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.recipe import load
 from attnkit.runs import Run
@@ -46,7 +47,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trained(name: str, *overrides: str, **options: object) -> list[Event]:
-    return list(train(load(name, overrides), out=Path("runs"), device="cpu", **options))
+    settings: dict[str, object] = {"out": Path("runs"), "device": "cpu"}
+    return list(train(TrainingSettings(file=load(name, overrides), **settings | options)))
 
 
 def begun(*overrides: str, variants: Sequence[str] = ("plain",)) -> None:
@@ -95,7 +97,7 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
     with pytest.raises(MissingInputError, match=r"seed-2 is not there.*yaml --seed 2$"):
         trained("second.yaml", variants=("plain",), seeds=[2])
     with pytest.raises(MissingInputError, match=r"elsewhere/first.* --out elsewhere$"):
-        list(train(load("second.yaml"), out=Path("elsewhere"), device="cpu"))
+        trained("second.yaml", out=Path("elsewhere"))
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,13 @@ def test_a_length_that_changes_shapes_is_refused_with_them(folder: Path) -> None
     assert isinstance(error, RecipeError)
     assert "table is [2, 25, 25] there and [2, 31, 31] here" in str(error)
     assert "the same model and data.max_length" in str(error)
+
+
+def test_variants_of_a_sweep_start_from_the_variant_that_they_are_made_of(folder: Path) -> None:
+    begun()
+    name = "plain,lr=0.001"
+    trained("second.yaml", "train.lr=1e-3,1e-4", variants=(name,))
+    assert run_of("second", name).manifest["init"]["variant"] == "plain"
 
 
 def test_a_run_folder_starts_any_seed_and_a_folder_of_runs_the_same_one(folder: Path) -> None:
