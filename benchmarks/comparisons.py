@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,23 @@ from attnkit.runs import Run
 RECIPES = (
     "translation/multi30k", "translation/baselines", "translation/norm", "translation/zoo",
     "summarization/acl-titles", "summarization/scitldr", "dialogue/personachat",
-    "dialogue/dailydialog",
+    "dialogue/dailydialog", "transfer/pretrain", "classification/sst2",
 )  # fmt: skip
+TASKS = tuple(f"transfer/{task}" for task in ("sst2", "cola", "rte", "boolq", "copa", "wic"))
+"""Recipes whose variants are averaged too."""
 NOT_COMPARED = ("train.seeds", "train.precision", "eval.bootstrap")
 """Keys that runs may differ in from their recipe without notice."""
 
 
-def evaluated(folder: str, format: str, options: argparse.Namespace) -> str:
-    """What `attnkit eval` prints of the runs of a recipe; scores that are known are read."""
+def evaluated(folders: Sequence[str], format: str, options: argparse.Namespace, *more: str) -> str:
+    """What `attnkit eval` prints of the runs of recipes; scores that are known are read."""
     data = ["--data-dir", options.data_dir.resolve()] if options.data_dir else []
-    words = attnkit("eval", folder, "--format", format, *data)
+    words = attnkit("eval", *folders, "--format", format, *more, *data)
     done = subprocess.run(
         words, cwd=options.runs.parent, env=environment(1), capture_output=True, text=True
     )
     if done.returncode:
-        raise SystemExit(f"{folder}: {done.stderr}")
+        raise SystemExit(f"{' '.join(folders)}: {done.stderr}")
     return done.stdout
 
 
@@ -95,15 +97,22 @@ def main() -> None:
         f"- date: {date.today().isoformat()}", f"- machine: {machine()}", "",
     ]  # fmt: skip
     objects: dict[str, Any] = {}
-    for name in RECIPES:
+    tasks = []
+    for name in (*RECIPES, *TASKS):
         folder = options.runs.joinpath(*name.split("/"))
         if not any(folder.glob("*/seed-*/scores.json")):
             continue
         say(name)
-        shown = os.path.relpath(folder, options.runs.parent)
+        shown = [os.path.relpath(folder, options.runs.parent)]
+        tasks += shown if name in TASKS else []
         table = evaluated(shown, "markdown", options).split("\n", 2)[2]
         lines += [f"## {name}", "", *state(name, options), "", *table.rstrip().split("\n"), ""]
         objects[name] = json.loads(evaluated(shown, "json", options))
+    if len(tasks) > 1:
+        table = evaluated(tasks, "markdown", options, "--average").split("\n", 2)[2]
+        lines += ["## transfer: average over tasks", "", *table.rstrip().split("\n"), ""]
+        averages = json.loads(evaluated(tasks, "json", options, "--average"))["averages"]
+        objects["transfer"] = {"averages": averages}
     (RESULTS / "comparisons.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     text = json.dumps(objects, indent=1, ensure_ascii=False)
     (RESULTS / "comparisons.json").write_text(text + "\n", encoding="utf-8")

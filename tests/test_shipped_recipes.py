@@ -54,6 +54,11 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     chosen = list(file.variants)[-1:] if inherits_variants(name) else list(file.variants)
     words = [word for variant in chosen for word in ("--variant", variant)]
     more += FEW if asked else []
+    if first.task == "classification":
+        more.append("train.monitor=label-accuracy")
+    if origin := first.train.init:
+        made = attnkit_in(tmp_path)("train", origin, *SMALL, *more[:-1], *words)
+        assert made.returncode == 0, made.stderr
     done = attnkit_in(tmp_path)("train", name, *SMALL, *more, *words, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     for variant in chosen:

@@ -74,7 +74,7 @@ class MapReader:
         self.step = step
         self.model = run.model(pick_device(device))
         self.tokenizer = run.tokenizer()
-        self.prompts = self.recipe.task == "language-modeling"
+        self.prompts = self.recipe.prompts
         longest = self.recipe.data.max_length
         self.inputs = InputBuilder(
             self.model, self.tokenizer, prompts=self.prompts, longest=longest
@@ -138,6 +138,10 @@ class MapReader:
         alone = [ModelInput([], x, []) if self.prompts else ModelInput(x, [], []) for x in sources]
         for read, name in zip(alone, names, strict=True):
             self._check_memory(read, name)  # before a search that may take long
+        if self.inputs.shape == "encoder":
+            if any(target is not None for _, target in texts):
+                raise UsageError(f"{self.run.path} classifies: it has no output, so give no target")
+            return alone
         found = {
             row: self.inputs.with_target(sources[row], target, names[row])
             for row, (_, target) in enumerate(texts)

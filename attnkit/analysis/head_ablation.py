@@ -22,7 +22,7 @@ from attnkit.models.base import Model
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import TEXT, Score, check_available, compare, corrected, expand
+from attnkit.scoring import LABELS, TEXT, Score, check_available, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
 Progress = Callable[[int, int], object]
@@ -150,6 +150,9 @@ def check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
             f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
             "perplexity or accuracy"
         )
+    classifies = run.recipe.task == "classification"
+    if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
+        raise UsageError(f"--metrics {wrong[0]} does not score runs of {run.recipe.task}")
     if wrong := [name for name in names if METRICS[name].better == "neither"]:
         raise UsageError(
             f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"

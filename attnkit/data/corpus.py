@@ -48,6 +48,7 @@ class Corpus(ABC):
         self._data = data
         self._causal = task == "language-modeling"
         self._answers = task == "question-answering"
+        self._labels = data.labels if task == "classification" else ()
 
     @staticmethod
     def open(
@@ -141,6 +142,7 @@ class Corpus(ABC):
             "causal": self._causal,
             "rows": self._limit(split),
             **({"reading": [data.gold, data.other, data.seed]} if self._answers else {}),
+            **({"labels": self._labels} if self._labels else {}),
             **self._identity(split),
         }
         return sha256_json(content)
@@ -259,22 +261,37 @@ class _Files(Corpus):
         return self._card_files.path(file)
 
     def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
-        errors = self._data.errors
         for part in self._parts[split]:
             paths = [self._path(file) for file in part.files]
-            if part.format == "lines":
-                yield from formats.read_pairs(paths[0], paths[1], errors, counts)
-            elif part.format == "jsonl":
-                source = None if self._causal else self._fields[0]
-                usual = None if self._card_files else ("source", usual_target(self._causal))
-                yield from jsonl.read_jsonl(
-                    paths[0], errors, counts, source=source, target=self._fields[1], usual=usual
+            rows = self._read_part(part.format, paths, counts)
+            yield from self._labelled(rows, paths[-1]) if self._labels else rows
+
+    def _read_part(self, format: str, paths: Sequence[Path], counts: Counts) -> Iterator[Row]:
+        """The rows of one file, or of two aligned ones."""
+        errors = self._data.errors
+        if format == "lines":
+            return formats.read_pairs(paths[0], paths[1], errors, counts)
+        if format == "jsonl":
+            source = None if self._causal else self._fields[0]
+            usual = None if self._card_files else ("source", usual_target(self._causal))
+            return jsonl.read_jsonl(
+                paths[0], errors, counts, source=source, target=self._fields[1], usual=usual,
+                labels=self._labels,
+            )  # fmt: skip
+        if format == "parlai":
+            return jsonl.read_parlai(paths[0], errors, counts)
+        return (Row("", line) for line in formats.read_text(paths[0], errors, counts))
+
+    def _labelled(self, rows: Iterable[Row], path: Path) -> Iterator[Row]:
+        """The rows of a file, whose targets are labels; a DataError where one is another text."""
+        for number, row in enumerate(rows, 1):
+            label = row.target.strip()
+            if label not in self._labels:
+                known = ", ".join(self._labels)
+                raise DataError(
+                    f"{path}:{number}: the label {quoted(label)} is not one of data.labels: {known}"
                 )
-            elif part.format == "parlai":
-                yield from jsonl.read_parlai(paths[0], errors, counts)
-            else:
-                for line in formats.read_text(paths[0], errors, counts):
-                    yield Row("", line)
+            yield row._replace(target=label)
 
     def _identity(self, split: str) -> dict[str, Any]:
         parts = self._parts[split]

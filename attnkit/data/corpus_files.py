@@ -80,7 +80,7 @@ class CardFiles:
         """One line for each download that the user should know of."""
         self._card, self._cache = card, cache
         self._downloads = cache / "corpora" / card.name
-        self._given = data_dir / card.name if data_dir else None
+        self._given = data_dir / (card.folder or card.name) if data_dir else None
         self._offline, self._progress = offline, progress
 
     def at_hand(self, file: File) -> bool:
@@ -110,8 +110,8 @@ class CardFiles:
                 where = f"not in {self._downloads}, and there is {unset}"
             raise MissingInputError(
                 f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
-                f"folder with {name}/{file.path}. How to obtain it ({self._card.homepage}): "
-                f"{self._card.obtain}"
+                f"folder with {self._card.folder or name}/{file.path}. How to obtain it "
+                f"({self._card.homepage}): {self._card.obtain}"
             )
         return path
 

@@ -65,6 +65,19 @@ class Ragged:
         return np.full(len(rows), EOS)
 
 
+class LabelRows(Ragged):
+    """Targets of one label each, seen as empty rows whose end is the label: the only output."""
+
+    def __init__(self, rows: Ragged) -> None:
+        """Rows of one id."""
+        super().__init__(rows.ids[:0], np.zeros(len(rows) + 1, np.int64))
+        self._labels = rows.ids
+
+    def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The labels of these rows."""
+        return self._labels[rows].astype(np.int64)
+
+
 class Blocks:
     """A stream of ids cut in blocks of `length` tokens, seen as rows like those of `Ragged`.
 

@@ -36,12 +36,13 @@ def read_jsonl(
     source: str | None = "source",
     target: str = "target",
     usual: tuple[str, str] | None = None,
+    labels: Sequence[str] = (),
 ) -> Iterator[Row]:
     """Rows of a JSONL file, gzip or not; `source` None leaves the source empty.
 
     Without the target field the first reference is the target.  With `usual`, the names of fields
     where a recipe is silent, `source` and `target` may be languages: where the first row has no
-    field of that name, the usual one is read.
+    field of that name, the usual one is read.  With `labels` a target may be the number of one.
 
     Raises:
         MissingInputError: the file is not there.
@@ -56,6 +57,8 @@ def read_jsonl(
             target = fields.name("target", target, usual[1])
         references, contexts = fields.texts("references"), fields.texts("contexts")
         first = references[0] if references and target not in fields.values else None
+        if labels and type(fields.values.get(target)) is int:
+            first = labels[fields.index(target, len(labels)) or 0]
         output = fields.text(target) if first is None else first
         gold = fields.index("gold", len(contexts)) if contexts else None
         yield Row(fields.source(source) if source else "", output, references, contexts, gold)

@@ -6,9 +6,9 @@ version of sentencepiece.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import sentencepiece
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
-from attnkit.data.encoded import FORMAT, Encoded, encode
+from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged, encode
 from attnkit.data.rows import Counts, Row
-from attnkit.data.tokenizer import TRAINING_CHARACTERS, Tokenizer, subsample
+from attnkit.data.span_corruption import FIXED, corrupted, sentinels
+from attnkit.data.tokenizer import TRAINING_CHARACTERS, LabelVocabulary, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
@@ -40,6 +41,8 @@ class PreparedData:
     digest: str
     """SHA-256 in hexadecimal of tokenizer, train and valid."""
     cache: Path
+    stream: Encoded
+    """What `train` was made from, without the noise of span corruption; else the same."""
 
 
 def prepare(
@@ -49,11 +52,13 @@ def prepare(
     cache: Path | None = None,
     offline: bool = False,
     progress: Progress | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> PreparedData:
     """Open the corpus, train the tokenizer and encode train and valid, or find them in the cache.
 
     Args:
         recipe: one variant.
+        tokenizer: that of the initial weights (`train.init`), instead of one of its own.
         data_dir, offline, progress: as `Corpus.open`.
         cache: folder for downloads, tokenizers and encoded splits; `cache_dir()` when None.
 
@@ -64,7 +69,7 @@ def prepare(
         OutputPathError, OutputError: the cache cannot be written.
     """
     spec = recipe.tokenizer
-    if spec.sampling and spec.model is None and spec.type in ("word", "char"):
+    if tokenizer is None and spec.sampling and spec.model is None and spec.type in ("word", "char"):
         raise RecipeError(
             f"tokenizer.sampling: a {spec.type} model has one segmentation only; set it to 0 or "
             "tokenizer.type to unigram or bpe"
@@ -73,7 +78,13 @@ def prepare(
     corpus = Corpus.open(
         recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress
     )
-    tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
+    if tokenizer is None:
+        tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
+    else:
+        reports = [f"tokenizer: that of train.init, {len(tokenizer.source):,} pieces"]
+    if recipe.model.shape == "encoder":
+        tokenizer = tokenizer.with_labels(recipe.data.labels)
+    _check_labels(tokenizer, recipe.data.labels)
     splits = []
     for name in ("train", "valid"):
         split = encode_split(corpus, tokenizer, recipe, name, cache=root, progress=progress)
@@ -82,7 +93,39 @@ def prepare(
         splits.append(split)
     reports += corpus.notes
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
-    return PreparedData(corpus, tokenizer, splits[0], splits[1], reports, digest, root)
+    train, valid = (
+        _as_read(recipe, tokenizer, split, FIXED, f"{corpus.name}: {name}")
+        for name, split in zip(("train", "valid"), splits, strict=True)
+    )
+    return PreparedData(corpus, tokenizer, train, valid, reports, digest, root, splits[0])
+
+
+def _as_read(
+    recipe: schema.Recipe, tokenizer: Tokenizer, split: Encoded, noise: tuple[int, int], name: str
+) -> Encoded:
+    """A split as training reads it: corrupted, with labels for targets, or as it is."""
+    if isinstance(tokenizer.target, LabelVocabulary) and isinstance(split.target, Ragged):
+        return replace(split, target=LabelRows(split.target))
+    if not recipe.corrupts:
+        return split
+    tokens, longest = len(split.target.ids), recipe.data.max_length
+    if tokens < longest:
+        raise DataError(
+            f"{name} has {tokens:,} tokens; span corruption needs one text of "
+            f"data.max_length ({longest:,}) at least: lower it, or use more text"
+        )
+    return corrupted(split, tokenizer.target, longest, noise)
+
+
+def _check_labels(tokenizer: Tokenizer, labels: Sequence[str]) -> None:
+    """Raise DataError where two labels are the same tokens."""
+    seen: dict[tuple[int, ...], str] = {}
+    for label, ids in zip(labels, tokenizer.target.encode(labels), strict=True):
+        if (other := seen.setdefault(tuple(ids), label)) != label:
+            raise DataError(
+                f"data.labels: {label} and {other} are the same to the tokenizer, which does not "
+                "know their characters; choose other words, or model.shape=encoder"
+            )
 
 
 def check_splits(
@@ -182,16 +225,22 @@ def encode_split(
 
 
 def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
-    """The training split as one epoch sees it: sampled afresh with `tokenizer.sampling`.
+    """The training split as one epoch sees it: sampled, or corrupted, afresh.
 
     A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
     in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
 
     `prepared` is what `prepare` gave for this recipe; epochs count from 0.
     """
+    split = (
+        _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
+    )
+    return _as_read(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
+
+
+def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
+    """One epoch with other segmentations (`tokenizer.sampling`)."""
     alpha = recipe.tokenizer.sampling
-    if not alpha:
-        return prepared.train
     split = encode_split(
         prepared.corpus,
         prepared.tokenizer,
@@ -214,6 +263,9 @@ def _tokenizer(
 ) -> tuple[Tokenizer, list[str]]:
     """The tokenizer of a recipe, trained at the first call, and lines about it for people."""
     spec = recipe.tokenizer
+    if recipe.corrupts:
+        special = (*spec.special, *sentinels(recipe.data.max_length))
+        spec = spec.model_copy(update={"special": special})
     if spec.model is not None:
         tokenizer = Tokenizer.train(spec, ())
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]

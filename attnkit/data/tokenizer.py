@@ -12,6 +12,7 @@ character without a piece decodes to U+2047.
 
 import hashlib
 import io
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,8 @@ from attnkit.storage.files import atomic_write, reading, require_file
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
 
+LABELS_START = b'{"labels":'
+"""With which a file of labels begins, and no sentencepiece model does."""
 SOURCE_FILE = "tokenizer.model"
 TARGET_FILE = "tokenizer.target.model"
 
@@ -83,6 +86,12 @@ class Vocabulary:
     def __contains__(self, piece: str) -> bool:
         """Whether this very string is one piece."""
         return bool(self._processor.piece_to_id(piece) != UNK)
+
+    def id_of(self, piece: str) -> int:
+        """The id of this very string; a DataError where it is no piece."""
+        if piece not in self:
+            raise DataError(f"the tokenizer has no piece {piece!r}: train it with this recipe")
+        return int(self._processor.piece_to_id(piece))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without BOS and EOS; an empty text gives an empty list."""
@@ -157,6 +166,35 @@ class Vocabulary:
         return [str(self._processor.id_to_piece(int(i))) for i in ids]
 
 
+class LabelVocabulary(Vocabulary):
+    """Labels as a vocabulary: ids 0 to 3 as in every other, then an id for each label."""
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self.labels = tuple(labels)
+        self.model = json.dumps({"labels": self.labels}).encode()
+
+    def __len__(self) -> int:
+        return len(RESERVED) + len(self.labels)
+
+    def __contains__(self, piece: str) -> bool:
+        return piece in self.labels
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The id of each label; nothing for another text."""
+        known = {label: id_ for id_, label in enumerate(self.labels, len(RESERVED))}
+        return [[known[text]] if text in known else [] for text in texts]
+
+    def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """As `encode`: a label has one form."""
+        return self.encode(texts)
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return [" ".join(self.pieces([i for i in row if i >= len(RESERVED)])) for row in ids]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [(*RESERVED, *self.labels)[int(i)] for i in ids]
+
+
 class Tokenizer(NamedTuple):
     """The vocabularies of both sides; the same object twice when they are shared."""
 
@@ -210,6 +248,10 @@ class Tokenizer(NamedTuple):
             return cls(vocabulary, vocabulary)
         return cls(_train(spec, sources, "source text"), _train(spec, targets, "target text"))
 
+    def with_labels(self, labels: Sequence[str]) -> "Tokenizer":
+        """The source's vocabulary, and labels as that of the target."""
+        return Tokenizer(self.source, LabelVocabulary(labels))
+
     def save(self, folder: Path) -> None:
         """Write tokenizer.model, and tokenizer.target.model where the target has its own.
 
@@ -260,7 +302,13 @@ def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tup
 def _read(path: Path) -> Vocabulary:
     require_file(path)
     with reading(path):
-        return Vocabulary(path.read_bytes(), str(path))
+        data = path.read_bytes()
+    if not data.startswith(LABELS_START):
+        return Vocabulary(data, str(path))
+    try:
+        return LabelVocabulary([str(label) for label in json.loads(data)["labels"]])
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}: damaged list of labels ({error})") from error
 
 
 def _segments(text: str) -> list[str]:

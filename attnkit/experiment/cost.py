@@ -224,7 +224,7 @@ def nominal(recipe: Recipe, length: int = 32) -> BatchShape:
     """A batch of rows of this length, where there is no data to look at."""
     length = min(length, recipe.data.max_length)
     rows = max(1, recipe.train.batch_tokens // length)
-    return BatchShape(rows, 0 if recipe.task == "language-modeling" else length, length)
+    return BatchShape(rows, 0 if recipe.prompts else length, length)
 
 
 def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:

@@ -1,6 +1,6 @@
 """What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
@@ -10,7 +10,7 @@ from attnkit.recipe.settings import AFTER_TRAINING
 from attnkit.runs import Run, layout, plugins
 from attnkit.storage.lock import held
 
-FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
+FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init")
 """Keys of files that may lie elsewhere than before, if their content is the same."""
 FILE = "file "
 """Before the path of a mechanism's file, where that stands for a key."""
@@ -61,6 +61,7 @@ class RunState(NamedTuple):
             return "skipped: done"
         kinds = {RecipeError: "recipe changed", OutputPathError: "in use", DataError: "damaged"}
         why = kinds.get(type(self.error), "see below") if self.error else ""
+        why = "train.init" if "train.init: " in str(self.error) else why
         return f"refused: {why}" if self.state == "refused" else self.state
 
 
@@ -117,20 +118,32 @@ def scored_anew(run: Run, recipe: Recipe) -> Recipe:
     return run.recipe.model_copy(update=later)
 
 
-def state_of(run: Run, recipe: Recipe, *, fresh: bool, allow_change: bool) -> RunState:
-    """What training would do with a run; changes nothing."""
+def state_of(
+    run: Run,
+    recipe: Recipe,
+    *,
+    fresh: bool,
+    allow_change: bool,
+    start: Callable[[], object] = lambda: None,
+) -> RunState:
+    """What training would do with a run; changes nothing.
+
+    `start` raises what a run that has no weights yet is refused by.
+    """
     try:
         if (run.path / layout.LOCK).exists():
             with held(run.path / layout.LOCK, str(run.path)):
                 pass
-        if fresh:
-            return RunState("new")
-        if not run.exists:
-            run.check_free()
+        if fresh or not run.exists:
+            if not fresh:
+                run.check_free()
+            start()
             return RunState("new")
         run = Run.open(run.path)
         if not goes_on(run, recipe, allowed_changes(run, recipe, allow=allow_change)):
             return RunState("done")
+        if not run.trained:
+            start()
         return RunState("begun", max(run.checkpoint_steps(), default=None))
     except AttnkitError as error:
         return RunState("refused", error=error)

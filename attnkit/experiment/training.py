@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from attnkit.data.preparation import PreparedData, check_splits, prepare
+from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
 from attnkit.errors import AttnkitError, DataError, StoppedError
-from attnkit.experiment import cost
+from attnkit.experiment import cost, initial_weights
 from attnkit.experiment.resumption import (
     Change,
     allowed_changes,
@@ -94,17 +96,36 @@ class Experiment:
         return recipe_of_run(self.file, variant, seed)
 
     def check(self, variant: str, seed: int) -> None:
-        """Before any training: that it can be scored and logged, and an existing run goes on.
+        """Before anything is trained: whether it can be scored, and started or continued.
 
         Raises:
             UnavailableError: what a metric or train.log_to needs is not there.
-            RecipeError, DataError: the run is damaged, or was trained by another recipe.
+            MissingInputError: the run that it starts from is not there.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe; or the
+                weights that it starts from do not fit.
         """
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
         check_scorable(recipe)
         check_installed(recipe)
         if run.exists and not self.settings.fresh:
             allowed_changes(Run.open(run.path), recipe, allow=self.settings.allow_change)
+        self.initial(variant, seed)
+
+    def initial(self, variant: str, seed: int) -> Run | None:
+        """The run whose weights start this one, or this one itself where it has begun; else None.
+
+        Raises:
+            MissingInputError, RecipeError, DataError: as `initial_weights.initial_run`; also where
+                the run began from other weights.
+        """
+        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
+        begun = Run.open(run.path) if run.exists and not self.settings.fresh else None
+        if begun and begun.recipe.train.init == recipe.train.init and begun.trained:
+            return begun if recipe.train.init else None
+        found = initial_weights.initial_run(self.file, variant, seed, self.settings.out)
+        if begun:
+            initial_weights.require_same(begun, found)
+        return found
 
     def prepare(
         self, planned: Sequence[tuple[str, int]]
@@ -114,7 +135,8 @@ class Experiment:
         for variant, seed in planned:
             run, recipe = self.run(variant, seed), self.recipe(variant, seed)
             if self.settings.fresh or not run.finished or self._goes_on(run, recipe):
-                unfinished[variant, seed] = yield from self._prepared(recipe)
+                initial = self.initial(variant, seed)
+                unfinished[variant, seed] = yield from self._prepared(recipe, initial)
         return unfinished
 
     def choose_precision(
@@ -142,7 +164,7 @@ class Experiment:
         An existing run stays as it is until the data is at hand and, with a changed recipe, until
         the checkpoint has turned out to fit it.
         """
-        resumes = run.exists and not self.settings.fresh
+        resumes, initial = run.exists and not self.settings.fresh, self.initial(variant, seed)
         changes: list[Change] = []
         if resumes:
             run = Run.open(run.path)
@@ -150,20 +172,22 @@ class Experiment:
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
             if any(change.of_files for change in changes):
-                _require_same_data(run, (yield from self._prepared(recipe)))
+                _require_same_data(run, (yield from self._prepared(recipe, initial)))
             if not goes_on(run, recipe, changes):
                 yield from _score_anew(run, recipe, changes)
                 return
-        prepared = yield from self._prepared(recipe)
+        prepared = yield from self._prepared(recipe, initial)
         if resumes:
             yield from self._check_resumption(run, prepared)
         else:
-            run = yield from self._create(run, recipe, prepared, variant, seed)
+            run = yield from self._create(run, recipe, prepared, variant, seed, initial)
         precision: str = recipe.train.precision
         if precision == "auto":
             precision = str(run.manifest["precision"])
             self.precision = self.precision or precision
-        job = TrainingJob(recipe, prepared, run, seed, self.device, precision, self.stop)
+        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
+        place = (self.device, precision, self.stop)
+        job = TrainingJob(recipe, prepared, run, seed, *place, start)
         started = False
         try:
             for event in (count if recipe.model.counted else fit)(job):
@@ -181,7 +205,13 @@ class Experiment:
             raise
 
     def _create(
-        self, run: Run, recipe: Recipe, prepared: PreparedData, variant: str, seed: int
+        self,
+        run: Run,
+        recipe: Recipe,
+        prepared: PreparedData,
+        variant: str,
+        seed: int,
+        initial: Run | None,
     ) -> Generator[Event, None, Run]:
         """A new run; with --fresh it replaces an existing one."""
         precision = yield from self._precision(prepared, recipe, run)
@@ -197,6 +227,8 @@ class Experiment:
             "variants": list(self.file.variants),
             PUBLISHED: published_entry(self.file),
         }
+        if initial is not None:
+            fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
         run.write_tokenizer(prepared.tokenizer)
@@ -249,16 +281,22 @@ class Experiment:
                     return str(manifest["precision"])
         return None
 
-    def _prepared(self, recipe: Recipe) -> Generator[Event, None, PreparedData]:
+    def _prepared(
+        self, recipe: Recipe, initial: Run | None
+    ) -> Generator[Event, None, PreparedData]:
         """The data, prepared once for all variants that share it, with notes on the progress."""
+        tokenizer = initial.tokenizer() if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
-        key = "\n".join((*parts, *recipe.eval.splits))
+        parts += [tokenizer.digest] if tokenizer else []
+        key = "\n".join((*parts, recipe.train.objective, *recipe.eval.splits))
         if key not in self.data:
-            self.data[key] = yield from self._prepare(recipe)
+            self.data[key] = yield from self._prepare(recipe, tokenizer)
             yield events.PreparedEvent(tuple(self.data[key].reports))
         return self.data[key]
 
-    def _prepare(self, recipe: Recipe) -> Generator[Event, None, PreparedData]:
+    def _prepare(
+        self, recipe: Recipe, tokenizer: Tokenizer | None
+    ) -> Generator[Event, None, PreparedData]:
         """Run `prepare` in a thread, so that progress is reported and a signal obeyed meanwhile."""
         messages: queue.Queue[Any] = queue.Queue()
 
@@ -269,7 +307,8 @@ class Experiment:
         def work() -> None:
             try:
                 check_splits(recipe, **self.data_from, progress=progress)
-                messages.put(prepare(recipe, **self.data_from, progress=progress))
+                how: Any = {**self.data_from, "progress": progress, "tokenizer": tokenizer}
+                messages.put(prepare(recipe, **how))
             except BaseException as error:  # handed to the caller's thread, which raises it
                 messages.put(error)
 

@@ -9,6 +9,7 @@ from attnkit import mechanisms
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
+from attnkit.models.classifier import EncoderClassifier
 from attnkit.models.convolutional import ConvolutionalModel
 from attnkit.models.counted import CountedModel
 from attnkit.models.naive_bayes import NaiveBayes
@@ -22,6 +23,7 @@ __all__ = [
     "ConvolutionalModel",
     "CountedModel",
     "Decode",
+    "EncoderClassifier",
     "Model",
     "NGram",
     "NaiveBayes",
@@ -46,11 +48,12 @@ TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = 
 def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> Model:
     """A freshly initialised model.
 
-    `sizes` are the source and target vocabularies; `max_length` is the longest sequence that the
-    data section allows.  One more position is for the begin token; a decoder that reads a source
-    before its target has room for both.
+    `sizes` are the source and target vocabularies; that of an encoder alone are its labels.
+    `max_length` is the longest sequence that the data section allows.  One more position is for the
+    begin token; a decoder that reads a source before its target has room for both.
     """
-    return TYPES[model.type](model, sizes, _positions(model, max_length))
+    make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
+    return make(model, sizes, _positions(model, max_length))
 
 
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:

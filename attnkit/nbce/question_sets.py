@@ -28,6 +28,7 @@ from attnkit.runs import Results
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import (
     CONTEXT,
+    LABELS,
     TEACHER_FORCED,
     Entry,
     check_available,
@@ -199,7 +200,7 @@ def evaluate_model(
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
     names = expand(eval.metrics)
-    if wrong := [name for name in names if name in TEACHER_FORCED]:
+    if wrong := [name for name in names if name in (*TEACHER_FORCED, *LABELS)]:
         raise UsageError(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "answer-contained, context-found or a metric of text"

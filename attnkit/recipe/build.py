@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.mechanism_options import option_value
-from attnkit.recipe.paths import PATHS, found
+from attnkit.recipe.paths import INIT, PATHS, found
 from attnkit.recipe.problems import Key, Position, Problems, dotted
 from attnkit.recipe.schema import (
     COUNTED,
@@ -34,7 +34,8 @@ MISSING: dict[Key, str] = {
 }
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """sacrebleu's own choice of a tokenizer for a target language; 13a for all others."""
-STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",)}
+STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",),
+          "encoder": ("encoder",)}  # fmt: skip
 """The stacks of layers that each shape of model has; models that are counted have none."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
 POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), ("none",))
@@ -131,7 +132,7 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
             raise Refused(node.place, text)
         field = field_at(key)
         value = read(node, field_type(key), None if field.is_required() else field.default)
-        return found(value, node.place) if key in PATHS else value
+        return found(value, node.place, key == INIT) if key in PATHS else value
     role = settings.get(key[:3])
     word = role.node.text if role and isinstance(role.node, Scalar) else AttentionConfig().name
     known = word in mechanism_registry.names()
@@ -171,11 +172,14 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     """
     derived: dict[Key, Any] = {}
     if values["task",] == "language-modeling":
-        derived[SHAPE] = "decoder"
+        corrupts = values.get(("train", "objective")) == "span-corruption"
+        derived[SHAPE] = "encoder-decoder" if corrupts else "decoder"
         derived["train", "objective"] = "causal"
         derived["eval", "metrics"] = ("perplexity",)
     if values["task",] == "question-answering":
         derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
+    if values["task",] == "classification":
+        derived["eval", "metrics"] = ("label-accuracy",)
     shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
     family = values.get(("model", "type"), ModelConfig().type)
     if family != "transformer":
@@ -189,7 +193,10 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
         derived["eval", "splits"] = ("valid",)
     corpus, target = (str(values.get(("data", key))) for key in ("corpus", "target"))
-    if corpus in corpus_cards.names() and corpus_cards.load(corpus).tokenized:
+    card = corpus_cards.load(corpus) if corpus in corpus_cards.names() else None
+    if card and card.task == values["task",] == "classification":
+        derived["data", "labels"] = card.labels
+    if card and card.tokenized:
         derived["eval", "tokenize"] = "none"
     elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]

@@ -17,12 +17,15 @@ from attnkit.recipe.schema import (
     AttentionConfig,
     ContextsConfig,
     NaiveBayesConfig,
+    Recipe,
     TailrConfig,
     places_of,
 )
 from attnkit.recipe.settings import field_at
 from attnkit.text import quoted
 
+SHORTEST_CORRUPTED = 16
+"""Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
 TYPES_WITH = {
     "cell": ("recurrent",),
     "kernel": ("convolutional",),
@@ -51,7 +54,8 @@ def _task(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
     pairs = task != "language-modeling"
-    if task == "language-modeling" and shape == "encoder-decoder":
+    yield from _span_corruption(recipe)
+    if task == "language-modeling" and shape == "encoder-decoder" and not recipe.corrupts:
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
         yield Fault(("model.shape", "task"), text)
     if task == "language-modeling" and objective == "seq2seq":
@@ -60,12 +64,16 @@ def _task(built: Built) -> Iterator[Fault]:
     if pairs and objective == "causal":
         text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
         yield Fault(("train.objective", "task"), text)
-    if pairs and shape == "decoder" and not recipe.tokenizer.shared:
-        text = "one decoder reads source and target, so they need one vocabulary; set it to true"
+    if shape == "encoder" and task != "classification":
+        text = f"an encoder alone writes no text; {task} needs encoder-decoder or decoder"
+        yield Fault(("model.shape", "task"), text)
+    if pairs and shape != "encoder-decoder" and not recipe.tokenizer.shared:
+        text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
         yield Fault(("tokenizer.shared", "model.shape"), text)
     if task != "question-answering" and "context-found" in recipe.eval.metrics:
         text = "context-found is for question-answering, which chooses contexts; remove it"
         yield Fault(("eval.metrics", "task"), text)
+    yield from _label_metrics(recipe)
     if task != "language-modeling":
         return
     if recipe.train.monitor not in ("loss", "accuracy"):
@@ -75,6 +83,40 @@ def _task(built: Built) -> Iterator[Fault]:
         if metric == "rouge" or METRICS[metric].reads != "probabilities":
             text = f"{metric} needs decoded text; language-modeling has perplexity and accuracy"
             yield Fault(("eval.metrics", "task"), text)
+            return
+
+
+def _span_corruption(recipe: Recipe) -> Iterator[Fault]:
+    if not recipe.corrupts:
+        return
+    if recipe.task != "language-modeling":
+        text = f"span-corruption learns from running text; {recipe.task} uses seq2seq"
+        yield Fault(("train.objective", "task"), text)
+    elif recipe.model.shape != "encoder-decoder":
+        text = "span-corruption reads one text and writes another: use encoder-decoder"
+        yield Fault(("model.shape", "train.objective"), text)
+    if recipe.data.max_length < SHORTEST_CORRUPTED:
+        text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
+        yield Fault(("data.max_length", "train.objective"), text)
+    if "word-perplexity" in recipe.eval.metrics:
+        text = "word-perplexity is of running text; use perplexity"
+        yield Fault(("eval.metrics", "train.objective"), text)
+
+
+def _label_metrics(recipe: Recipe) -> Iterator[Fault]:
+    """Metrics of labels are for classification, which has no others of what a model writes."""
+    classifies, known = recipe.task == "classification", names_that_read("labels")
+    for key, names in (("eval.metrics", recipe.eval.metrics),
+                       ("train.monitor", (recipe.train.monitor,))):  # fmt: skip
+        for name in names:
+            if name in known and not classifies:
+                text = f"{name} is for classification; {recipe.task} chooses no labels"
+            elif classifies and (name == "rouge" or (name in METRICS and METRICS[name].reads
+                                 not in ("labels", "probabilities"))):  # fmt: skip
+                text = f"{name} scores texts; classification has {', '.join(known)}"
+            else:
+                continue
+            yield Fault((key, "task"), text)
             return
 
 
@@ -99,7 +141,7 @@ def _questions(built: Built) -> Iterator[Fault]:
         )
         yield Fault(("data.other", "data.gold"), text)
     for metric in recipe.eval.metrics:
-        if metric in names_that_read("probabilities"):
+        if metric in (*names_that_read("probabilities"), *names_that_read("labels")):
             text = f"{metric} is not measured of questions; use answer-match, answer-f1 or rouge"
             yield Fault(("eval.metrics", "task"), text)
             return
@@ -145,7 +187,11 @@ def _model(built: Built) -> Iterator[Fault]:
         if absent and layers:
             text = f"a model of {kind} has no {stack}; remove it"
             yield Fault((f"model.layers.{stack}",), text)
-        elif not absent and not layers and (stack == "decoder" or model.type != "transformer"):
+        elif (
+            not absent
+            and not layers
+            and (stack in (model.shape, "decoder") or model.type != "transformer")
+        ):
             yield Fault((f"model.layers.{stack}",), "needs at least one layer; 1 is the least")
     for role in ("encoder", "decoder", "cross"):
         if role not in model.places and getattr(model.attention, role) != AttentionConfig():
@@ -208,6 +254,9 @@ def _naive_bayes(built: Built) -> Iterator[Fault]:
 
 def _train(built: Built) -> Iterator[Fault]:
     train = built.recipe.train
+    if train.init and built.recipe.model.counted:
+        text = f"a {built.recipe.model.type} model is counted; it starts from no weights"
+        yield Fault(("train.init", "model.type"), text)
     if train.patience and not train.valid_every:
         text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
         yield Fault(("train.patience", "train.valid_every"), text)

@@ -87,6 +87,10 @@ class Card(_CardPart):
     languages: Annotated[tuple[str, ...], Field(min_length=1)]
     columns: dict[str, str] = {}
     """JSONL only: the field of each language, or of `source` and `target`."""
+    labels: tuple[str, ...] = ()
+    """Classification: the labels in order; a row may have the number of one instead, from 0."""
+    folder: Annotated[str | None, AfterValidator(lambda name: name and _inside(name))] = None
+    """Where its files are below the data folder; null: in a folder of its name."""
     licence: str
     citation: str
     homepage: str | None
@@ -110,6 +114,8 @@ class Card(_CardPart):
                 raise ValueError(f"split {split} must have files for {sorted(keys)}")
             if len({len(parts) for parts in sides.values()}) > 1:
                 raise ValueError(f"split {split}: as many files for every language")
+        if (self.task == "classification") != bool(self.labels):
+            raise ValueError("classification has labels, other tasks have none")
         for file in self.files():
             if file.archive is not None and file.archive not in self.archives:
                 raise ValueError(f"{file.path}: no archive {file.archive}")

@@ -38,12 +38,30 @@ def data_faults(data: DataConfig, task: str) -> Iterator[Fault]:
             yield Fault(("data.size",), NO_SIZE)
         for split in named:
             yield from _files(f"data.{split}", files_of(data, split), data.format, task)
+    yield from _labels(data, task)
     if data.source is not None and task == "language-modeling":
         text = "a language model has no source; name data.target alone"
         yield Fault(("data.source",), text)
     elif data.source is not None and data.source == data.target and task == "translation":
         text = f"source and target are both {data.source}; name two"
         yield Fault(("data.target", "data.source"), text)
+
+
+def _labels(data: DataConfig, task: str) -> Iterator[Fault]:
+    given, text = data.labels, ""
+    known = data.corpus in corpus_cards.names() and corpus_cards.load(str(data.corpus)).labels
+    if task != "classification":
+        text = f"does nothing with `task: {task}`; it is for classification" if given else ""
+    elif known and given != known:
+        text = f"{data.corpus} has {', '.join(known)}; remove data.labels"
+    elif not known and not given and data.corpus is None:
+        text = "is missing: name the labels, such as `labels: [negative, positive]`"
+    elif given and len(given) < 2:
+        text = "needs two labels or more"
+    elif len({*given}) < len(given) or not all(label.strip() == label != "" for label in given):
+        text = "each label must be another text, without white space at its ends"
+    if text:
+        yield Fault(("data.labels",), text)
 
 
 def files_of(data: DataConfig, split: str) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from typing import Any
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.mechanism_options import option_type
-from attnkit.recipe.schema import Layers, Published, Recipe
+from attnkit.recipe.published import Published
+from attnkit.recipe.schema import Layers, Recipe
 
 Json = dict[str, Any]
 

@@ -13,8 +13,8 @@ from attnkit.recipe.check import check
 from attnkit.recipe.dumping import digest
 from attnkit.recipe.find import is_name, name_of, resolve
 from attnkit.recipe.problems import COMMAND_LINE, Position, Problems, refuse
-from attnkit.recipe.published import read_published
-from attnkit.recipe.schema import Published, Recipe
+from attnkit.recipe.published import Published, read_published
+from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.sweep import Combination, Override, check_number, combinations
 from attnkit.recipe.sweep import overrides as overrides_of
@@ -142,17 +142,11 @@ def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
     Types and ranges are checked; what fits together is not checked again, because the run exists.
-    `train.init: null`, which earlier versions wrote, is ignored.
 
     Raises RecipeError, MissingInputError.
     """
     problems = Problems()
     root = read_file(path)
-    _, train = root.fields.get("train", (root.place, root))
-    if isinstance(train, Mapping) and "init" in train.fields:
-        _, init = train.fields["init"]
-        if isinstance(init, Scalar) and init.null:
-            del train.fields["init"]
     settings = Settings(problems)
     settings.put((), root.place, root)
     changes, later = _read_words(overrides)

@@ -24,8 +24,9 @@ class MetricFacts:
     """Paper, or the library that computes it."""
     range: str = "0 to 100"
     better: Literal["higher", "lower", "neither"] = "higher"
-    reads: Literal["outputs", "contexts", "probabilities"] = "outputs"
-    """Texts that a model wrote, the contexts that it chose, or its probabilities of a reference."""
+    reads: Literal["outputs", "contexts", "labels", "probabilities"] = "outputs"
+    """Texts that a model wrote, the contexts or labels that it chose, or its probabilities of a
+    reference."""
     needs: str = ""
     """What it needs besides attnkit and the references."""
     resampled: bool = True
@@ -41,6 +42,7 @@ _SQUAD = "Rajpurkar et al. 2016 (SQuAD 1.1)"
 _F = "of several references the best, F measure averaged over the lines"
 _VECTORS = "word vectors (`eval.vectors`, `--vectors`)"
 _COSINE = "-100 to 100"
+_LABELS = "a classification recipe"
 
 METRICS: dict[str, MetricFacts] = {
     "bleu": MetricFacts(
@@ -142,6 +144,21 @@ METRICS: dict[str, MetricFacts] = {
         "share of questions for which the chosen context contains an answer", "",
         reads="contexts", needs="a question-answering recipe",
     ),
+    "label-accuracy": MetricFacts(
+        "accuracy", "labels", "share of inputs that get their label", "",
+        reads="labels", needs=_LABELS,
+    ),
+    "matthews": MetricFacts(
+        "Matthews", "labels",
+        "Matthews correlation of the labels given and the right ones (of more than two R_K); 0 "
+        "where either is always the same", "Matthews 1975; Gorodkin 2004", _COSINE,
+        reads="labels", needs=_LABELS,
+    ),
+    "f1": MetricFacts(
+        "label F1", "labels",
+        "F measure of the positive label, the last of two; of more than two labels the mean over "
+        "labels (macro F1)", "", reads="labels", needs=_LABELS,
+    ),
     "accuracy": MetricFacts(
         "token accuracy", "model", "share of reference tokens that are the likeliest next token",
         "", reads="probabilities", needs="a trained model",
@@ -192,7 +209,7 @@ def base_metric(name: str) -> str:
 
 
 def names_that_read(what: str) -> tuple[str, ...]:
-    """Metrics of outputs, contexts or probabilities."""
+    """Metrics of outputs, contexts, labels or probabilities."""
     return tuple(name for name, facts in METRICS.items() if facts.reads == what)
 
 
@@ -208,6 +225,7 @@ def direction_note(name: str) -> str:
 MONITORS = (
     "loss",
     *(name for name in names_that_read("outputs") if METRICS[name].better != "neither"),
+    *names_that_read("labels"),
     "accuracy",
 )
 """What validation can choose weights by: `train.monitor`."""

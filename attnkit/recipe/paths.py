@@ -8,27 +8,28 @@ from attnkit.recipe.schema import Recipe
 
 PATHS: tuple[Key, ...] = (
     ("data", "train"), ("data", "valid"), ("data", "test"), ("tokenizer", "model"),
-    ("eval", "vectors"),
+    ("eval", "vectors"), ("train", "init"),
 )  # fmt: skip
-"""Keys whose values are names of files."""
+"""Keys whose values are names of files; of `INIT` that may be a folder, or a shipped recipe."""
+INIT: Key = ("train", "init")
 
 
-def found(value: Any, place: Position) -> Any:
+def found(value: Any, place: Position, folders: bool = False) -> Any:
     """The value of a key of `PATHS` with absolute paths, where the files are.
 
     A name is relative to the folder of the recipe file where it stands, on the command line to the
     current folder; where there is no such file, to the current folder too, as in earlier versions.
-    One that is in neither stays as it is: the data folder may have it.
+    One that is in neither stays as it is: the data folder may have it.  `folders` are found too.
     """
     if isinstance(value, tuple):
-        return tuple(found(name, place) for name in value)
+        return tuple(found(name, place, folders) for name in value)
     if not value:
         return value
     name, here = os.path.expanduser(value), os.getcwd()
     beside = here if place == COMMAND_LINE else os.path.realpath(os.path.dirname(place.source))
     for folder in (beside, here):
         path = os.path.normpath(os.path.join(folder, name))
-        if os.path.lexists(path) and not os.path.isdir(path):
+        if os.path.lexists(path) and (folders or not os.path.isdir(path)):
             return path
     return value
 

@@ -7,12 +7,29 @@ from pydantic import TypeAdapter
 
 from attnkit.recipe.metrics import METRICS
 from attnkit.recipe.problems import Key, Problems
-from attnkit.recipe.schema import Published, Recipe
+from attnkit.recipe.schema import Recipe
+from attnkit.recipe.section import Section
 from attnkit.recipe.values import Refused, read, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest, quoted
 
 KEY = "published"
+
+
+class Published(Section):
+    """Figures that others published, shown beside the scores of this recipe.  They are no part of
+    what is trained."""
+
+    source: str
+    """Where the figures are from: paper, table, and who transcribed it."""
+    comparable: bool
+    """Whether they were measured as the scores here are, on the same data."""
+    why: str | None = None
+    """Why they are not comparable, in one line; required when comparable is false."""
+    split: str | None = None
+    """The split that they stand beside; null is all of them."""
+    scores: dict[str, dict[str, float]]
+    """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 
 
 def read_published(

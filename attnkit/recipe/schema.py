@@ -7,17 +7,10 @@ position.
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from attnkit.recipe.metrics import METRICS, MONITORS
-
-LARGEST = 2**31 - 1
-"""No whole number of a recipe is larger."""
-
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from attnkit.recipe.section import Count, Positive, Probability, Section, Share
 
 if TYPE_CHECKING:
     Metric: TypeAlias = str
@@ -30,16 +23,7 @@ BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "no
 """sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
-               "question-answering"]  # fmt: skip
-
-
-class Section(BaseModel):
-    """A section of a recipe; it is frozen and refuses unknown keys."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )  # fmt: skip
+               "question-answering", "classification"]  # fmt: skip
 
 
 class DataConfig(Section):
@@ -79,6 +63,9 @@ class DataConfig(Section):
     """Generated corpora only: number of training rows to generate."""
     seed: Count = 1
     """Generated corpora only: seed of the generator."""
+    labels: tuple[str, ...] = ()
+    """Classification: the labels that a target may be, in order; of two the last is the positive
+    one.  A corpus that is named knows its own."""
     gold: Share = 0.6
     """Question answering: share of training questions paired with the passage that answers them."""
     other: Share = 0.25
@@ -179,8 +166,10 @@ class ModelConfig(Section):
     others are language models: n-gram and naive-bayes count the training text once;
     naive-bayes-attention is naive Bayes with trained vectors and attention as its weights (layers
     of attention without anything between them)."""
-    shape: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
-    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one."""
+    shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
+    """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
+    encoder for classification by the mean of its states.  The others classify by the likeliest
+    label as a text."""
     cell: Literal["lstm", "gru", "sru"] = "lstm"
     """Recurrent models: the cell."""
     kernel: Positive = 3
@@ -249,7 +238,7 @@ def places_of(type_: str, shape: str) -> tuple[str, ...]:
         return ()
     if type_ in ("recurrent", "convolutional"):
         return ("cross",)
-    return tuple(Roles.model_fields) if shape == "encoder-decoder" else ("decoder",)
+    return tuple(Roles.model_fields) if shape == "encoder-decoder" else (shape,)
 
 
 class TailrConfig(Section):
@@ -321,8 +310,14 @@ class TrainConfig(Section):
     """Whether to compile the model with torch.compile."""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     """Random seeds; each variant is trained once per seed."""
-    objective: Literal["seq2seq", "causal"] = "seq2seq"
-    """Training objective: causal for language modelling, seq2seq for all other tasks."""
+    objective: Literal["seq2seq", "causal", "span-corruption"] = "seq2seq"
+    """Training objective: causal for language modelling, seq2seq for all other tasks.
+    span-corruption pre-trains an encoder-decoder on running text, as T5: it restores spans of the
+    text (15 % of its tokens, 3 at a time on average), others in every epoch."""
+    init: str | None = None
+    """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
+    whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the
+    tokenizer section; model and data.max_length must be theirs."""
     log_to: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Where the training log goes besides metrics.jsonl: tensorboard and wandb write to the run
     directory (wandb offline, unless WANDB_MODE says otherwise), trackio to its own folder.  Each
@@ -419,22 +414,6 @@ class EvalConfig(Section):
         return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
 
 
-class Published(Section):
-    """Figures that others published, shown beside the scores of this recipe.  They are no part of
-    what is trained."""
-
-    source: str
-    """Where the figures are from: paper, table, and who transcribed it."""
-    comparable: bool
-    """Whether they were measured as the scores here are, on the same data."""
-    why: str | None = None
-    """Why they are not comparable, in one line; required when comparable is false."""
-    split: str | None = None
-    """The split that they stand beside; null is all of them."""
-    scores: dict[str, dict[str, float]]
-    """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
-
-
 class Recipe(Section):
     """One variant of an experiment with the values of all keys."""
 
@@ -447,3 +426,13 @@ class Recipe(Section):
     search: SearchConfig = SearchConfig()
     contexts: ContextsConfig = ContextsConfig()
     eval: EvalConfig = EvalConfig()
+
+    @property
+    def prompts(self) -> bool:
+        """Whether the model continues a text, as a decoder of a language model does."""
+        return self.task == "language-modeling" and self.model.shape == "decoder"
+
+    @property
+    def corrupts(self) -> bool:
+        """Whether the model restores corrupted spans of a text."""
+        return self.train.objective == "span-corruption"

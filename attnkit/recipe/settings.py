@@ -12,7 +12,8 @@ from typing import NamedTuple
 from pydantic.fields import FieldInfo
 
 from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, dotted
-from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles, Section
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
+from attnkit.recipe.section import Section
 from attnkit.recipe.values import written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from attnkit.recipe.problems import COMMAND_LINE, Key, Position
-from attnkit.recipe.schema import LARGEST
+from attnkit.recipe.section import LARGEST
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest, quoted
 

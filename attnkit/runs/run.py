@@ -258,6 +258,11 @@ class Run(Results):
             and (self.path / layout.MODEL).is_file()
         )
 
+    @property
+    def trained(self) -> bool:
+        """Whether it has weights of its own: chosen ones, or a checkpoint."""
+        return self.finished or bool(self.checkpoint_steps())
+
     def write_tokenizer(self, tokenizer: "Tokenizer") -> None:
         """Store the tokenizer, in place of any other, and record its hashes."""
         self.update(files=dict.fromkeys(layout.TOKENIZERS))

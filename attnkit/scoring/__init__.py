@@ -3,6 +3,7 @@
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.metrics import (
     CONTEXT,
+    LABELS,
     TEACHER_FORCED,
     TEXT,
     Score,
@@ -18,7 +19,7 @@ from attnkit.scoring.significance import Comparison, compare, corrected
 from attnkit.scoring.systems import Entry
 
 __all__ = [
-    "CONTEXT", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
+    "CONTEXT", "LABELS", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Comparison", "Entry", "Score",
     "check_available", "check_scorable", "compare", "context_found", "corrected", "expand", "score",
     "side_by_side", "warnings",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ settings on the same lines is not computed again.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +26,13 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
     CONTEXT,
+    LABELS,
     TEACHER_FORCED,
     TEXT,
     Score,
     check_available,
     expand,
+    label_scores,
     score,
 )
 from attnkit.scoring.output_warnings import SHARE, warnings
@@ -42,7 +44,7 @@ from attnkit.scoring.saved_scores import (
 )
 from attnkit.scoring.systems import Entry
 from attnkit.scoring.teacher_forced import teacher_forced_scores
-from attnkit.search import LineCounts, translate
+from attnkit.search import LineCounts, classify, translate
 
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
@@ -80,7 +82,7 @@ def evaluate(
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe = run.recipe
-    names = _metrics(eval, recipe.task)
+    names = _metrics(eval, recipe)
     corpus = corpus_of(run, data_dir, offline, fresh=force)
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
@@ -121,20 +123,50 @@ def model_scores(
         UnavailableError: a tokenizer's package is missing.
     """
     found: dict[str, Score] = {}
-    if any(name in TEXT for name in metrics):
-        spec = one_best(search or recipe.search)
+    if any(name in (*TEXT, *LABELS) for name in metrics):
         sources = [row.source for row in rows]
-        answers = translate(model, tokenizer, sources, spec, max_source=recipe.data.max_length)
-        texts = [answer[0][0] for answer in answers]
-        found = score(metrics, texts, _references(rows), eval or recipe.eval)
+        spec = one_best(search or recipe.search)
+        texts = list(_answers(model, tokenizer, sources, recipe, spec))
+        found = _answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
     if total_variation.METRIC in metrics:
         found[total_variation.METRIC] = total_variation.total_variation(
             model, tokenizer, rows, recipe
         )
     stream, longest = recipe.task == "language-modeling", recipe.data.max_length
     return found | teacher_forced_scores(
-        metrics, model, tokenizer, rows, max_length=longest, stream=stream
+        metrics, model, tokenizer, rows, max_length=longest, stream=stream, corrupt=recipe.corrupts
     )
+
+
+def _answers(
+    model: Model,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    recipe: Recipe,
+    search: SearchConfig,
+    counts: LineCounts | None = None,
+) -> Iterator[str]:
+    """The output of each source: the likeliest label in classification, else what is decoded."""
+    longest = recipe.data.max_length
+    if recipe.task == "classification":
+        ranked = classify(
+            model, tokenizer, sources, recipe.data.labels, max_source=longest,
+            batch_tokens=search.batch_tokens, counts=counts,
+        )  # fmt: skip
+    else:
+        ranked = translate(model, tokenizer, sources, search, max_source=longest, counts=counts)
+    return (answer[0][0] for answer in ranked)
+
+
+def _answer_scores(
+    metrics: Sequence[str], texts: Sequence[str], rows: Sequence[Row], recipe: Recipe,
+    eval: EvalConfig,
+) -> dict[str, Score]:  # fmt: skip
+    """The metrics of outputs and labels among the given ones."""
+    if recipe.task != "classification":
+        return score(metrics, texts, _references(rows), eval)
+    names = [name for name in metrics if name in LABELS]
+    return label_scores(names, texts, [row.target for row in rows], recipe.data.labels)
 
 
 def _references(rows: Sequence[Row]) -> list[list[str]]:
@@ -168,13 +200,14 @@ class _EvaluationJob:
             own=effective(self.search.model_dump())
             == effective(self.run.recipe.search.model_dump()),
         )
-        text = [name for name in self.names if name in TEXT]
+        text = [name for name in self.names if name in (*TEXT, *LABELS)]
         missing = [name for name in self.names if name not in saved.scores]
         check_available(missing, self.eval)
         if text and not saved.texts:
             saved.texts, saved.facts["decode"] = self._decode(split, rows)
         if text and missing:
-            saved.scores |= score(missing, saved.texts, references, self.eval)
+            recipe = self.run.recipe
+            saved.scores |= _answer_scores(missing, saved.texts, rows, recipe, self.eval)
         if set(missing) & set(TEACHER_FORCED):
             measured = [name for name in missing if name in TEACHER_FORCED]
             saved.scores |= model_scores(
@@ -211,13 +244,11 @@ class _EvaluationJob:
     def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
         """Outputs of the split, and how fast they came."""
         what, texts, counts = f"{self.run.variant} seed {self.run.seed}, {split}", [], LineCounts()
-        model, tokenizer, longest = self.model, self.tokenizer, self.run.recipe.data.max_length
+        model, tokenizer, recipe = self.model, self.tokenizer, self.run.recipe
         sources = [row.source for row in rows]
         start = time.perf_counter()
-        for answer in translate(
-            model, tokenizer, sources, self.search, max_source=longest, counts=counts
-        ):
-            texts.append(answer[0][0])
+        for text in _answers(model, tokenizer, sources, recipe, self.search, counts):
+            texts.append(text)
             if self.progress is not None:
                 self.progress(what, len(texts), len(rows))
         seconds = max(time.perf_counter() - start, 1e-6)
@@ -233,11 +264,15 @@ class _EvaluationJob:
         }
 
 
-def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:
+def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
-    names = expand(eval.metrics)
+    names, task = expand(eval.metrics), recipe.task
     if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
+    classifies = task == "classification"
+    if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
+        other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
+        raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
     if task != "language-modeling":
         return names
     if wrong := [name for name in names if name in TEXT]:
@@ -245,4 +280,6 @@ def _metrics(eval: EvalConfig, task: str) -> tuple[str, ...]:
             f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
             "use perplexity and accuracy"
         )
+    if recipe.corrupts:
+        return tuple(name for name in names if name != "word-perplexity")
     return (*names, "word-perplexity") if "perplexity" in names else names

@@ -283,7 +283,8 @@ def _scores(evaluated: EvaluatedLines, metric: str | None) -> tuple[str, list[Sc
     usable = [name for name in stored if _judges_lines(name)]
     if metric is None:
         chosen = [name for name in (*PREFERRED, *usable) if name in usable]
-        metric = chosen[0] if chosen else "chrf"
+        other = "exact-match" if evaluated.task == "classification" else "chrf"
+        metric = chosen[0] if chosen else other
     if metric in usable:
         return metric, [system.scores[metric] for system in systems]
     (metric, *several) = expand([metric])
@@ -306,7 +307,8 @@ def _scores(evaluated: EvaluatedLines, metric: str | None) -> tuple[str, list[Sc
 
 def _judges_lines(name: str) -> bool:
     facts = metric_facts(name)
-    return facts.resampled and facts.better != "neither"
+    of_all = facts.reads == "labels" and name != "label-accuracy"  # of the confusion matrix
+    return facts.resampled and facts.better != "neither" and not of_all
 
 
 def _order(sort: Sort, sign: int) -> Callable[[ComparedLine], tuple[float, int]]:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from attnkit.errors import DataError
 from attnkit.recipe import RecipeFile
-from attnkit.recipe.schema import Published
+from attnkit.recipe.published import Published
 from attnkit.runs import Run
 
 PUBLISHED = "published"

@@ -88,6 +88,21 @@ class PairedTest:
         self.spread = _spread(self.values, self.drawn)
         self._generator_seed = (seed, 1)
 
+    @classmethod
+    def of_average(cls, tests: Sequence["PairedTest"]) -> "PairedTest":
+        """The test of each system's average over tests of the same systems and seeds.
+
+        Each test has sentences of its own, drawn by a seed of its own: a stratified bootstrap.
+        """
+        made = cls.__new__(cls)
+        both = zip(*(test.drawn for test in tests), strict=True)
+        made.drawn = [np.mean(same, 0) for same in both]
+        made.values = [np.mean(same, 0) for same in zip(*(t.values for t in tests), strict=True)]
+        made.sentences = sum(test.sentences for test in tests)
+        made.spread = _spread(made.values, made.drawn)
+        made._generator_seed = tests[0]._generator_seed
+        return made
+
     def compare(self, system: int, baseline: int) -> Comparison:
         """Compare two of the systems, by their places.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.search_text import effective, search_text
-from attnkit.scoring.metrics import TEACHER_FORCED, Score
+from attnkit.scoring.metrics import LABELS, TEACHER_FORCED, Score
 
 MOST_KEYS = 3
 """Settings that a name lists, at most."""
@@ -132,7 +132,7 @@ def differences(one: Entry, other: Entry, metric: str) -> list[str]:
 def _conditions(entry: Entry, metric: str) -> dict[str, Any]:
     """What must be equal for a fair comparison; None where it is not known."""
     row = entry.row
-    search = None if base_metric(metric) in TEACHER_FORCED else row.get("search")
+    search = None if base_metric(metric) in (*TEACHER_FORCED, *LABELS) else row.get("search")
     score = entry.scores.get(metric)
     return {
         "data": (row.get("digests") or {}).get("source"),

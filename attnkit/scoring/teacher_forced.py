@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import __version__
+from attnkit.data import span_corruption
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import plan
-from attnkit.data.encoded import Blocks, Encoded, Ragged
+from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
 from attnkit.data.rows import Counts, Row
-from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
 from attnkit.recipe.metrics import metric_facts
@@ -82,22 +83,27 @@ def teacher_forced_scores(
     *,
     max_length: int,
     stream: bool,
+    corrupt: bool = False,
 ) -> dict[str, Score]:
     """Those of the metrics that the reference decides; statistics are per row, or per block.
 
     All but word perplexity are per token, so they compare models of one vocabulary, which is
-    therefore part of the signature.  Word perplexity spreads the same nll over the words between
-    spaces and one end of line a row: it compares any vocabularies.
+    therefore part of the signature.  With `corrupt` they are of the spans that span corruption, its
+    noise always the same, takes out of a stream.  Word perplexity spreads the same nll over the
+    words between spaces and one end of line a row: it compares any vocabularies.
     """
     names = [name for name in metrics if metric_facts(name).family == "model"]
     if not names:
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
-    nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     words = _words(rows, encoded, tokenizer, max_length)
+    if corrupt:
+        encoded = span_corruption.corrupted(encoded, tokenizer.target, max_length)
+    nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
+    cut += f"|{span_corruption.SIGNATURE}" if corrupt else ""
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
         "accuracy": ((correct, tokens), f"unit:token|{vocabulary}"),
@@ -141,8 +147,11 @@ def encode_rows(
     source = tokenizer.source.encode([row.source for row in rows])
     room = max_length - 1
     counts.truncated = sum(max(len(s), len(t)) > room for s, t in zip(source, target, strict=True))
-    ends = _ragged([[*ids[:room], EOS] for ids in source])
-    return Encoded(ends, _ragged([ids[:room] for ids in target]), counts, "", Path())
+    sources = _ragged([[*ids[:room], EOS] for ids in source])
+    targets = _ragged([ids[:room] for ids in target])
+    if isinstance(tokenizer.target, LabelVocabulary):
+        targets = LabelRows(targets)
+    return Encoded(sources, targets, counts, "", Path())
 
 
 def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:

@@ -1,6 +1,7 @@
-"""Search: from a model's start and step to text, by beam, greedily, or by sampling."""
+"""Search: from a model's start and step to text, by beam, greedily, by sampling, or to a label."""
 
 from attnkit.search.base import Hypothesis
 from attnkit.search.decoding import LineCounts, search, search_all, translate
+from attnkit.search.labels import classify
 
-__all__ = ["Hypothesis", "LineCounts", "search", "search_all", "translate"]
+__all__ = ["Hypothesis", "LineCounts", "classify", "search", "search_all", "translate"]

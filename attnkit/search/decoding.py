@@ -77,7 +77,7 @@ def translate(
     spec = within_positions(model, spec, max_source)
     remaining = iter(texts)
     while lines := list(islice(remaining, block)):
-        sources = _encode(tokenizer, lines, max_source, prompts, counts)
+        sources = encode_lines(tokenizer, lines, max_source, counts, prompts=prompts)
         rows = [row for row, ids in enumerate(sources) if ids]
         batch, numbers = [sources[row] for row in rows], [counts.lines + row for row in rows]
         found = search_all(model, batch, spec, lines=numbers, prompts=prompts)
@@ -95,8 +95,13 @@ def translate(
             yield answer + [filler] * (spec.n_best - len(answer))
 
 
-def _encode(
-    tokenizer: Tokenizer, texts: Sequence[str], longest: int, prompts: bool, counts: LineCounts
+def encode_lines(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    longest: int,
+    counts: LineCounts,
+    *,
+    prompts: bool = False,
 ) -> list[list[int]]:
     """Source ids, with EOS (of prompts: with BOS before them); [] where there is no text."""
     sources = []

@@ -85,7 +85,8 @@ def system_of(row: Object) -> str:
 
 def search_of(row: Object) -> str:
     """How a row's outputs were decoded; nothing where none were."""
-    decoded = {base_metric(name) for name in row["metrics"]} - {*names_that_read("probabilities")}
+    unsearched = {*names_that_read("probabilities"), *names_that_read("labels")}
+    decoded = {base_metric(name) for name in row["metrics"]} - unsearched
     return search_text(row["search"]) if row.get("search") and decoded else ""
 
 
@@ -156,11 +157,19 @@ def _budget(row: Object) -> str:
 
 def _not_comparable(comparison: Object) -> list[str]:
     """The systems that differ from their baseline in more than the system."""
+    return not_comparable_note(
+        (system_of(test), str(test.get("baseline_system") or test["baseline"]),
+         test.get("not_comparable") or ())
+        for test in comparison["comparisons"]
+    )  # fmt: skip
+
+
+def not_comparable_note(found: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
+    """A note on systems, each with its baseline and why they cannot be compared; [] without any."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
-    for test in comparison["comparisons"]:
-        for reason in test.get("not_comparable") or ():
-            key = (system_of(test), str(test.get("baseline_system") or test["baseline"]))
-            reasons.setdefault(key, {})[WORDS[reason]] = None
+    for system, base, why in found:
+        for reason in why:
+            reasons.setdefault((system, base), {})[WORDS[reason]] = None
     if not reasons:
         return []
     listed = "; ".join(

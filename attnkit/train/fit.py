@@ -7,7 +7,7 @@ for bit as an uninterrupted one (same device, same number of threads).
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
-from attnkit.train.averaging import weights_of
+from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
@@ -44,6 +44,8 @@ class TrainingJob:
     device: torch.device
     precision: str
     stop: StopSignals
+    initial: Callable[[], Weights] | None = None
+    """The weights that a new training starts from, where they are not random."""
 
 
 def fit(job: TrainingJob) -> Iterator[events.Event]:
@@ -79,7 +81,7 @@ class Training(TrainingState):
     """One training in progress, and the steps that change it."""
 
     def __init__(self, job: TrainingJob) -> None:
-        self.job, self.train = job, job.recipe.train
+        self.job = job
         torch.manual_seed(job.seed)
         self.watched = reset_peak_memory(str(job.device)) is not None
         tokenizer = job.prepared.tokenizer
@@ -110,6 +112,8 @@ class Training(TrainingState):
         if newest is not None:
             yield from self._load(newest)
         else:
+            if self.job.initial is not None:
+                self.adopt(self.job.initial())
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
             # weights and the two moments of Adam, the moving average and the best weights
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")

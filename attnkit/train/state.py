@@ -46,7 +46,7 @@ class TrainingState:
     def __init__(
         self, recipe: schema.Recipe, sizes: tuple[int, int], device: torch.device, precision: str
     ) -> None:
-        train = recipe.train
+        self.train = train = recipe.train
         self.device = device
         self.model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
         self.optimizer = optimizer(self.model.named_parameters(), train)
@@ -56,6 +56,12 @@ class TrainingState:
         self.best: Weights | None = None
         # [2]: nll in nats and target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
+
+    def adopt(self, weights: Weights) -> None:
+        """Start from these weights (`train.init`)."""
+        self.model.load_state_dict(weights, strict=False)
+        self.worker.refresh()
+        self.averaging = Averaging(self.train, self.model)
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a checkpoint, and the rest of it as plain values."""

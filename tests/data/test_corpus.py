@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -586,3 +587,58 @@ def test_published_formats_of_large_corpora_are_read(
         assert not any("\n" in row.source + row.target for row in rows)
     assert rows[0].source.startswith(source)
     assert rows[0].target == target
+
+
+LABELLED = [
+    {"source": "a", "target": "no"}, {"source": "b", "target": 1}, {"source": "c", "target": " no"},
+]  # fmt: skip
+
+
+def labelled(folder: Path, rows: list[dict[str, object]], *labels: str) -> Corpus:
+    """A corpus of rows with these labels."""
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = DataConfig(train=str(path), valid=str(path), labels=labels)
+    return Corpus.open(data, "classification")
+
+
+def test_a_label_is_a_word_or_its_number(tmp_path: Path) -> None:
+    rows = list(labelled(tmp_path, LABELLED, "no", "yes").rows("train"))
+    assert [row.target for row in rows] == ["no", "yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("maybe", "rows.jsonl:2: the label 'maybe' is not one of data.labels: no, yes"),
+        (2, "rows.jsonl:2: field 'target' must be from 0 to 1, got 2"),
+        (-1, "rows.jsonl:2: field 'target' must be from 0 to 1, got -1"),
+        (True, "rows.jsonl:2: field 'target' must be a string, not true or false"),
+        (0.5, "rows.jsonl:2: field 'target' must be a string, not a number"),
+    ],
+)
+def test_another_label_is_refused_with_its_line(
+    tmp_path: Path, target: object, message: str
+) -> None:
+    corpus = labelled(tmp_path, [LABELLED[0], {"source": "b", "target": target}], "no", "yes")
+    with pytest.raises(DataError, match=re.escape(message)):
+        list(corpus.rows("train"))
+
+
+def test_labels_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    """Else rows that were encoded under other labels would be found in the cache."""
+    prints = {
+        labelled(tmp_path, LABELLED, *labels).fingerprint("train")
+        for labels in (("no", "yes"), ("yes", "no"))
+    }
+    assert len(prints) == 2
+
+
+@pytest.mark.parametrize("name", ["sst2", "cola", "rte", "boolq", "copa", "wic"])
+def test_the_labels_of_a_card_are_those_of_its_files(name: str, corpora: Path) -> None:
+    card = corpus_cards.load(name)
+    corpus = Corpus.open(
+        DataConfig(corpus=name, labels=card.labels), "classification", data_dir=corpora
+    )
+    for split in corpus.splits:
+        assert {row.target for row in corpus.rows(split)} == {*card.labels}

@@ -18,7 +18,7 @@ from attnkit.experiment.resumption import allowed_changes, goes_on, state_of
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
-from attnkit.recipe.schema import Published
+from attnkit.recipe.published import Published
 from attnkit.runs import Run
 from attnkit.scoring.published_figures import published_figures
 from attnkit.scoring.saved_comparison import comparison

@@ -125,7 +125,7 @@ def test_every_shipped_recipe_is_valid(path: Path) -> None:
         ("model: {attention: {name: dot, entropy_scale: {base: 64}}}", True),
         ("model: {attention: {name: dot, entropy_scale: {bas: 64}}}", False),
         ("model: {norm: pree}", False),
-        ("model: {shape: encoder}", False),
+        ("model: {shape: encodr}", False),
         ("variants: {a: {train.setps: 3}}", False),
         ("stray: 3", False),
     ],

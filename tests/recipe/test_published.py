@@ -9,7 +9,7 @@ from helpers.recipe_texts import GOOD
 from attnkit.errors import RecipeError
 from attnkit.recipe import digest, load
 from attnkit.recipe.metrics import METRICS
-from attnkit.recipe.schema import Published
+from attnkit.recipe.published import Published
 
 VARIANTS = GOOD + "variants: {vanilla: {}, random: {}}\n"
 FIGURES = """published:

@@ -60,7 +60,7 @@ OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
         ),
         (
             DECODER + "tokenizer: {shared: false}\n",
-            "r.yaml:4:21: tokenizer.shared: one decoder reads source and target, so they need one "
+            "r.yaml:4:21: tokenizer.shared: one decoder reads all text, so it needs one "
             "vocabulary; set it to true",
         ),
         (

@@ -10,16 +10,20 @@ LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
 FILES = "task: translation\ndata: {%s}\n"
 NB = LM + "model: {type: naive-bayes}\n"
 RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
+LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
+SPANS = LM + "train: {objective: span-corruption}\n"
 MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
 
 
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        (GOOD, "task=classification", "task: must be one of translation, summarization, dialogue"),
-        (GOOD, "train.objective=masked", "train.objective: must be one of seq2seq, causal, got"),
-        (GOOD, "train.init=runs/a", "train.init: unknown key"),
-        (GOOD, "model.shape=encoder", "model.shape: must be one of encoder-decoder, decoder, got"),
+        (
+            GOOD,
+            "train.objective=masked",
+            "train.objective: must be one of seq2seq, causal, span-corr",
+        ),
+        (GOOD, "model.shape=encoder", "model.shape: an encoder alone writes no text; translation"),
         (LM, "model.shape=encoder-decoder", "model.shape: language-modeling has no source"),
         (LM, "train.objective=seq2seq", "train.objective: seq2seq needs pairs of texts"),
         (GOOD, "train.objective=causal", "train.objective: causal is for language-modeling"),
@@ -94,6 +98,23 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "train.monitor=bleu", "train.monitor: language-modeling decodes nothing to score"),
         (LM, "eval.metrics=perplexity,bleu", "eval.metrics: bleu needs decoded text"),
         (LM, "data.source=en", "data.source: a language model has no source"),
+        (LABELS, "data.labels=[yes]", "data.labels: needs two labels or more"),
+        (LABELS, "data.labels=[yes,yes]", "data.labels: each label must be another text"),
+        (LABELS, "data.labels=[]", "data.labels: is missing: name the labels, such as"),
+        (LABELS, "data.corpus=sst2", "data.labels: sst2 has negative, positive; remove"),
+        (GOOD, "data.labels=[a,b]", "data.labels: does nothing with `task: translation`"),
+        (LABELS, "eval.metrics=bleu", "bleu scores texts; classification has label-accuracy, mat"),
+        (LABELS, "train.monitor=bleu", "train.monitor: bleu scores texts; classification has"),
+        (GOOD, "eval.metrics=matthews", "eval.metrics: matthews is for classification; transl"),
+        (GOOD, "train.monitor=f1", "train.monitor: f1 is for classification; translation chooses"),
+        (LABELS, "model.shape=encoder tokenizer.shared=false", "one encoder reads all text"),
+        (LABELS, "model.shape=encoder model.layers.encoder=0", "needs at least one layer"),
+        (LABELS, "model.shape=encoder model.type=recurrent", "a recurrent model is an encoder-dec"),
+        (LABELS, "train.objective=causal", "causal is for language-modeling; classification uses"),
+        (GOOD, "train.objective=span-corruption", "span-corruption learns from running text; tr"),
+        (SPANS, "model.shape=decoder", "model.shape: span-corruption reads one text and writes"),
+        (SPANS, "data.max_length=15", "data.max_length: span-corruption needs texts of 16 tokens"),
+        (SPANS, "eval.metrics=word-perplexity", "word-perplexity is of running text; use perpl"),
         (GOOD, "data.test=a.jsonl", "own splits; to read files, set data.corpus=null"),
         (GOOD, "data.train=a.jsonl", "data.train: data.train needs data.valid beside it"),
         (

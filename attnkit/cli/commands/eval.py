@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.scoring import Entry
 
-OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
+OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model", "average")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
@@ -77,7 +77,8 @@ def eval(
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
             "word-perplexity, calibration-error, total-variation; for question answering "
-            "answer-match, answer-f1, answer-contained, context-found. "
+            "answer-match, answer-f1, answer-contained, context-found; for classification "
+            "label-accuracy, matthews, f1. "
             "[default: the recipe's, or bleu]",
             autocompletion=completion.metrics,
         ),
@@ -104,6 +105,10 @@ def eval(
             "[default: the recipe's, or the first]",
         ),
     ] = None,
+    average: Annotated[
+        bool,
+        flag("--average", "Average each variant over the recipes, as GLUE does over its tasks."),
+    ] = False,
     model: Annotated[
         list[str] | None,
         value(
@@ -145,6 +150,7 @@ def eval(
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
       attnkit eval runs/quickstart search.method=beam search.beam=4
+      attnkit eval transfer/sst2 transfer/cola transfer/rte --average
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
@@ -175,11 +181,11 @@ def eval(
         }  # fmt: skip
         scored = _models(targets, model, how, request)
     else:
-        scored = _runs(targets, device, request)
+        scored = _runs(targets, device, request, mixed=average)
     if details:
         scored = _detailed(scored)
     if not details or format != "csv":
-        _print(scored, format, columns)
+        _print(scored, format, columns, average=average)
     if details and format != "json":
         from attnkit.show.score_details_table import details_table
 
@@ -226,12 +232,14 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
 def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEntries:
     """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import CONTEXT, TEACHER_FORCED
+    from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    if of_models := [name for name in settings.metrics if name in (*TEACHER_FORCED, *CONTEXT)]:
-        lacks = "chosen contexts" if of_models[0] in CONTEXT else "probabilities"
+    of_runs = dict.fromkeys(TEACHER_FORCED, "probabilities")
+    of_runs |= dict.fromkeys(CONTEXT, "chosen contexts") | dict.fromkeys(LABELS, "list of labels")
+    if of_models := [name for name in settings.metrics if name in of_runs]:
+        lacks = of_runs[of_models[0]]
         raise UsageError(f"--metrics {of_models[0]} needs a trained run; a file has no {lacks}")
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
     return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings.bootstrap)
@@ -324,7 +332,9 @@ def _questions(
     return file.name, recipe
 
 
-def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEntries:
+def _runs(
+    targets: Sequence[str], device: str, request: EvalRequest, *, mixed: bool
+) -> ScoredEntries:
     """Decode and score the finished runs that the command line names, each once."""
     from attnkit.runs import one_task
 
@@ -342,7 +352,8 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
             task = task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
             tasks.setdefault(task.run.path.resolve(), task)
         usual = defaults | usual
-    one_task((one.run for one in tasks.values()), "score each task by itself")
+    if not mixed:
+        one_task((one.run for one in tasks.values()), "score each task by itself")
     question_recipes = [one.recipe for one in tasks.values() if one.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods
@@ -374,18 +385,24 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredEn
     return ScoredEntries(entries, baselines, method, resamples, published)
 
 
-def _print(scored: ScoredEntries, format: str, columns: str | None) -> None:
+def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: bool) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
+    from attnkit.scoring.averages import averages
     from attnkit.show import comparison_tables as shown
+    from attnkit.show.average_table import average_table
 
     entries, baselines, method, resamples, published = scored
-    result = side_by_side(
-        entries, baselines, method=method, published=published, resamples=resamples
-    )
+    tests = resamples if format == "json" or not average else 0
+    result = side_by_side(entries, baselines, method=method, published=published, resamples=tests)
+    if average:
+        result["averages"] = averages(entries, baselines, resamples=resamples)
     for text in shown.warning_lines(result):
         console.warn(text)
-    if format == "json":
+    if average and format != "json":
+        drawn = [average_table(one) for one in result["averages"]]
+        output.write_tables(output.choose(drawn, columns), format)
+    elif format == "json":
         output.write_json(result)
     elif format == "table":
         output.write_tables(output.choose(shown.tables(result), columns), format)

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument
 
@@ -66,10 +66,11 @@ def generate(
     threads: options.Threads = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """Translate, summarise or answer line by line with a trained run.
+    """Translate, summarise, answer or classify line by line with a trained run.
 
     N lines in give N lines out, in order (K times N with --n-best K); an empty line gives an empty
-    line. Defaults come from the search section of the run's recipe.
+    line. Defaults come from the search section of the run's recipe. A classifier prints the
+    likeliest label of each line.
 
       echo "A man rides a horse." | attnkit generate runs/translation/multi30k/vanilla/seed-1
       attnkit generate RUN input.txt --output output.txt --beam 8
@@ -87,28 +88,32 @@ def generate(
         "min_length": min_length, "length_penalty": length_penalty,
         "no_repeat_ngram": no_repeat_ngram,
     }  # fmt: skip
+    labels = recipe.data.labels if recipe.task == "classification" else ()
+    if labels:
+        options = _label_options(options | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, options, sample)
     from attnkit.device import pick_device
-    from attnkit.search import LineCounts, translate
+    from attnkit.search import LineCounts, classify, translate
 
     counts, place = LineCounts(), pick_device(device)
     with open_lines(input, errors) as lines:
         typed = input == "-" and sys.stdin.isatty()
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
-        answers = translate(
-            trained.model(place),
-            trained.tokenizer(),
-            lines,
-            spec,
-            max_source=recipe.data.max_length,
-            block=block or (1 if typed else BLOCK),
-            prompts=recipe.task == "language-modeling",
-            counts=counts,
-        )
+        model, tokenizer = trained.model(place), trained.tokenizer()
+        how: dict[str, Any] = {
+            "max_source": recipe.data.max_length, "counts": counts,
+            "block": block or (1 if typed else BLOCK),
+        }  # fmt: skip
+        if labels:
+            how["batch_tokens"] = spec.batch_tokens
+            answers = classify(model, tokenizer, lines, labels, **how)
+        else:
+            how["prompts"] = recipe.prompts
+            answers = translate(model, tokenizer, lines, spec, **how)
         with destination(output) as write:
             for line, outputs in enumerate(answers, 1):
-                ranked = enumerate(outputs, 1)
+                ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
                 write("".join(_shown(line, *one, scores, as_json) for one in ranked))
     for count, what in (
         (lines.replaced, "malformed UTF-8 sequences of the input replaced by U+FFFD"),
@@ -117,6 +122,17 @@ def generate(
     ):
         if count:
             console.warn(f"{what}: {count:,}")
+
+
+def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
+    """The options of a classifier: `batch_tokens`; what does nothing is refused."""
+    if given := [name for name, value in options.items()
+                 if value is not None and name not in ("n_best", "batch_tokens")]:  # fmt: skip
+        word = given[0].replace("_", "-")
+        raise UsageError(f"--{word} does nothing here: {run} classifies and writes no text")
+    if not 1 <= (options["n_best"] or 1) <= labels:
+        raise UsageError(f"--n-best {options['n_best']}: from 1 to {labels}, the number of labels")
+    return {"batch_tokens": options["batch_tokens"]}
 
 
 def _shown(line: int, rank: int, output: tuple[str, float], scores: bool, as_json: bool) -> str:

@@ -26,7 +26,7 @@ from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
     from attnkit.data.preparation import PreparedData
-    from attnkit.recipe import Recipe
+    from attnkit.recipe import RecipeFile
     from attnkit.show.recipe_tables import Cost
 
 FORMATS = ("table", "markdown", "latex", "json")  # csv holds one table
@@ -124,7 +124,7 @@ def explain(
     costs = {}
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = _cost(file.variants[name], quick, device, data_dir, offline=not download)
+        costs[name] = _cost(file, name, quick, device, data_dir, offline=not download)
     tables.append(recipe_tables.costs(costs, file.variants))
     if format == "json":
         parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
@@ -207,13 +207,14 @@ def _duration(path: Path) -> str:
 
 
 def _cost(
-    recipe: "Recipe", quick: bool, device: str, data_dir: Path | None, *, offline: bool
+    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, *, offline: bool
 ) -> "Cost":
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
     from attnkit.show.recipe_tables import Cost
 
-    prepared = None if quick else _prepared(recipe, data_dir, offline)
+    recipe = file.variants[name]
+    prepared = None if quick else _prepared(file, name, data_dir, offline)
     if prepared is None:
         sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         shape = explain.nominal(recipe)
@@ -228,13 +229,19 @@ def _cost(
     )
 
 
-def _prepared(recipe: "Recipe", data_dir: Path | None, offline: bool) -> "PreparedData | None":
+def _prepared(
+    file: "RecipeFile", name: str, data_dir: Path | None, offline: bool
+) -> "PreparedData | None":
     """The data of a variant; None, and a warning that says what to do, where it is not here."""
     from attnkit.data.preparation import prepare
+    from attnkit.experiment.initial_weights import initial_run
     from attnkit.recipe.corpus_cards import load as card
 
+    recipe = file.variants[name]
     try:
-        return prepare(recipe, data_dir=data_dir, offline=offline)
+        initial = initial_run(file, name, recipe.train.seeds[0], Path("runs"))
+        tokenizer = initial.tokenizer() if initial else None
+        return prepare(recipe, data_dir=data_dir, offline=offline, tokenizer=tokenizer)
     except (MissingInputError, UnavailableError) as error:
         reason = str(error)
         if offline and isinstance(error, UnavailableError) and recipe.data.corpus:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -120,7 +121,7 @@ def train(
         file = load(recipe, settings, option_check=check_options)
     if dry_run:
         _check_data(file, planned, data_dir)
-        _announce(file, planned, jobs, as_json, fresh=fresh, allow_change=allow_change)
+        _announce(file, planned, out, jobs, as_json, fresh=fresh, allow_change=allow_change)
         return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
@@ -170,13 +171,16 @@ def _matched(
     fresh: bool,
 ) -> list[str]:
     """The KEY=VALUE words that make the variants cost the same; says what changes."""
-    from functools import partial
-
     from attnkit.data.preparation import prepare
     from attnkit.device import pick_device
     from attnkit.experiment import matching
 
     names, found = chosen(file, variants), list[matching.Match]()
+    if started := [name for name in names if file.variants[name].train.init]:
+        raise UsageError(
+            f"--match changes widths, and variant {started[0]} starts from weights of a fixed "
+            "width (train.init): match the recipe that makes those weights"
+        )
     if match == "params":
         found = list(matching.match_parameters(file, names))
     else:
@@ -324,6 +328,7 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
 def _announce(
     file: "RecipeFile",
     planned: Sequence[PlannedRun],
+    out: Path,
     jobs: int,
     as_json: bool,
     *,
@@ -336,13 +341,15 @@ def _announce(
     """
     from attnkit.device import threads_each
     from attnkit.experiment.cost import parameters
+    from attnkit.experiment.initial_weights import initial_run
     from attnkit.experiment.resumption import recipe_of_run, state_of
     from attnkit.runs import Run
 
     rows, states = [], []
     for variant, seed, folder in planned:
         recipe = recipe_of_run(file, variant, seed)
-        state = state_of(Run(folder), recipe, fresh=fresh, allow_change=allow_change)
+        start = partial(initial_run, file, variant, seed, out)
+        state = state_of(Run(folder), recipe, fresh=fresh, allow_change=allow_change, start=start)
         states.append(state)
         sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
         rows.append(

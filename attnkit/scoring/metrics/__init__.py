@@ -8,8 +8,10 @@ carries a signature that says how it was computed.  Nothing is ever downloaded.
 
 from attnkit.scoring.metrics.answers import context_found
 from attnkit.scoring.metrics.base import Score, Statistics, reducer
+from attnkit.scoring.metrics.labels import label_scores
 from attnkit.scoring.metrics.scoring import (
     CONTEXT,
+    LABELS,
     TEACHER_FORCED,
     TEXT,
     check_available,
@@ -19,6 +21,6 @@ from attnkit.scoring.metrics.scoring import (
 )
 
 __all__ = [
-    "CONTEXT", "TEACHER_FORCED", "TEXT", "Score", "Statistics", "check_available",
-    "check_scorable", "context_found", "expand", "reducer", "score",
+    "CONTEXT", "LABELS", "TEACHER_FORCED", "TEXT", "Score", "Statistics", "check_available",
+    "check_scorable", "context_found", "expand", "label_scores", "reducer", "score",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.recipe.metrics import METRICS, base_metric, metric_facts
+from attnkit.scoring.metrics import confusion
 from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
 
 Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -24,7 +25,7 @@ class Score:
     """One metric of one system on one test set."""
 
     value: float
-    """0-100, or the perplexity."""
+    """0-100, or the perplexity; Matthews correlation from -100."""
     signature: str
     """How it was computed."""
     metric: str = field(repr=False)
@@ -64,6 +65,9 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
         return lambda sums: math.exp(min(sums[0] / max(sums[1], 1), 700))
     if name == "calibration-error":
         return lambda sums: 100 * sum(map(abs, sums[:-1])) / max(sums[-1], 1)
+    if name in ("matthews", "f1"):
+        measure = confusion.matthews if name == "matthews" else confusion.f1
+        return lambda sums: 100 * measure(sums)
     return lambda sums: 100 * sums[0] / max(sums[1], 1)
 
 

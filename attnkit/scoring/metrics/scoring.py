@@ -22,6 +22,8 @@ TEXT = names_that_read("outputs")
 """Metrics of output text."""
 CONTEXT = names_that_read("contexts")
 """Metrics of the context that was chosen, in question answering."""
+LABELS = names_that_read("labels")
+"""Metrics of the label that was chosen, in classification."""
 TEACHER_FORCED = names_that_read("probabilities")
 """Metrics of the model's probabilities while it reads the reference."""
 FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers)

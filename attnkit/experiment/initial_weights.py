@@ -1,0 +1,151 @@
+"""The run whose weights start another one: `train.init`."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnkit import models
+from attnkit.errors import DataError, MissingInputError, RecipeError
+from attnkit.experiment.resumption import recipe_of_run
+from attnkit.recipe import Recipe, RecipeFile, load
+from attnkit.runs import Run, layout
+from attnkit.train.averaging import Weights, weights_of
+
+INIT = "train.init"
+ENTRY = "init"
+"""What the manifest calls the run that a training began from."""
+HEAD = "output.weight"
+SHAPELESS = ("type", "heads", "norm", "positions", "activation")
+"""Keys of a model that may differ although all shapes are the same."""
+
+
+def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | None:
+    """The finished run that a training starts from, which fits it; None where it has none.
+
+    `out` is the root of the runs that a recipe named by `train.init` made.  A variant of a sweep
+    starts from the run of the variant that it was made of.
+
+    Raises:
+        MissingInputError: there is no such recipe or run; says the command that makes it.
+        RecipeError: its weights or its tokenizer's settings do not fit; names the first weights.
+        DataError: its weights are damaged.
+    """
+    recipe = recipe_of_run(file, variant, seed)
+    if recipe.train.init is None:
+        return None
+    origins = file.origins.get(variant, {})
+    place = ": ".join(filter(None, (origins.get(INIT), INIT)))
+    own = next((name for name, made in file.swept.items() if variant in made), variant)
+    run = Run(_folder(recipe.train.init, own, seed, out, place))
+    if not run.finished:
+        raise MissingInputError(f"{place}: {_missing(run, recipe.train.init, seed, out)}")
+    run = Run.open(run.path)
+    for key, origin in origins.items():
+        name = key.removeprefix("tokenizer.")
+        if name in (key, "sampling") or origin in ("default", "derived"):
+            continue
+        ours, theirs = (getattr(some.tokenizer, name) for some in (recipe, run.recipe))
+        if ours != theirs:
+            raise RecipeError(
+                f"{origin}: {key}: {ours}, but the tokenizer is that of {INIT} ({run.path}), "
+                f"whose {name} is {theirs}; remove it"
+            )
+    if fault := misfit(recipe, run):
+        raise RecipeError(
+            f"{place}: the weights of {run.path} do not fit variant {variant}: {fault}; give both "
+            "recipes the same model and data.max_length"
+        )
+    return run
+
+
+def manifest_entry(run: Run) -> dict[str, Any]:
+    """What the manifest of a training says of the run that it began from."""
+    weights = run.manifest["files"][layout.MODEL]
+    return {"run": run.path.as_posix(), "recipe": run.name, "variant": run.variant,
+            "seed": run.seed, "weights": weights}  # fmt: skip
+
+
+def require_same(run: Run, initial: Run | None) -> None:
+    """Raise DataError where a run that has begun did not begin from these weights."""
+    began = (run.manifest.get(ENTRY) or {}).get("weights")
+    if began != (initial and manifest_entry(initial)["weights"]):
+        raise DataError(
+            f"{run.path}: began from other weights than those that {INIT} names now; restore them,"
+            " or start over with --fresh"
+        )
+
+
+def starting_weights(recipe: Recipe, run: Run) -> Weights:
+    """Those weights of a run that a training takes over.
+
+    An encoder takes those of the encoder, and the head only where the labels are the same.
+
+    Raises:
+        DataError: they are damaged.
+    """
+    weights = run.weights()
+    if recipe.model.shape != "encoder":
+        return weights
+    same = run.recipe.model.shape == "encoder" and run.recipe.data.labels == recipe.data.labels
+    taken = ("embed_source.", "encoder.", *([HEAD] if same else []))
+    return {name: tensor for name, tensor in weights.items() if name.startswith(taken)}
+
+
+def misfit(recipe: Recipe, run: Run) -> str:
+    """How the weights of a run differ from those that a model takes, by names and shapes; or "".
+
+    Settings that decide what weights mean but have none of their own come first.
+    """
+    for name in SHAPELESS:
+        theirs, ours = (getattr(some.model, name) for some in (run.recipe, recipe))
+        if theirs != ours:
+            return f"model.{name} is {theirs} there and {ours} here"
+    tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
+    head = recipe.model.shape == "encoder"
+    tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
+    sizes = (len(tokenizer.source), len(tokenizer.target))
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        expected = weights_of(models.build(recipe.model, sizes, recipe.data.max_length))
+    if head and HEAD not in weights:
+        del expected[HEAD]
+    shapes = [{name: list(tensor.shape) for name, tensor in some.items()}
+              for some in (weights, expected)]  # fmt: skip
+    names = dict.fromkeys([*expected, *weights])
+    there, here = ([some.get(name, "missing") for name in names] for some in shapes)
+    faults = [f"{name} is {a} there and {b} here"
+              for name, a, b in zip(names, there, here, strict=True) if a != b]  # fmt: skip
+    more = f" (and {len(faults) - 1} more)" if faults[1:] else ""
+    return faults[0] + more if faults else ""
+
+
+def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
+    """The folder where the run should be."""
+    path = Path(given)
+    if Run(path).exists:
+        return path
+    if path.is_dir():
+        return path / variant / f"seed-{seed}"
+    try:
+        file = load(given)
+    except MissingInputError as error:
+        raise MissingInputError(f"{place}: {error}; and there is no such run") from None
+    if variant not in file.variants:
+        raise MissingInputError(
+            f"{place}: {file.name} has no variant {variant}; it has {', '.join(file.variants)}: "
+            "choose among them by --variant, or name a run"
+        )
+    return Run.find(out, file.name, variant, seed)
+
+
+def _missing(run: Run, given: str, seed: int, out: Path) -> str:
+    """What is missing, and the command that makes it."""
+    what = "is not trained to its end" if run.exists else "is not there"
+    if Path(given).is_dir():
+        return f"{run.path} {what}; it must hold a finished run"
+    words = ["attnkit", "train", given]
+    if seed not in next(iter(load(given).variants.values())).train.seeds:
+        words += ["--seed", str(seed)]
+    words += ["--out", str(out)] if out != Path("runs") else []
+    return f"{run.path} {what}; train it first: {shlex.join(words)}"

@@ -1,0 +1,95 @@
+"""Classification: the label that a model finds likeliest."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from attnkit.errors import NotFiniteError
+from attnkit.models.base import Model
+from attnkit.search.decoding import LineCounts, batches, encode_lines, pad
+
+
+def classify(
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    labels: Sequence[str],
+    *,
+    max_source: int,
+    batch_tokens: int,
+    block: int = 2048,
+    counts: LineCounts | None = None,
+) -> Iterator[list[tuple[str, float]]]:
+    """For each text, in order, all labels with their log-probabilities (nats), likeliest first.
+
+    A model that writes text is asked for the probability of each label as its whole output, end
+    token included ("rank classification" of Sanh et al. 2021, "Multitask Prompted Training Enables
+    Zero-Shot Task Generalization"): no answer is outside the labels, whatever the model would write
+    freely.  These probabilities need not sum to 1.
+
+    Args:
+        model: in any mode; answers as in evaluation.
+        tokenizer: the model's.
+        texts: one line each; one without text gets ("", 0) alone.
+        labels: in the order in which equally likely ones are ranked.
+        max_source: longest source in tokens, EOS included; longer ones are cut and counted.
+        batch_tokens: bounds texts x labels x the longest source.
+        block: texts read before the first answer.
+        counts: updated with every block.
+
+    Raises:
+        NotFiniteError: the model answers NaN.
+    """
+    counts = LineCounts() if counts is None else counts
+    device, remaining = model.output.weight.device, iter(texts)
+    while lines := list(islice(remaining, block)):
+        sources = encode_lines(tokenizer, lines, max_source, counts)
+        rows = [row for row, ids in enumerate(sources) if ids]
+        answers = [[("", 0.0)] for _ in lines]
+        lengths = [len(sources[row]) for row in rows]
+        for places in batches(lengths, beams=len(labels), budget=batch_tokens):
+            chosen = [rows[place] for place in places]
+            source = pad([sources[row] for row in chosen], device)
+            scores = label_log_probs(model, source, tokenizer.target.encode(labels))
+            if not scores.isfinite().all():
+                raise NotFiniteError(
+                    "the model answers NaN or infinity: its weights are damaged; train again"
+                )
+            for row, values in zip(chosen, scores.tolist(), strict=True):
+                ranked = sorted(zip(labels, values, strict=True), key=lambda one: -one[1])
+                answers[row] = ranked
+        counts.lines += len(lines)
+        counts.empty += len(lines) - len(rows)
+        yield from answers
+
+
+@torch.inference_mode()
+def label_log_probs(
+    model: Model, source: Int[Tensor, "B S"], labels: Sequence[Sequence[int]]
+) -> Float[Tensor, "B L"]:
+    """Log-probabilities of labels, as ids without EOS, for each source.
+
+    Sources are read once; each label is then an output of its own, padded behind its end.  An
+    encoder with a head has one logit a label, and its probabilities sum to 1.
+    """
+    training = model.training
+    model.eval()
+    try:
+        count, rows = len(labels), len(source)
+        if model.shape == "encoder":
+            logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]
+            return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        outputs = pad([[*ids, EOS] for ids in labels], source.device).repeat(rows, 1)  # [B L, T]
+        inputs = torch.cat((outputs.new_full((len(outputs), 1), BOS), outputs[:, :-1]), 1)
+        each = torch.arange(rows, device=source.device).repeat_interleave(count)
+        logits, _ = model.step(inputs, model.start(source, rows=rows).select(each, None))
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        logs = logits.log_softmax(-1, dtype=wide).gather(2, outputs[:, :, None])[:, :, 0]
+        scores = logs.masked_fill(outputs == PAD, 0).sum(1).view(rows, count)
+    finally:
+        model.train(training)
+    return scores

@@ -1,0 +1,170 @@
+"""Pre-training, classification and averages as a user runs them."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from helpers.shell import Command
+
+from attnkit.runs import Run
+
+GOOD, BAD = ["fine", "lovely", "great"], ["dull", "bad", "poor"]
+PRETRAIN = """
+task: language-modeling
+data: {train: text.txt, valid: text.txt, test: text.txt, max_length: 20}
+tokenizer: {type: word, size: 60}
+model: {width: 16, heads: 2, ff: 32, layers: 1}
+train: {objective: span-corruption, steps: 6, batch_tokens: 200, valid_every: 2, precision: fp32,
+        lr: 5e-3, warmup: 2, log_every: 1, label_smoothing: 0}
+eval: {metrics: [perplexity, accuracy], bootstrap: 20}
+variants:
+  plain: {}
+  random: {model.attention: {encoder: synthesizer-random, decoder: synthesizer-random}}
+"""
+TASK = """
+extends: pretrain.yaml
+task: classification
+data: {train: %s, valid: %s, test: %s, labels: [negative, positive]}
+train: {init: pretrain.yaml, objective: seq2seq, steps: 10, monitor: label-accuracy}
+eval: {metrics: [%s], bootstrap: 20}
+"""
+ENCODER = """
+task: classification
+data: {train: a.jsonl, valid: a.jsonl, test: a.jsonl, labels: [negative, positive], max_length: 20}
+tokenizer: {type: word, size: 60}
+model: {shape: encoder, width: 16, heads: 2, ff: 32, layers: 1, dropout: 0}
+train: {steps: 60, batch_tokens: 400, valid_every: 20, precision: fp32, lr: 1e-2, warmup: 5,
+        monitor: label-accuracy, choose: best}
+eval: {metrics: [label-accuracy, matthews, f1], bootstrap: 20}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text, two tasks, and recipes for them."""
+    root = tmp_path_factory.mktemp("transfer")
+    draw = random.Random(1)
+    words = ["it", "is", "a", "film", "positive", "negative", *GOOD, *BAD]
+    lines = [" ".join(draw.choices(words, k=8)) for _ in range(60)]
+    (root / "text.txt").write_text("\n".join(lines) + "\n")
+    for name, seed in (("a", 1), ("b", 2)):
+        draw, rows = random.Random(seed), []
+        for number in range(40):
+            label = number % 2
+            source = f"it is a {draw.choice((BAD, GOOD)[label])} film"
+            target = label if name == "b" else ("negative", "positive")[label]
+            rows.append(json.dumps({"source": source, "target": target}))
+        (root / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+        files = (f"{name}.jsonl",) * 3
+        metrics = "label-accuracy" if name == "a" else "matthews, f1"
+        (root / f"{name}.yaml").write_text(TASK % (*files, metrics))
+    (root / "pretrain.yaml").write_text(PRETRAIN)
+    (root / "encoder.yaml").write_text(ENCODER)
+    return root
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> Command:
+    """The command line in a folder with all runs."""
+    from helpers.shell import attnkit_in
+
+    command = attnkit_in(folder)
+    for name in ("pretrain", "a", "b", "encoder"):
+        done = command("train", f"{name}.yaml", "--quiet")
+        assert done.returncode == 0, done.stderr
+    return command
+
+
+def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, trained: Command) -> None:
+    """Other noise in every epoch, and yet the same bytes."""
+    words = ["train", "pretrain.yaml", "--variant", "plain", "--out", "again", "--quiet"]
+    assert trained(*words, "train.steps=4").returncode == 0
+    assert trained(*words, "--allow-change").returncode == 0
+    runs = [Run.open(folder / root / "pretrain/plain/seed-1") for root in ("runs", "again")]
+    digests = [run.manifest["files"]["model.safetensors"] for run in runs]
+    assert digests[0] == digests[1]
+    log = (runs[0].path / "metrics.jsonl").read_text().splitlines()
+    assert len({json.loads(line).get("epoch") for line in log} - {None}) > 1
+
+
+def test_a_pre_trained_model_restores_spans_of_a_text(trained: Command) -> None:
+    found = trained("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.count("\n") == 1
+
+
+def test_an_encoder_learns_labels_and_names_them(trained: Command) -> None:
+    run = "runs/encoder/base/seed-1"
+    done = trained("eval", run, "--format", "json")
+    metrics = json.loads(done.stdout)["rows"][0]["metrics"]
+    assert metrics["label-accuracy"]["score"] > 90, done.stderr
+    assert "positive:positive" in metrics["f1"]["signature"]
+    assert "search" not in trained("eval", run).stdout
+    lines = "it is a dull film\n\nit is a lovely film\n"
+    assert trained("generate", run, stdin=lines).stdout == "negative\n\npositive\n"
+    ranked = trained("generate", run, "--n-best", "2", "--json", stdin=lines).stdout
+    answers = [json.loads(line) for line in ranked.splitlines()]
+    assert [(one["line"], one["rank"]) for one in answers] == [
+        (1, 1), (1, 2), (2, 1), (3, 1), (3, 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["generate", "runs/a/plain/seed-1", "--beam", "3"], "--beam does nothing here"),
+        (["generate", "runs/a/plain/seed-1", "--n-best", "3"], "from 1 to 2, the number of labels"),
+        (["eval", "runs/a", "--metrics", "bleu"], "bleu does not score runs of classification"),
+        (["eval", "runs/pretrain", "--metrics", "f1"], "f1 does not score runs of language-model"),
+        (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "no list of labels"),
+        (["eval", "runs/a", "--average"], "--average needs runs of two recipes or more"),
+        (["eval", "runs/a", "runs/pretrain", "--average"], "of perplexity higher is not better"),
+        (["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
+         "an encoder alone classifies"),
+        (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
+         "has no output, so give no target"),
+        (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not score runs of"),
+        (["train", "a.yaml", "--match", "params"], "starts from weights of a fixed width"),
+        (["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],
+         "a.jsonl:2: the label 'positive' is not one of data.labels: negative, fine"),
+        (["train", "b.yaml", "data.labels=[negative, positive, c]", "data.train=c.jsonl",
+          "--fresh"],
+         "c.jsonl:1: field 'target' must be from 0 to 2, got 7"),
+        (["train", "pretrain.yaml", "data.valid=c.txt", "--out", "x"],
+         "tokens; span corruption needs one text of data.max_length (20) at least"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_mistake_gives_one_line(
+    folder: Path, trained: Command, words: list[str], message: str
+) -> None:
+    (folder / "c.jsonl").write_text('{"source": "a", "target": 7}\n')
+    (folder / "c.txt").write_text("it is\n")
+    done = trained(*words, stdin="it\n")
+    assert done.returncode not in (0, 1)
+    (line,) = [text for text in done.stderr.splitlines() if "error:" in text]
+    assert message in line
+
+
+def test_variants_are_averaged_over_recipes_as_in_glue(trained: Command) -> None:
+    done = trained("eval", "runs/a", "runs/b", "--average", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (table,) = result["averages"]
+    assert table["metrics"] == {"a": ["label-accuracy"], "b": ["matthews", "f1"]}
+    for row in table["rows"]:
+        of = {
+            task: [m["score"] for r in result["rows"]
+                   if (r["recipe"], r["variant"]) == (task, row["variant"])
+                   for m in r["metrics"].values()]
+            for task in ("a", "b")
+        }  # fmt: skip
+        assert row["scores"] == pytest.approx({t: sum(v) / len(v) for t, v in of.items()})
+        assert row["average"] == pytest.approx(sum(row["scores"].values()) / 2)
+    plain, other = table["rows"]
+    assert table["baseline"] == plain["variant"] == "plain"
+    assert other["difference"] == pytest.approx(other["average"] - plain["average"])
+    shown = trained("eval", "runs/a", "runs/b", "--average", COLUMNS="80").stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "average over 2 tasks: test" in shown
