@@ -27,7 +27,7 @@ from attnkit.runs import Run
 RECIPES = (
     "translation/multi30k", "translation/baselines", "translation/norm", "translation/zoo",
     "summarization/acl-titles", "summarization/scitldr", "dialogue/personachat",
-    "dialogue/dailydialog", "transfer/pretrain", "classification/sst2",
+    "dialogue/dailydialog", "language-modeling/tailr", "transfer/pretrain", "classification/sst2",
 )  # fmt: skip
 TASKS = tuple(f"transfer/{task}" for task in ("sst2", "cola", "rte", "boolq", "copa", "wic"))
 """Recipes whose variants are averaged too."""

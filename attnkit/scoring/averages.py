@@ -118,8 +118,8 @@ def _of_split(
     }
 
 
-Tested = dict[str, tuple[Comparison, float, int]]
-"""By the name of a system: the comparison, its corrected p, and degrees of freedom of seeds."""
+Tested = dict[str, tuple[Comparison, float]]
+"""By the name of a system: the comparison and its corrected p."""
 
 
 def _tests(
@@ -144,10 +144,7 @@ def _tests(
     test, at = PairedTest.of_average(parts), alike.index(base)
     results = {one.name: test.compare(p, at) for p, one in enumerate(alike) if one is not base}
     p_values = corrected([result.p for result in results.values()])
-    return {
-        name: (result, p, test.spread.degrees)
-        for (name, result), p in zip(results.items(), p_values, strict=True)
-    }
+    return dict(zip(results, zip(results.values(), p_values, strict=True), strict=True))
 
 
 def _reasons(one: _AveragedSystem, other: _AveragedSystem) -> list[str]:
@@ -167,7 +164,7 @@ def _reasons(one: _AveragedSystem, other: _AveragedSystem) -> list[str]:
 def _row(system: _AveragedSystem, base: _AveragedSystem | None, tests: Tested) -> dict[str, Any]:
     """One variant; difference and p are null for the baseline and where they mean nothing."""
     values = system.averages
-    result, p, degrees = tests.get(system.name, (None, None, None))
+    result, p = tests.get(system.name, (None, None))
     reasons = _reasons(system, base) if base else []
     difference = None
     if base and base is not system and not {"data", "metric"} & {*reasons}:
@@ -183,7 +180,7 @@ def _row(system: _AveragedSystem, base: _AveragedSystem | None, tests: Tested) -
         "p": result and result.p,
         "p_corrected": p,
         "interval": result and list(result.interval),
-        "seed_degrees": degrees,
+        "seed_degrees": result and result.seed_degrees,
         "runs": {
             recipe: [entry.row["run"] for entry in runs.values()]
             for recipe, runs in system.tasks.items()

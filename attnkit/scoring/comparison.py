@@ -216,5 +216,5 @@ class _MetricJudgement:
             "p_corrected": p,
             "interval": result and list(result.interval),
             "sentences": len(self.measured[key][0].statistics),
-            "seed_degrees": self.test.spread.degrees if self.test and result else None,
+            "seed_degrees": result and result.seed_degrees,
         }

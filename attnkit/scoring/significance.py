@@ -4,7 +4,8 @@ Over sentences: paired bootstrap (Koehn 2004, "Statistical Significance Tests fo
 Translation Evaluation") of per-sentence statistics, with the resamples of sacrebleu's `PairedTest`.
 
 Over seeds: the variance of the scores over training seeds, pooled over all systems that have
-several (as in an analysis of variance), less what the sampled sentences explain of it, is added to
+several (as in an analysis of variance; one that fails with some seeds is compared by the spread of
+the two systems alone), less what the sampled sentences explain of it, is added to
 that of the bootstrap; with few seeds it is uncertain itself, which Student's t with
 Welch-Satterthwaite degrees of freedom (Satterthwaite 1946) takes into account.  Seeds and sentences
 are crossed, so this is the two-way variance V(seeds) + V(sentences) - V(both) of Cameron, Gelbach
@@ -30,6 +31,8 @@ LEVEL = 0.05
 """A corrected p below this is called significant."""
 CELLS = 4_000_000
 """Random draws held at a time: bounds memory to about 100 MB."""
+OUTLIER = 25.0
+"""A variance over seeds that is so many times the median one is not that of the other systems."""
 ROUNDING = 1e-9
 """Differences of scores below this are rounding."""
 
@@ -45,15 +48,17 @@ class Comparison(NamedTuple):
     """Two-sided p-value of no difference, not corrected; at least 1 / (resamples + 1)."""
     interval: tuple[float, float]
     """95 % interval of the difference."""
+    seed_degrees: int = 0
+    """Degrees of freedom of the spread over seeds; 0 where p speaks of sentences alone."""
 
 
 class SeedSpread(NamedTuple):
     """How far training with another seed moves a score."""
 
     variance: float
-    """Of the scores of one system on these sentences over its seeds, pooled over systems."""
+    """Of the scores of one system on these sentences over its seeds."""
     beyond_sentences: float
-    """The part of it that other sentences would not change; 0 where there is none."""
+    """The part of it that other sentences would not change."""
     degrees: int
     """Degrees of freedom: seeds less systems; 0 where every system has one seed."""
 
@@ -85,7 +90,7 @@ class PairedTest:
         )
         self.sentences = len(scores[0].statistics)
         self.values = [np.array([score.value for score in system]) for system in systems]
-        self.spread = _spread(self.values, self.drawn)
+        self._spreads = _spreads(self.values, self.drawn)
         self._generator_seed = (seed, 1)
 
     @classmethod
@@ -99,7 +104,7 @@ class PairedTest:
         made.drawn = [np.mean(same, 0) for same in both]
         made.values = [np.mean(same, 0) for same in zip(*(t.values for t in tests), strict=True)]
         made.sentences = sum(test.sentences for test in tests)
-        made.spread = _spread(made.values, made.drawn)
+        made._spreads = _spreads(made.values, made.drawn)
         made._generator_seed = tests[0]._generator_seed
         return made
 
@@ -115,28 +120,24 @@ class PairedTest:
         difference = float(pair[0] - pair[1])
         differences = self.drawn[system].mean(0) - self.drawn[baseline].mean(0)
         chance = differences - differences.mean()
-        if self.spread.degrees:
-            chance = self._stretched(chance, len(self.values[system]), len(self.values[baseline]))
+        share = 1 / len(self.values[system]) + 1 / len(self.values[baseline])
+        spread = self.spread(system, baseline)
+        chance = _stretched(chance, share, spread, self._generator_seed)
         beyond = int((np.abs(chance) >= abs(difference) - ROUNDING).sum())
         if self.sentences == 1:  # which tells nothing of others
             beyond = len(chance)
         low, high = difference + np.percentile(chance, [2.5, 97.5])
-        return Comparison(difference, (beyond + 1) / (len(chance) + 1), (float(low), float(high)))
+        p, interval = (beyond + 1) / (len(chance) + 1), (float(low), float(high))
+        return Comparison(difference, p, interval, spread.degrees)
 
-    def _stretched(self, chance: Matrix, *seeds: int) -> Matrix:
-        """Resampled noise of sentences with the variance of seeds added, t-distributed."""
-        share = sum(1 / count for count in seeds)
-        sentences = float(chance.var(ddof=1))
-        if sentences == 0:  # both gave the same outputs
-            return chance
-        total = 1 + share * self.spread.beyond_sentences / sentences
-        uncertain = min(total, share * self.spread.variance / sentences)
-        if uncertain == 0:
-            return chance
-        degrees = self.spread.degrees * (total / uncertain) ** 2
-        draws = np.random.default_rng(self._generator_seed).chisquare(degrees, len(chance))
-        stretched: Matrix = chance * np.sqrt(total * degrees / draws)
-        return stretched
+    def spread(self, *compared: int) -> SeedSpread:
+        """The spread over seeds of systems that are compared, pooled over all that are alike."""
+        several = [one.variance for one in self._spreads if one.degrees]
+        limit = OUTLIER * float(np.median(several)) if several else 0.0
+        chosen = [self._spreads[place] for place in compared]
+        if all(one.variance <= limit for one in chosen):
+            chosen = [one for one in self._spreads if one.variance <= limit]
+        return _pooled(chosen)
 
 
 def compare(
@@ -170,20 +171,49 @@ def corrected(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def _spread(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> SeedSpread:
-    """The spread over seeds; resampled scores show what of it the sentences explain."""
-    degrees = sum(len(system) - 1 for system in values)
+def _spreads(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> list[SeedSpread]:
+    """The spread over seeds of each system; resamples show what of it the sentences explain."""
+    out = []
+    for scores, resampled in zip(values, drawn, strict=True):
+        degrees = len(scores) - 1
+        variance = float(((scores - scores.mean()) ** 2).sum()) / max(degrees, 1)
+        noise = resampled - resampled.mean(1, keepdims=True)  # [seeds, resamples]
+        explained = float(((noise - noise.mean(0)) ** 2).sum(0).mean()) / max(degrees, 1)
+        finite = math.isfinite(variance)  # perplexities of a model that learned nothing are not
+        out.append(
+            SeedSpread(variance, variance - explained, degrees)
+            if finite
+            else SeedSpread(0.0, 0.0, 0)
+        )
+    return out
+
+
+def _pooled(spreads: Sequence[SeedSpread]) -> SeedSpread:
+    """The mean of spreads, weighted by their degrees of freedom."""
+    degrees = sum(one.degrees for one in spreads)
     if not degrees:
         return SeedSpread(0.0, 0.0, 0)
-    variance = sum(float(((system - system.mean()) ** 2).sum()) for system in values) / degrees
-    explained = 0.0
-    for system in drawn:
-        noise = system - system.mean(1, keepdims=True)  # [seeds, resamples]
-        explained += float(((noise - noise.mean(0)) ** 2).sum(0).mean())
-    beyond = max(0.0, variance - explained / degrees)
-    if not math.isfinite(variance):  # perplexities of a model that learned nothing
-        return SeedSpread(0.0, 0.0, 0)
-    return SeedSpread(variance, beyond, degrees)
+    variance = sum(one.variance * one.degrees for one in spreads) / degrees
+    beyond = sum(one.beyond_sentences * one.degrees for one in spreads) / degrees
+    return SeedSpread(variance, max(0.0, beyond), degrees)
+
+
+def _stretched(chance: Matrix, share: float, spread: SeedSpread, seed: tuple[int, int]) -> Matrix:
+    """Resampled noise of sentences with the variance of seeds added, t-distributed.
+
+    `share` is the sum of 1 / seeds of the two systems.
+    """
+    sentences = float(chance.var(ddof=1))
+    if not spread.degrees or sentences == 0:  # or: both gave the same outputs
+        return chance
+    total = 1 + share * spread.beyond_sentences / sentences
+    uncertain = min(total, share * spread.variance / sentences)
+    if uncertain == 0:
+        return chance
+    degrees = spread.degrees * (total / uncertain) ** 2
+    draws = np.random.default_rng(seed).chisquare(degrees, len(chance))
+    stretched: Matrix = chance * np.sqrt(total * degrees / draws)
+    return stretched
 
 
 def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) -> Matrix:
