@@ -71,7 +71,7 @@ def test_words_are_aligned_by_the_layers_that_there_are(run: Run, capsys: Any) -
     assert {link.split("-")[1] for link in done.out.split()} == {"0", "1"}
     beyond = called(capsys, "align", str(run.path), "a.en", "a.de", "--layer", "1")
     assert beyond.code == 2
-    assert "cross attention has layers 0 to 0" in beyond.err
+    assert "cross attention has only layer 0" in beyond.err
 
 
 def test_heads_are_ablated(run: Run, capsys: Any) -> None:

@@ -10,7 +10,7 @@ from attnkit.scoring.metrics.scoring import FAMILIES
 def test_every_metric_is_one_of_recipes_and_has_a_family_that_computes_it() -> None:
     assert set(get_args(schema.Metric)) == {*METRICS, "rouge"}
     families = {family.__name__.rpartition(".")[2] for family in FAMILIES}
-    assert {facts.family for facts in METRICS.values()} == {*families, "model", "labels"}
+    assert {facts.family for facts in METRICS.values()} == {*families, "model", "source", "labels"}
     assert set(ROUGE) <= METRICS.keys()
 
 

@@ -14,6 +14,7 @@ from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.experiment import cost
 from attnkit.experiment.matching import match_parameters
 from attnkit.experiment.resumption import goes_on
+from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.nbce.run_reader import LanguageModelReader
 from attnkit.recipe import Recipe, RecipeFile
@@ -63,7 +64,7 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(
     kind: str, tmp_path: Path
 ) -> None:
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe(kind)}, None, {})
-    events = list(train(file, out=tmp_path / "runs", device="cpu"))
+    events = list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     assert run.finished
     run.verify()
@@ -77,7 +78,7 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(
     found = translate(run.model(), run.tokenizer(), ["kami mine"], run.recipe.search, **how)
     assert len([text for (text, _), *_ in found if text]) == 1
     # nothing is counted again
-    again = list(train(file, out=tmp_path / "runs", device="cpu"))
+    again = list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
     assert not any(isinstance(event, FinishedEvent) for event in again)
 
 
@@ -110,7 +111,7 @@ def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
 def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> None:
     chosen = recipe("counts", precision="auto")
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": chosen}, None, {})
-    events = list(train(file, out=tmp_path / "runs", device="cpu"))
+    events = list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
     assert not any(isinstance(e, NoteEvent) and "precision" in e.text for e in events)
     assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "fp32"
 
