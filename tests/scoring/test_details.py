@@ -78,6 +78,7 @@ def test_ter_and_rouge_have_their_parts() -> None:
 def test_every_format_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # which breaks lines in pipes too
     monkeypatch.chdir(tmp_path)
     Path("out.txt").write_text("".join(f"{line}\n" for line in OUTPUTS))
     Path("ref.txt").write_text("".join(f"{line}\n" for line in REFERENCES))
