@@ -23,6 +23,7 @@ from torch import Tensor
 from attnkit.analysis.map_statistics import SLACK
 from attnkit.analysis.map_stream import LayerMaps, stream_maps
 from attnkit.analysis.maps import Kind, MapLayer
+from attnkit.data.masking import with_noise
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
@@ -160,7 +161,9 @@ def probe_entropy(
         raise MissingInputError("no rows to read")
     chosen, place = sorted({1.0, *scales}), pick_device(device)
     longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
-    encoded = encode_rows(rows, run.tokenizer(), longest, stream=stream)
+    tokenizer = run.tokenizer()
+    encoded = encode_rows(rows, tokenizer, longest, stream=stream)
+    encoded = with_noise(encoded, tokenizer.target, run.recipe.train.objective, longest)
     found = []
     for stage, model in stages(run, steps):
         sums: dict[tuple[int, int], _LayerSums] = {}

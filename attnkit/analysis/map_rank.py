@@ -16,6 +16,7 @@ from torch import Tensor
 from attnkit.analysis.map_stream import LayerMaps, stream_maps
 from attnkit.analysis.maps import Kind, MapLayer
 from attnkit.attention import Mask
+from attnkit.data.masking import with_noise
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
@@ -92,7 +93,9 @@ def probe_rank(
     if not rows:
         raise MissingInputError("no rows to read")
     longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
-    encoded = encode_rows(rows, run.tokenizer(), longest, stream=stream)
+    tokenizer = run.tokenizer()
+    encoded = encode_rows(rows, tokenizer, longest, stream=stream)
+    encoded = with_noise(encoded, tokenizer.target, run.recipe.train.objective, longest)
     found: dict[tuple[int, int], LayerRanks] = {}
 
     def add(maps: LayerMaps) -> None:

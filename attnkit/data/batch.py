@@ -22,11 +22,12 @@ class Batch(NamedTuple):
     input: Int64[Tensor, "B T"]
     """BOS and the target."""
     output: Int64[Tensor, "B T"]
-    """The target and EOS; in a block of a stream, the token after each token of `input`."""
+    """The target and EOS; in a block of a stream, the token after each token of `input`.  PAD is
+    nothing to predict."""
     rows: Rows
     """[B] row numbers in the encoded split."""
     tokens: int
-    """Tokens of `output` that are not padding: what a summed loss is divided by."""
+    """Tokens of `output` that are not PAD, at least 1: what a summed loss is divided by."""
 
 
 def collate(encoded: Encoded, rows: Rows) -> Batch:
@@ -46,7 +47,7 @@ def collate(encoded: Encoded, rows: Rows) -> Batch:
         torch.from_numpy(inputs),
         torch.from_numpy(outputs),
         rows,
-        int(lengths.sum(dtype=np.int64)) + size,
+        max(1, int((outputs != PAD).sum())),
     )
 
 

@@ -17,8 +17,9 @@ import sentencepiece
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged, encode
+from attnkit.data.masking import MASK, with_noise
 from attnkit.data.rows import Counts, Row
-from attnkit.data.span_corruption import FIXED, corrupted, sentinels
+from attnkit.data.span_corruption import FIXED, sentinels
 from attnkit.data.tokenizer import TRAINING_CHARACTERS, LabelVocabulary, Tokenizer, subsample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
@@ -42,7 +43,7 @@ class PreparedData:
     """SHA-256 in hexadecimal of tokenizer, train and valid."""
     cache: Path
     stream: Encoded
-    """What `train` was made from, without the noise of span corruption; else the same."""
+    """What `train` was made from, without the noise of its objective; else the same."""
 
 
 def prepare(
@@ -82,7 +83,7 @@ def prepare(
         tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
     else:
         reports = [f"tokenizer: that of train.init, {len(tokenizer.source):,} pieces"]
-    if recipe.model.shape == "encoder":
+    if recipe.model.shape == "encoder" and not recipe.masks:
         tokenizer = tokenizer.with_labels(recipe.data.labels)
     _check_labels(tokenizer, recipe.data.labels)
     splits = []
@@ -91,6 +92,7 @@ def prepare(
         reports += [f"{name}: {line}" for line in split.counts.lines()]
         reports += [split.note] if split.note else []
         splits.append(split)
+    _check_lengths(recipe, corpus, tokenizer, root)
     reports += corpus.notes
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
     train, valid = (
@@ -103,18 +105,30 @@ def prepare(
 def _as_read(
     recipe: schema.Recipe, tokenizer: Tokenizer, split: Encoded, noise: tuple[int, int], name: str
 ) -> Encoded:
-    """A split as training reads it: corrupted, with labels for targets, or as it is."""
+    """A split as training reads it: with noise, with labels for targets, or as it is."""
     if isinstance(tokenizer.target, LabelVocabulary) and isinstance(split.target, Ragged):
         return replace(split, target=LabelRows(split.target))
-    if not recipe.corrupts:
-        return split
     tokens, longest = len(split.target.ids), recipe.data.max_length
-    if tokens < longest:
+    if recipe.corrupts and tokens < longest:
         raise DataError(
             f"{name} has {tokens:,} tokens; span corruption needs one text of "
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
-    return corrupted(split, tokenizer.target, longest, noise)
+    return with_noise(split, tokenizer.target, recipe.train.objective, longest, noise)
+
+
+def _check_lengths(
+    recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, cache: Path
+) -> None:
+    """Raise DataError where a split to be scored is shorter than the longest of `eval.lengths`."""
+    longest = max(recipe.eval.lengths, default=0)
+    for name in recipe.eval.splits if longest else ():
+        tokens = len(encode_split(corpus, tokenizer, recipe, name, cache=cache).target.ids)
+        if tokens < longest:
+            raise DataError(
+                f"{corpus.name}: {name} has {tokens:,} tokens, fewer than the longest of "
+                f"eval.lengths ({longest:,}): lower it, or use more text"
+            )
 
 
 def _check_labels(tokenizer: Tokenizer, labels: Sequence[str]) -> None:
@@ -263,9 +277,9 @@ def _tokenizer(
 ) -> tuple[Tokenizer, list[str]]:
     """The tokenizer of a recipe, trained at the first call, and lines about it for people."""
     spec = recipe.tokenizer
-    if recipe.corrupts:
-        special = (*spec.special, *sentinels(recipe.data.max_length))
-        spec = spec.model_copy(update={"special": special})
+    marks = sentinels(recipe.data.max_length) if recipe.corrupts else (MASK,) * recipe.masks
+    if marks:
+        spec = spec.model_copy(update={"special": (*spec.special, *marks)})
     if spec.model is not None:
         tokenizer = Tokenizer.train(spec, ())
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]

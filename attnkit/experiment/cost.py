@@ -101,7 +101,7 @@ class Pace(NamedTuple):
 def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     """Count the parameters of a model for vocabularies of these `sizes` (source, target)."""
     with torch.device("meta"):
-        model = models.build(recipe.model, sizes, recipe.data.max_length)
+        model = models.build_for(recipe, sizes)
     if isinstance(model, models.CountedModel):
         return Parameters(model.numbers, 0, 0, model.numbers)
     counts = {id(p): p.numel() for p in model.parameters()}
@@ -153,7 +153,7 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
     with FakeTensorMode(), _WithoutStorage():  # type: ignore[no-untyped-call]
-        model = models.build(recipe.model, sizes, recipe.data.max_length)
+        model = models.build_for(recipe, sizes)
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         for tensor in (*model.parameters(), *model.buffers()):
             if tensor.is_floating_point():  # Module.to cannot swap tensors without storage
@@ -309,7 +309,7 @@ class _Updates:
 
     def __init__(self, recipe: Recipe, prepared: PreparedData, precision: str, device: str) -> None:
         sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-        model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
+        model = models.build_for(recipe, sizes).to(device)
         self.prepared, self.device = prepared, device
         self.worker = GradientWorker(model, precision)
         self.stepper = optimizer(model.named_parameters(), recipe.train)

@@ -80,13 +80,14 @@ def require_same(run: Run, initial: Run | None) -> None:
 def starting_weights(recipe: Recipe, run: Run) -> Weights:
     """Those weights of a run that a training takes over.
 
-    An encoder takes those of the encoder, and the head only where the labels are the same.
+    A classifying encoder takes those of the encoder, and the head only where the labels are the
+    same.
 
     Raises:
         DataError: they are damaged.
     """
     weights = run.weights()
-    if recipe.model.shape != "encoder":
+    if recipe.model.shape != "encoder" or recipe.masks:
         return weights
     same = run.recipe.model.shape == "encoder" and run.recipe.data.labels == recipe.data.labels
     taken = ("embed_source.", "encoder.", *([HEAD] if same else []))
@@ -103,11 +104,11 @@ def misfit(recipe: Recipe, run: Run) -> str:
         if theirs != ours:
             return f"model.{name} is {theirs} there and {ours} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
-    head = recipe.model.shape == "encoder"
+    head = recipe.model.shape == "encoder" and not recipe.masks
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
     sizes = (len(tokenizer.source), len(tokenizer.target))
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        expected = weights_of(models.build(recipe.model, sizes, recipe.data.max_length))
+        expected = weights_of(models.build_for(recipe, sizes))
     if head and HEAD not in weights:
         del expected[HEAD]
     shapes = [{name: list(tensor.shape) for name, tensor in some.items()}

@@ -32,6 +32,7 @@ from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.scoring.saved_comparison import baselines, comparison
+from attnkit.scoring.saved_scores import stored_splits
 from attnkit.train import events
 from attnkit.train.counting import count
 from attnkit.train.events import Event, NoteEvent
@@ -288,7 +289,8 @@ class Experiment:
         tokenizer = initial.tokenizer() if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
         parts += [tokenizer.digest] if tokenizer else []
-        key = "\n".join((*parts, recipe.train.objective, *recipe.eval.splits))
+        longest = str(max(recipe.eval.lengths, default=0))
+        key = "\n".join((*parts, recipe.train.objective, longest, *recipe.eval.splits))
         if key not in self.data:
             self.data[key] = yield from self._prepare(recipe, tokenizer)
             yield events.PreparedEvent(tuple(self.data[key].reports))
@@ -360,7 +362,8 @@ class Experiment:
         trained = {run.variant for run in runs}
         baseline = self.file.baseline if self.file.baseline in trained else None
         recipe = runs[0].recipe
-        splits, metrics, resamples = recipe.eval.splits, recipe.eval.metrics, recipe.eval.bootstrap
+        splits, metrics = stored_splits(recipe.eval), recipe.eval.metrics
+        resamples = recipe.eval.bootstrap
         if recipe.task == "question-answering":
             entries = list[Entry]()
             for key, run in zip(planned, runs, strict=True):

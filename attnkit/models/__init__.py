@@ -9,9 +9,9 @@ from attnkit import mechanisms
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
-from attnkit.models.classifier import EncoderClassifier
 from attnkit.models.convolutional import ConvolutionalModel
 from attnkit.models.counted import CountedModel
+from attnkit.models.encoder import EncoderClassifier, MaskedEncoder
 from attnkit.models.naive_bayes import NaiveBayes
 from attnkit.models.naive_bayes_attention import NaiveBayesAttention
 from attnkit.models.ngram import NGram
@@ -24,6 +24,7 @@ __all__ = [
     "CountedModel",
     "Decode",
     "EncoderClassifier",
+    "MaskedEncoder",
     "Model",
     "NGram",
     "NaiveBayes",
@@ -31,6 +32,7 @@ __all__ = [
     "RecurrentModel",
     "Transformer",
     "build",
+    "build_for",
     "check_options",
 ]
 
@@ -54,6 +56,13 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) ->
     """
     make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
     return make(model, sizes, _positions(model, max_length))
+
+
+def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
+    """The freshly initialised model of a recipe; `sizes` are the source and target vocabularies."""
+    if recipe.masks:
+        return MaskedEncoder(recipe.model, sizes, _positions(recipe.model, recipe.data.max_length))
+    return build(recipe.model, sizes, recipe.data.max_length)
 
 
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:

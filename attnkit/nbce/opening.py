@@ -66,7 +66,7 @@ def open_run(run: "Run", device: str = "cpu") -> ContextReader:
     from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 
     if run.recipe.model.shape == "encoder":
-        raise UsageError(f"{run.path}: an encoder alone classifies, it writes no answers")
+        raise UsageError(f"{run.path}: an encoder alone writes no answers")
     model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
     longest = run.recipe.data.max_length
     if model.shape == "encoder-decoder":

@@ -37,6 +37,8 @@ TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",),
           "encoder": ("encoder",)}  # fmt: skip
 """The stacks of layers that each shape of model has; models that are counted have none."""
+SHAPE_OF = {"span-corruption": "encoder-decoder", "masked": "encoder"}
+"""The shapes of language models whose objective is not causal."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
 POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), ("none",))
 """Positions that models other than transformers can have; the first is the default."""
@@ -172,9 +174,9 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
     """
     derived: dict[Key, Any] = {}
     if values["task",] == "language-modeling":
-        corrupts = values.get(("train", "objective")) == "span-corruption"
-        derived[SHAPE] = "encoder-decoder" if corrupts else "decoder"
-        derived["train", "objective"] = "causal"
+        objective = str(values.get(("train", "objective")))
+        derived[SHAPE] = SHAPE_OF.get(objective, "decoder")
+        derived["train", "objective"] = "masked" if values.get(SHAPE) == "encoder" else "causal"
         derived["eval", "metrics"] = ("perplexity",)
     if values["task",] == "question-answering":
         derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")

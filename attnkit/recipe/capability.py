@@ -67,6 +67,40 @@ def check_windows(built: Built, problems: Problems, start: Position) -> None:
             return
 
 
+def length_obstacle(recipe: Recipe, length: int) -> str:
+    """Why a model cannot read texts of `length` tokens; "" where it can."""
+    model, trained = recipe.model, recipe.data.max_length
+    if length <= trained:
+        return ""
+    if model.positions == "learned":
+        return (
+            f"learned positions end at data.max_length ({trained}), so no text of {length} tokens "
+            "can be read; use sinusoidal, rope, alibi or relative positions"
+        )
+    for attention in (getattr(model.attention, role) for role in model.places):
+        limit = mechanism_registry.capable(attention.name, attention.options()).limit
+        if limit is not None and (isinstance(limit, str) or limit < length + 1):
+            most = f"data.max_length ({trained})" if isinstance(limit, str) else limit
+            return (
+                f"{attention.name} has weights for {most} positions only, so no text of {length} "
+                f"tokens can be read; use {AttentionConfig().name}"
+            )
+    return ""
+
+
+def check_lengths(built: Built, problems: Problems, start: Position) -> None:
+    """Note positions or attention that do not reach the longest of `eval.lengths`."""
+    recipe = built.recipe
+    try:
+        why = length_obstacle(recipe, max(recipe.eval.lengths, default=0))
+    except UsageError:
+        return  # `check_attention` says why
+    if why:
+        key: Key = ("eval", "lengths")
+        place, _ = built.place(key) or (start, key)
+        problems.add(place, key, why)
+
+
 def check_attention(
     built: Built, problems: Problems, start: Position, option_check: OptionCheck | None = None
 ) -> None:

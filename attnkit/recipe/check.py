@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.build import POSITIONS, STACKS, Built
+from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, names_that_read
 from attnkit.recipe.problems import Key, Position, Problems
@@ -26,6 +26,8 @@ from attnkit.text import quoted
 
 SHORTEST_CORRUPTED = 16
 """Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
+OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
+"""Metrics of whole texts, which no objective with noise predicts."""
 TYPES_WITH = {
     "cell": ("recurrent",),
     "kernel": ("convolutional",),
@@ -54,7 +56,7 @@ def _task(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
     pairs = task != "language-modeling"
-    yield from _span_corruption(recipe)
+    yield from _noise(recipe)
     if task == "language-modeling" and shape == "encoder-decoder" and not recipe.corrupts:
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
         yield Fault(("model.shape", "task"), text)
@@ -64,8 +66,9 @@ def _task(built: Built) -> Iterator[Fault]:
     if pairs and objective == "causal":
         text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
         yield Fault(("train.objective", "task"), text)
-    if shape == "encoder" and task != "classification":
-        text = f"an encoder alone writes no text; {task} needs encoder-decoder or decoder"
+    if shape == "encoder" and task != "classification" and not recipe.masks:
+        instead = "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
+        text = f"an encoder alone writes no text; {task} needs {instead}"
         yield Fault(("model.shape", "task"), text)
     if pairs and shape != "encoder-decoder" and not recipe.tokenizer.shared:
         text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
@@ -86,21 +89,43 @@ def _task(built: Built) -> Iterator[Fault]:
             return
 
 
-def _span_corruption(recipe: Recipe) -> Iterator[Fault]:
-    if not recipe.corrupts:
+def _noise(recipe: Recipe) -> Iterator[Fault]:
+    """What the objectives need that restore a text with noise."""
+    objective, model = recipe.train.objective, recipe.model
+    if objective not in SHAPE_OF:
         return
     if recipe.task != "language-modeling":
-        text = f"span-corruption learns from running text; {recipe.task} uses seq2seq"
+        text = f"{objective} learns from running text; {recipe.task} uses seq2seq"
         yield Fault(("train.objective", "task"), text)
-    elif recipe.model.shape != "encoder-decoder":
-        text = "span-corruption reads one text and writes another: use encoder-decoder"
+    elif model.shape != SHAPE_OF[objective]:
+        why = "reads one text and writes another"
+        why = "predicts tokens from both sides" if recipe.masks else why
+        text = f"{objective} {why}: use `model.shape: {SHAPE_OF[objective]}`"
         yield Fault(("model.shape", "train.objective"), text)
-    if recipe.data.max_length < SHORTEST_CORRUPTED:
+    elif model.type != "transformer":
+        yield Fault(("model.type", "train.objective"), f"{objective} needs a transformer")
+    if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
         text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
         yield Fault(("data.max_length", "train.objective"), text)
-    if "word-perplexity" in recipe.eval.metrics:
-        text = "word-perplexity is of running text; use perplexity"
+    if metric := next((n for n in OF_RUNNING_TEXT if n in recipe.eval.metrics), None):
+        text = f"{metric} is of running text; use perplexity"
         yield Fault(("eval.metrics", "train.objective"), text)
+
+
+def _lengths(built: Built) -> Iterator[Fault]:
+    """What can be scored at several lengths; `capability` says which models reach them."""
+    recipe = built.recipe
+    if not recipe.eval.lengths:
+        return
+    if recipe.task != "language-modeling":
+        text = f"does nothing with `task: {recipe.task}`; it cuts the text of a language model"
+        yield Fault(("eval.lengths", "task"), text)
+    elif recipe.corrupts:
+        text = "is for the objectives causal and masked; remove it"
+        yield Fault(("eval.lengths", "train.objective"), text)
+    elif "total-variation" in recipe.eval.metrics:
+        text = "total-variation is of blocks of data.max_length; remove it or eval.lengths"
+        yield Fault(("eval.metrics", "eval.lengths"), text)
 
 
 def _label_metrics(recipe: Recipe) -> Iterator[Fault]:
@@ -282,7 +307,7 @@ def _train(built: Built) -> Iterator[Fault]:
 
 
 def _lists(built: Built) -> Iterator[Fault]:
-    for key in ("train.seeds", "eval.metrics", "eval.splits", "contexts.counts",
+    for key in ("train.seeds", "eval.metrics", "eval.splits", "eval.lengths", "contexts.counts",
                 "contexts.methods", "tokenizer.special", "eval.tokenize"):  # fmt: skip
         values: tuple[Any, ...] | str = attrgetter(key)(built.recipe)
         if isinstance(values, str):
@@ -361,6 +386,6 @@ def _splits(built: Built) -> Iterator[Fault]:
 
 RULES = (
     _task, _questions, _data, _model, _model_type, _naive_bayes, _train, _lists, _search, _vectors,
-    _total_variation, _splits,
+    _total_variation, _lengths, _splits,
 )  # fmt: skip
 """Rules for one recipe, in the order of its sections."""

@@ -8,7 +8,12 @@ from typing import NamedTuple
 
 from attnkit.errors import MissingInputError
 from attnkit.recipe.build import Built, build
-from attnkit.recipe.capability import OptionCheck, check_attention, check_windows
+from attnkit.recipe.capability import (
+    OptionCheck,
+    check_attention,
+    check_lengths,
+    check_windows,
+)
 from attnkit.recipe.check import check
 from attnkit.recipe.dumping import digest
 from attnkit.recipe.find import is_name, name_of, resolve
@@ -296,6 +301,7 @@ def _build(
             check(result, problems, start)
             check_attention(result, problems, start, option_check)
             check_windows(result, problems, start)
+            check_lengths(result, problems, start)
     problems.variant = None
     return built
 

@@ -168,8 +168,8 @@ class ModelConfig(Section):
     of attention without anything between them)."""
     shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
     """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
-    encoder for classification by the mean of its states.  The others classify by the likeliest
-    label as a text."""
+    encoder for classification by the mean of its states, and for the objective masked.  The others
+    classify by the likeliest label as a text."""
     cell: Literal["lstm", "gru", "sru"] = "lstm"
     """Recurrent models: the cell."""
     kernel: Positive = 3
@@ -310,8 +310,10 @@ class TrainConfig(Section):
     """Whether to compile the model with torch.compile."""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     """Random seeds; each variant is trained once per seed."""
-    objective: Literal["seq2seq", "causal", "span-corruption"] = "seq2seq"
+    objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
     """Training objective: causal for language modelling, seq2seq for all other tasks.
+    masked trains an encoder on running text, as BERT: it predicts 15 % of the tokens, which are
+    hidden, others in every epoch.
     span-corruption pre-trains an encoder-decoder on running text, as T5: it restores spans of the
     text (15 % of its tokens, 3 at a time on average), others in every epoch."""
     init: str | None = None
@@ -391,6 +393,9 @@ class EvalConfig(Section):
     rougeLsum."""
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
+    lengths: tuple[Positive, ...] = ()
+    """Language modelling: lengths in tokens at which a split is scored, each time as a whole, cut
+    in windows of this length; empty is data.max_length alone."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
     """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
@@ -431,6 +436,11 @@ class Recipe(Section):
     def prompts(self) -> bool:
         """Whether the model continues a text, as a decoder of a language model does."""
         return self.task == "language-modeling" and self.model.shape == "decoder"
+
+    @property
+    def masks(self) -> bool:
+        """Whether the model predicts hidden tokens of a text."""
+        return self.train.objective == "masked"
 
     @property
     def corrupts(self) -> bool:

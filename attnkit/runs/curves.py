@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
 from attnkit.recipe.metrics import METRICS
+from attnkit.runs.layout import WINDOWS
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
 from attnkit.text import nearest, quoted
@@ -43,7 +44,10 @@ AXES = {
     "tokens": "target tokens",
     "time": "training time",
     "parameters": "parameters",
+    "length": "length of the text (tokens)",
 }
+OF_SCORES = ("parameters", "length")
+"""Axes that only scores have."""
 TIMES = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """From how many seconds on, seconds in it, and name of a unit of time."""
 
@@ -102,7 +106,7 @@ def plots(
         raise UsageError(f"runs of different tasks have no common axis: {listed}; plot one task")
     for name in names:
         _check(name, x, runs)
-    if x == "parameters" and not names:
+    if x in OF_SCORES and not names:
         names = (SCORE,)
     logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
     groups = _groups(runs)
@@ -118,7 +122,7 @@ def plots(
         if present:
             drawn.append(plot)
         elif names:
-            raise UsageError(_nothing(name, runs))
+            raise UsageError(_nothing(name, x, runs))
         if present and missing:
             note(f"{', '.join(missing)}: without {plot.title} so far")
     if any(plot.title.endswith(" loss") for plot in drawn):
@@ -129,8 +133,8 @@ def plots(
 def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
     """Raise UsageError where a name is unknown, or has no such axis."""
     if name in CURVES:
-        if x == "parameters":
-            raise UsageError(f"{name} has no axis of parameters; that one is for --y {SCORE}")
+        if x in OF_SCORES:
+            raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
         return
     known = [*CURVES, SCORE, *_metrics(runs)]
     if name in METRICS and name not in known:
@@ -152,9 +156,11 @@ def _metrics(runs: Sequence[Run]) -> list[str]:
     return list(found)
 
 
-def _nothing(name: str, runs: Sequence[Run]) -> str:
+def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
     if name in CURVES:
         return f"--y {name}: no run has logged it yet"
+    if x == "length":
+        return "--x length: no run is scored at several lengths; set eval.lengths and run eval"
     return f"--y {name}: no run is evaluated; `attnkit eval {runs[0].path}` does it"
 
 
@@ -268,27 +274,38 @@ def _line(curve: Logged, x: str, records: Sequence[Object]) -> tuple[Point, ...]
 
 
 def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], object]) -> Plot:
-    """One metric of the evaluations: a point a run."""
+    """One metric of the evaluations: a point a run, or one for each length of windows."""
     metric = None if name == SCORE else name
     found = (scores_of(run, metric) for group in groups for run in group.runs)
     split, metric, _ = next((scores[0] for scores in found if scores), ("", "", 0.0))
+    windows = WINDOWS.fullmatch(split)
+    title = f"{title_of(metric)} on {windows[1] if windows else split}"
+    if windows and x != "length":
+        title += f" in windows of {windows[2]} tokens"
     series, conditions = [], set()
     for group in groups:
         lines = []
         for run in group.runs:
-            scores = [score for place, _, score in scores_of(run, metric) if place == split]
-            at = _spent(run, x)
-            if scores and at is not None:
-                lines.append(((at, scores[0]),))
+            scores = {place: score for place, _, score in scores_of(run, metric)}
+            at = _spent(run, x) if x != "length" else None
+            line = _by_length(scores, windows[1]) if windows and x == "length" else ()
+            if at is not None and split in scores:
+                line = ((at, scores[split]),)
+            if line:
+                lines.append(line)
+            if line and split in scores:
                 conditions.add(_conditions(run.scores()[split], metric))
         if lines:
             series.append(Series(group.name, tuple(lines)))
     if len(conditions) > 1:
-        note(
-            f"{title_of(metric)} on {split} was measured with different search, references or "
-            "settings: not comparable"
-        )
-    return _in_units(f"{title_of(metric)} on {split}", x, series, from_zero=False)
+        note(f"{title} was measured with different search, references or settings: not comparable")
+    return _in_units(title, x, series, from_zero=False)
+
+
+def _by_length(scores: Mapping[str, float], split: str) -> tuple[Point, ...]:
+    """The scores of a split by the length of its windows."""
+    found = ((WINDOWS.fullmatch(place), score) for place, score in scores.items())
+    return tuple(sorted((float(m[2]), score) for m, score in found if m and m[1] == split))
 
 
 def _spent(run: Run, x: str) -> float | None:

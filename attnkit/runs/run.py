@@ -354,7 +354,7 @@ class Run(Results):
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return models.build(recipe.model, sizes, max_length=recipe.data.max_length).float()
+            return models.build_for(recipe, sizes).float()
 
     def load(self, model: "Model", path: Path, weights: "Mapping[str, Tensor]") -> None:
         """Put weights of this run into its model; `path` is the file that they come from.

@@ -30,7 +30,8 @@ def side_by_side(
 
     Each row, comparison and best one has in `system` the name that tells it from others of its
     variant; see `name_systems`.  Rows of questions have `method` and `contexts`, and so have their
-    comparisons: every variant and method with as many contexts.
+    comparisons: every variant and method with as many contexts.  Rows of windows have `length`, and
+    so have theirs.
 
     Systems are compared with the first baseline that was scored on the same references.  Where
     they differ from it in more than the system, `not_comparable` says in what: data, search,
@@ -82,7 +83,7 @@ def _named(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> boo
 
 
 def _groups(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> list[Group]:
-    """The systems of each split and number of contexts that were scored on the same references.
+    """The systems of each split, number of contexts and length scored on the same references.
 
     One that finds no baseline on its own references joins the first ones of its split, where it is
     marked as not comparable.
@@ -90,7 +91,7 @@ def _groups(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> li
     places: dict[tuple[Any, ...], dict[str, Group]] = {}
     for entry in entries:
         row = entry.row
-        groups = places.setdefault((row["split"], row.get("contexts")), {})
+        groups = places.setdefault((row["split"], row.get("contexts"), row.get("length")), {})
         group = groups.setdefault(entry.references, {})
         group.setdefault((row["recipe"], row["system"], row.get("method")), []).append(entry)
     out = []
@@ -189,6 +190,7 @@ class _MetricJudgement:
         row = self.group[key][0].row
         questions = {"method": key[2], "contexts": row.get("contexts")}
         named = {"recipe": key[0], "variant": row["variant"], "system": key[1]}
+        named |= {"length": row["length"]} if "length" in row else {}
         return named | (questions if "contexts" in row else {})
 
     def _record(self, key: System, tested: tuple[Comparison, float] | None) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, RecipeError
 from attnkit.models.base import Model
+from attnkit.recipe.capability import length_obstacle
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
+from attnkit.runs.layout import windows_name
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
@@ -64,6 +66,8 @@ def evaluate(
 ) -> list[Entry]:
     """Decode and score splits of a run's corpus; one entry a split, also saved in the run.
 
+    With `eval.lengths` one entry a split and length.
+
     Args:
         run: a finished one.
         splits: names of splits that the corpus has.
@@ -78,15 +82,21 @@ def evaluate(
     Raises:
         MissingInputError: the run is not finished, or the corpus has no such split.
         DataError: a split has no rows.
-        RecipeError: a metric of output text for a language model.
+        RecipeError: a metric of output text for a language model, or a length that it cannot read.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe = run.recipe
     names = _metrics(eval, recipe)
+    if why := length_obstacle(recipe, max(eval.lengths, default=0)):
+        raise RecipeError(f"{run.path}: eval.lengths: {why}")
     corpus = corpus_of(run, data_dir, offline, fresh=force)
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
-    return [job.split(split, list(corpus.rows(split))) for split in splits]
+    return [
+        job.split(split, rows, length)
+        for split in splits for rows in [list(corpus.rows(split))]
+        for length in eval.lengths or [None]
+    ]  # fmt: skip
 
 
 def corpus_of(
@@ -113,10 +123,12 @@ def model_scores(
     *,
     search: SearchConfig | None = None,
     eval: EvalConfig | None = None,
+    length: int | None = None,
 ) -> dict[str, Score]:
     """Scores of a model on rows, of its output and teacher-forced; nothing is saved.
 
-    `search` and `eval` are the recipe's when None; always one output a row.
+    `search` and `eval` are the recipe's when None; always one output a row.  `length` is that of
+    the windows of running text, data.max_length when None.
 
     Raises:
         DataError: there are no rows, or the model answers NaN.
@@ -132,10 +144,10 @@ def model_scores(
         found[total_variation.METRIC] = total_variation.total_variation(
             model, tokenizer, rows, recipe
         )
-    stream, longest = recipe.task == "language-modeling", recipe.data.max_length
     return found | teacher_forced_scores(
-        metrics, model, tokenizer, rows, max_length=longest, stream=stream, corrupt=recipe.corrupts
-    )
+        metrics, model, tokenizer, rows, max_length=length or recipe.data.max_length,
+        stream=recipe.task == "language-modeling", objective=recipe.train.objective,
+    )  # fmt: skip
 
 
 def _answers(
@@ -185,13 +197,13 @@ class _EvaluationJob:
     force: bool
     progress: Progress | None
 
-    def split(self, split: str, rows: list[Row]) -> Entry:
-        """Evaluate one split, and save what was not known yet."""
+    def split(self, split: str, rows: list[Row], length: int | None = None) -> Entry:
+        """Evaluate one split, in windows of a length, and save what was not known yet."""
         references = _references(rows)
         saved = reusable_scores(
             self.run,
             self.run.manifest["files"]["model.safetensors"],
-            split,
+            split if length is None else windows_name(split, length),
             self.eval,
             force=self.force,
             source=digest([row.source for row in rows]),
@@ -211,7 +223,7 @@ class _EvaluationJob:
         if set(missing) & set(TEACHER_FORCED):
             measured = [name for name in missing if name in TEACHER_FORCED]
             saved.scores |= model_scores(
-                measured, self.model, self.tokenizer, rows, self.run.recipe
+                measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
             )
         saved.facts |= {"sentences": len(rows), "warnings": []}
         if text:
@@ -280,6 +292,6 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
             f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
             "use perplexity and accuracy"
         )
-    if recipe.corrupts:
+    if recipe.corrupts or recipe.masks:
         return tuple(name for name in names if name != "word-perplexity")
     return (*names, "word-perplexity") if "perplexity" in names else names

@@ -22,6 +22,7 @@ from attnkit.recipe import Recipe, flat
 from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
+from attnkit.runs.layout import WINDOWS, windows_name
 from attnkit.scoring.metrics import Score, embedding
 from attnkit.scoring.systems import Entry
 from attnkit.storage import files
@@ -140,10 +141,11 @@ class SavedScores:
 
     def entry(self, system: Mapping[str, Any]) -> Entry:
         """The row of a comparison, of a system as by `describe_run`."""
-        decode = self.facts.get("decode", {})
+        decode, windows = self.facts.get("decode", {}), WINDOWS.fullmatch(self.split)
         row = {
             **{name: system[name] for name in ("recipe", "variant", "seed")},
-            "split": self.split,
+            "split": windows[1] if windows else self.split,
+            **({"length": int(windows[2])} if windows else {}),
             "metrics": {name: value.json() for name, value in self.scores.items()},
             "sentences": self.facts["sentences"],
             **{name: system.get(name) for name in (*TRAINING_FACTS, "corpus", "budget")},
@@ -223,6 +225,13 @@ def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]
         if isinstance(known, Mapping) and search_key(known) == search_key(search):
             return name
     return None
+
+
+def stored_splits(eval: EvalConfig) -> list[str]:
+    """Under what names an evaluation stores the splits of a recipe."""
+    if not eval.lengths:
+        return [*eval.splits]
+    return [windows_name(split, length) for split in eval.splits for length in eval.lengths]
 
 
 def _same(one: SavedScores, other: SavedScores) -> bool:

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import __version__
-from attnkit.data import span_corruption
+from attnkit.data import masking, span_corruption
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
+from attnkit.data.masking import with_noise
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.errors import NotFiniteError
@@ -27,6 +28,8 @@ BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
 CONFIDENCE_BINS = 15
 """Equal intervals of confidence (Guo et al. 2017)."""
+NOISE = {"span-corruption": span_corruption.SIGNATURE, "masked": masking.SIGNATURE}
+"""What signatures say of the noise of an objective."""
 LOGITS_AT_ONCE = 2**22
 """Logits held at a time: 16 MB in float32."""
 
@@ -83,27 +86,26 @@ def teacher_forced_scores(
     *,
     max_length: int,
     stream: bool,
-    corrupt: bool = False,
+    objective: str = "seq2seq",
 ) -> dict[str, Score]:
     """Those of the metrics that the reference decides; statistics are per row, or per block.
 
     All but word perplexity are per token, so they compare models of one vocabulary, which is
-    therefore part of the signature.  With `corrupt` they are of the spans that span corruption, its
-    noise always the same, takes out of a stream.  Word perplexity spreads the same nll over the
-    words between spaces and one end of line a row: it compares any vocabularies.
+    therefore part of the signature.  Where the `objective` adds noise, always the same, they are of
+    the tokens that it takes out of the text.  Word perplexity spreads the same nll
+    over the words between spaces and one end of line a row: it compares any vocabularies.
     """
     names = [name for name in metrics if metric_facts(name).family == "model"]
     if not names:
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
     words = _words(rows, encoded, tokenizer, max_length)
-    if corrupt:
-        encoded = span_corruption.corrupted(encoded, tokenizer.target, max_length)
+    encoded = with_noise(encoded, tokenizer.target, objective, max_length)
     nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
-    cut += f"|{span_corruption.SIGNATURE}" if corrupt else ""
+    cut += f"|{NOISE[objective]}" if objective in NOISE else ""
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
         "accuracy": ((correct, tokens), f"unit:token|{vocabulary}"),

@@ -1,4 +1,4 @@
-"""Comparisons of variants as tables: scores side by side, or by number of contexts."""
+"""Comparisons of variants as tables: side by side, or by number of contexts or length."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -33,17 +33,20 @@ FACTS = (
 )
 """Titles, names and priorities of the columns after the scores."""
 SYSTEM = ("split", "recipe", "variant", "method")
-QUESTION_KEYS = ("method", "contexts")
-KEY = (*SYSTEM, "contexts")
-"""What tells rows apart but for the seed, a variant by the name of its system; the last two are
-None where no questions were asked."""
+AXES = {"contexts": "number of contexts", "length": "length of the text in tokens"}
+"""What tables can have a column for each value of: questions for `contexts`, windows of running
+text for `length`."""
+MORE_KEYS = ("method", *AXES)
+"""What tells rows of one split and system apart, where they have it."""
 
 Object = Mapping[str, Any]
 Key = tuple[Any, ...]
+"""What tells rows apart but for the seed: SYSTEM, a variant by the name of its system, and where it
+stands on the axis; the last two may be None."""
 
 
 class _Scores:
-    """The rows of a comparison by KEY, one a seed."""
+    """The rows of a comparison by their keys, one a seed."""
 
     def __init__(self, comparison: Object) -> None:
         self.groups: dict[Key, list[Object]] = {}
@@ -78,7 +81,7 @@ class _Scores:
         return None
 
     def best(self, key: Key, metric: str, digits: int) -> bool:
-        """Whether none on the split with as many contexts is better, unless all are equal.
+        """Whether none on the split at the same place of the axis is better, unless all are equal.
 
         Those that cannot be compared with the baseline do not take part.
         """
@@ -96,25 +99,26 @@ class _Scores:
 
 
 def _key(row: Object) -> Key:
-    return tuple(system_of(row) if name == "variant" else row.get(name) for name in KEY)
+    names = [system_of(row) if name == "variant" else row.get(name) for name in SYSTEM]
+    return (*names, next((row[axis] for axis in AXES if row.get(axis)), None))
 
 
 def tables(comparison: Object) -> list[Table]:
-    """Any comparison as a screen shows it: of questions a table for each split, else one.
+    """Any comparison as a screen shows it: along an axis a table for each split, else one.
 
     The notes are below the last.
     """
-    if not by_contexts(comparison):
+    if not axis_of(comparison):
         return [comparison_table(comparison)]
     rows, scores = comparison["rows"], _Scores(comparison)
     splits = dict.fromkeys(row["split"] for row in rows)
-    of_splits = [_contexts_rows([row for row in rows if row["split"] == s], scores) for s in splits]
-    return [*of_splits[:-1], replace(of_splits[-1], notes=tuple(_contexts_notes(comparison)))]
+    of_splits = [_axis_rows([row for row in rows if row["split"] == s], scores) for s in splits]
+    return [*of_splits[:-1], replace(of_splits[-1], notes=tuple(_axis_notes(comparison)))]
 
 
-def by_contexts(comparison: Object) -> bool:
-    """Whether a comparison is one by number of contexts."""
-    return any("contexts" in row for row in comparison["rows"])
+def axis_of(comparison: Object) -> str:
+    """Along what a comparison goes: a word of AXES, or ""."""
+    return next((name for name in AXES if any(name in row for row in comparison["rows"])), "")
 
 
 def warning_lines(comparison: Object) -> list[str]:
@@ -131,12 +135,13 @@ def comparison_table(comparison: Object) -> Table:
 
     One row a variant and split: each score as its mean (and sample standard deviation) over
     seeds, the difference to the baseline with its p-value, what others published, size, speed
-    and memory.  Questions have a row for each method and number of contexts.
+    and memory.  Questions have a row for each method and number of contexts, windows one for each
+    length.
     """
     rows, scores = comparison["rows"], _Scores(comparison)
     metrics, keys = metrics_of(rows), list(scores.groups)
     shown = [name for name in ("split", "recipe") if len({row[name] for row in rows}) > 1]
-    shown += ["variant", *(n for n in QUESTION_KEYS if any(row.get(n) for row in rows))]
+    shown += ["variant", *(n for n in MORE_KEYS if any(row.get(n) for row in rows))]
     columns = [Column(name, "left", key=True) for name in shown]
     cells = [[_name_cell(name, key, scores) for key in keys] for name in shown]
     for metric in metrics:
@@ -159,7 +164,8 @@ def comparison_table(comparison: Object) -> Table:
 
 
 def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
-    names = dict(zip(KEY, key, strict=True))
+    names = dict(zip(SYSTEM, key, strict=False))
+    names |= {axis: scores.groups[key][0].get(axis) for axis in AXES}
     text = str(names[name] or NONE)
     if name != "variant":
         return Cell(text)
@@ -170,7 +176,7 @@ def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
     fields: dict[str, Value] = {
         **{name: first[name] for name in ("recipe", "variant", "split")},
         "system": text,
-        **{name: names[name] for name in QUESTION_KEYS if names[name]},
+        **{name: names[name] for name in MORE_KEYS if names[name]},
         "seeds": joined(row["seed"] for row in runs),
         "sentences": first.get("sentences"),
         "corpus": first.get("corpus"),
@@ -237,70 +243,75 @@ def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:
     return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
 
 
-def contexts_table(comparison: Object) -> Table:
-    """One row a split, a metric and a method, one column a number of contexts.
+def axis_table(comparison: Object) -> Table:
+    """One row a split, a metric and a system, one column a number of contexts, or a length.
 
     Args:
-        comparison: the object of `attnkit eval --format json`, whose rows have `contexts`.
+        comparison: the object of `attnkit eval --format json`, whose rows have a word of AXES.
 
-    Scores are means over seeds.  A star marks a difference to the baseline on the same questions.
-    The numbers for programs are those of `comparison_table`.
+    Scores are means over seeds.  A star marks a difference to the baseline at the same place.  The
+    numbers for programs are those of `comparison_table`.
     """
-    table = _contexts_rows(comparison["rows"], _Scores(comparison))
-    return replace(table, notes=tuple(_contexts_notes(comparison)))
+    table = _axis_rows(comparison["rows"], _Scores(comparison))
+    return replace(table, notes=tuple(_axis_notes(comparison)))
 
 
-def _contexts_rows(rows: Sequence[Object], scores: _Scores) -> Table:
+def _axis_rows(rows: Sequence[Object], scores: _Scores) -> Table:
     """The table of some rows, without notes."""
-    counts = sorted({row["contexts"] for row in rows})
+    axis = axis_of({"rows": rows})
+    places = sorted({row[axis] for row in rows})
     untrained = all(row["seed"] is None for row in rows)  # models and not variants of a recipe
+    always = {"method"} if axis == "contexts" else {"variant"}
+    always |= {"variant"} if untrained else set()
     shown = [
         place for place, name in enumerate(SYSTEM)
-        if name == "method" or (name == "variant" and untrained)
-        or len({_key(row)[place] for row in rows}) > 1
+        if name in always or len({_key(row)[place] for row in rows}) > 1
     ]  # fmt: skip
     titles = ["model" if SYSTEM[at] == "variant" and untrained else SYSTEM[at] for at in shown]
     place = titles.index("split") + 1 if "split" in titles else 0
     titles.insert(place, "metric")
     columns = [Column(title, "left", key=True) for title in titles]
-    columns += [Column(str(count)) for count in counts]
+    columns += [Column(str(at)) for at in places]
     keys = [_key(row)[:-1] for row in rows]
     seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)]
-    systems = [one for one in product(*seen) if any((*one, count) in scores.groups
-                                                    for count in counts)]  # fmt: skip
+    systems = [one for one in product(*seen) if any((*one, at) in scores.groups for at in places)]
+    digits = 1 if axis == "contexts" else 2  # numbers of contexts are many
     body = []
     for split, metric in product(seen[0], metrics_of(rows)):
         for system in (one for one in systems if one[0] == split):
-            cells = [_contexts_cell((*system, count), metric, scores) for count in counts]
+            cells = [_axis_cell((*system, at), metric, scores, digits) for at in places]
             if any(cell.text != NONE for cell in cells):
                 names = [str(system[at]) for at in shown]
                 names.insert(place, metric_facts(metric).title)
                 body.append((*map(Cell, names), *cells))
     recipes, splits = (joined(row[name] for row in rows) for name in ("recipe", "split"))
-    title = f"{recipes}: {splits}, by number of contexts"
-    return Table(title, tuple(columns), tuple(body))
+    return Table(f"{recipes}: {splits}, by {AXES[axis]}", tuple(columns), tuple(body))
 
 
-def _contexts_cell(key: Key, metric: str, scores: _Scores) -> Cell:
+def _axis_cell(key: Key, metric: str, scores: _Scores, digits: int) -> Cell:
     value = scores.means(key, metric)
     if value is None:
         return Cell(NONE)
     p = scores.tests.get((key, metric), {}).get("p_corrected")
     # no space before the stars: columns are many
-    return Cell(f"{value:.1f}{stars(p).strip()}", {}, scores.best(key, metric, 1))
+    return Cell(f"{value:.{digits}f}{stars(p).strip()}", {}, scores.best(key, metric, digits))
 
 
-def _contexts_notes(comparison: Object) -> list[str]:
-    rows = comparison["rows"]
-    notes = signature_notes(rows, metrics_of(rows))
-    notes += [_questions(split, rows) for split in dict.fromkeys(row["split"] for row in rows)]
-    if any(row["contexts"] == 1 for row in rows):
-        notes.append("1 context: what the question needs, alone")
-    notes += _truncations(rows)
+def _axis_notes(comparison: Object) -> list[str]:
+    rows, asked = comparison["rows"], axis_of(comparison) == "contexts"
+    first = [row for row in rows if asked or row["length"] == rows[0]["length"]]
+    notes = signature_notes(first, metrics_of(rows))
+    if asked:
+        notes += [_questions(split, rows) for split in dict.fromkeys(row["split"] for row in rows)]
+        if any(row["contexts"] == 1 for row in rows):
+            notes.append("1 context: what the question needs, alone")
+        notes += _truncations(rows)
+    else:
+        notes.append("each length: the whole text, cut in windows of so many tokens (blocks)")
     notes += condition_notes(comparison)
     if seeds := joined(row["seed"] for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
-    return notes + _contexts_significance(comparison) + run_notes(rows)
+    return notes + _axis_significance(comparison, asked) + run_notes(rows)
 
 
 def _questions(split: str, rows: Sequence[Object]) -> str:
@@ -338,19 +349,20 @@ def _contexts(counts: Iterable[int]) -> str:
     return f"{', '.join(map(str, numbers))} context{'' if numbers == [1] else 's'}"
 
 
-def _contexts_significance(comparison: Object) -> list[str]:
-    """What the stars mean."""
+def _axis_significance(comparison: Object, asked: bool) -> list[str]:
+    """What the stars mean; `asked`: they are of questions."""
     tests = [test for test in comparison["comparisons"] if test["p"] is not None]
     if not tests:
         return []
     several = len({(row["recipe"], row["variant"]) for row in comparison["rows"]}) > 1
-    baseline = f"{tests[0]['baseline']} " if several else ""
-    columns = [(test["split"], test["contexts"], test["metric"]) for test in tests]
+    names = [tests[0]["baseline"] if several else "", tests[0].get("baseline_method") or ""]
+    columns = [_key(test)[-1:] + (test["split"], test["metric"]) for test in tests]
     most = max(columns.count(column) for column in columns)
     corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
+    what = "questions" if asked else "windows"
     return [
-        f"* and **: differs from {baseline}{tests[0]['baseline_method']} with as many contexts, "
-        f"two-sided p below 0.05 and 0.01: paired bootstrap over questions, "
-        f"{comparison['resamples']} resamples{corrected}",
-        scope_note(tests, "questions", trained(comparison["rows"])),
+        f"* and **: differs from {' '.join(filter(None, names))} "
+        f"{'with as many contexts' if asked else 'at the same length'}, two-sided p below 0.05 and "
+        f"0.01: paired bootstrap over {what}, {comparison['resamples']} resamples{corrected}",
+        scope_note(tests, what, trained(comparison["rows"])),
     ]

@@ -26,7 +26,9 @@ def details_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         identity = {
             key: row.get(key) for key in ("recipe", "variant", "system", "seed", "split", "run")
         }
-        more = {key: row[key] for key in ("method", "contexts") if row.get(key) is not None}
+        more = {
+            key: row[key] for key in ("method", "contexts", "length") if row.get(key) is not None
+        }
         words = [str(row["system"]), *(f"{key} {row[key]}" for key in (*told, *more))]
         for metric, found in row["metrics"].items():
             cells.append(_cells(", ".join(words), {**identity, **more}, metric, found))

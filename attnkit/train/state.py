@@ -48,7 +48,7 @@ class TrainingState:
     ) -> None:
         self.train = train = recipe.train
         self.device = device
-        self.model = models.build(recipe.model, sizes, recipe.data.max_length).to(device)
+        self.model = models.build_for(recipe, sizes).to(device)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.worker = GradientWorker(self.model, precision, compiled=train.compile)
         self.averaging = Averaging(train, self.model)

@@ -121,7 +121,7 @@ def test_an_encoder_learns_labels_and_names_them(trained: Command) -> None:
         (["eval", "runs/a", "--average"], "--average needs runs of two recipes or more"),
         (["eval", "runs/a", "runs/pretrain", "--average"], "of perplexity higher is not better"),
         (["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
-         "an encoder alone classifies"),
+         "an encoder alone writes no answers"),
         (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
          "has no output, so give no target"),
         (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not score runs of"),

@@ -19,7 +19,7 @@ from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
 from attnkit.scoring.metrics.answers import answer_match
-from attnkit.show.comparison_tables import comparison_table, contexts_table
+from attnkit.show.comparison_tables import axis_table, comparison_table
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
@@ -115,7 +115,7 @@ def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) ->
     assert (one.row["cut"], four.row["cut"]) == (0, 4)
     found = side_by_side([one, four], {"toy": "base"})
     note = "concat lost contexts that did not fit one row: 4 of 4 questions with 4 contexts"
-    assert note in contexts_table(found).notes
+    assert note in axis_table(found).notes
 
 
 def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
@@ -127,7 +127,7 @@ def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> Non
     others = ("mean", "concat", "none")
     assert kinds == {(n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]}
     json.dumps(found, allow_nan=False)
-    table = contexts_table(found)
+    table = axis_table(found)
     assert [column.title for column in table.columns] == ["metric", "method", "1", "2", "4"]
     assert len(table.rows) == 4 + 4 + 1
     value = entries[5].scores["answer-f1"].value

@@ -21,7 +21,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (
             GOOD,
             "train.objective=masked",
-            "train.objective: must be one of seq2seq, causal, span-corr",
+            "masked learns from running text; translation uses seq2seq",
         ),
         (GOOD, "model.shape=encoder", "model.shape: an encoder alone writes no text; translation"),
         (LM, "model.shape=encoder-decoder", "model.shape: language-modeling has no source"),

@@ -408,6 +408,6 @@ def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: 
         output.write_tables(output.choose(shown.tables(result), columns), format)
     else:
         # programs want a column per metric
-        across = shown.by_contexts(result) and format != "csv"
-        table = (shown.contexts_table if across else shown.comparison_table)(result)
+        across = shown.axis_of(result) and format != "csv"
+        table = (shown.axis_table if across else shown.comparison_table)(result)
         output.write_tables(output.choose([table], columns), format)

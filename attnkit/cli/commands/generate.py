@@ -82,6 +82,8 @@ def generate(
 
     trained = Run.open(run)
     recipe = trained.recipe
+    if recipe.masks:
+        raise UsageError(f"{run}: an encoder predicts masked tokens, it writes no text")
     options = {
         "beam": beam, "top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed,
         "n_best": n_best, "batch_tokens": batch_tokens, "max_length": max_length,

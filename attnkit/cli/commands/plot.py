@@ -8,7 +8,7 @@ from typer import Argument
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import choice, value
 
-AXES = ("updates", "tokens", "time", "parameters")
+AXES = ("updates", "tokens", "time", "parameters", "length")
 
 
 def plot(
@@ -37,7 +37,7 @@ def plot(
             "--x",
             AXES,
             "updates, tokens (target tokens so far) or time (of training); for scores also "
-            "parameters. [default: updates; for scores time]",
+            "parameters or length (eval.lengths). [default: updates; for scores time]",
             "AXIS",
         ),
     ] = None,

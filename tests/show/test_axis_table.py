@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from helpers.screens import drawn
 
-from attnkit.show.comparison_tables import by_contexts, contexts_table
+from attnkit.show.comparison_tables import axis_of, axis_table
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 METHODS = ("entropy", "entropy-free", "mean", "concat")
@@ -42,7 +42,7 @@ def comparison(rows: list[dict[str, Any]] | None = None, **changed: Any) -> dict
 
 
 def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
-    text = drawn(contexts_table(comparison()), 80)
+    text = drawn(axis_table(comparison()), 80)
     (head,) = [line for line in text.splitlines() if line.startswith("metric")]
     assert head.split() == ["metric", "method", *map(str, COUNTS)]
     assert max(map(len, text.splitlines())) <= 80
@@ -50,7 +50,7 @@ def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 200])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
-    text = drawn(contexts_table(comparison()), width)
+    text = drawn(axis_table(comparison()), width)
     assert max(map(len, text.splitlines())) <= width
 
 
@@ -62,7 +62,7 @@ def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
         if one["contexts"] == 8:
             one["p_corrected"] = 0.3
     lines = {
-        line[1].text: line for line in contexts_table(given).rows
+        line[1].text: line for line in axis_table(given).rows
         if line[0].text == "answer match"
     }  # fmt: skip
     cells = [cell.text for cell in lines["mean"][2:]]
@@ -72,14 +72,14 @@ def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
 
 def test_the_best_of_a_column_is_bold_unless_all_are_equal() -> None:
     rows = [row("entropy", 1, 50), row("mean", 1, 50), row("entropy", 2, 40), row("mean", 2, 30)]
-    table = contexts_table(comparison(rows))
+    table = axis_table(comparison(rows))
     bold = [[cell.best for cell in line[2:]] for line in table.rows]
     assert bold[:2] == [[False, True], [False, False]]
 
 
 def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 50, seed=2)]
-    table = contexts_table(comparison(rows))
+    table = axis_table(comparison(rows))
     assert table.rows[0][2].text == "45.0"
     assert "seeds: 1, 2 (means over seeds)" in table.notes
 
@@ -87,12 +87,12 @@ def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
 def test_questions_that_need_more_contexts_are_counted_apart() -> None:
     rows = [row("entropy", 1, 40, sentences=7), row("entropy", 2, 40, sentences=9),
             row("entropy", 4, 40, sentences=9)]  # fmt: skip
-    notes = contexts_table(comparison(rows)).notes
+    notes = axis_table(comparison(rows)).notes
     assert "questions of test: 7 with 1 context, 9 with 2, 4 contexts" in notes
 
 
 def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
-    notes = contexts_table(comparison()).notes
+    notes = axis_table(comparison()).notes
     (note,) = [note for note in notes if "did not fit" in note]
     assert note == (
         "concat lost contexts that did not fit one row: 40 of 40 questions with 4, 8, 16, 32 "
@@ -102,7 +102,7 @@ def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
 
 def test_models_from_elsewhere_are_named() -> None:
     rows = [row("entropy", 1, 40, seed=None, variant="a/b", run="runs/r/models/a--b")]
-    table = contexts_table(comparison(rows))
+    table = axis_table(comparison(rows))
     assert [column.title for column in table.columns] == ["metric", "model", "method", "1"]
     assert table.rows[0][1].text == "a/b"
     assert not any(note.startswith("seeds") for note in table.notes)
@@ -110,7 +110,7 @@ def test_models_from_elsewhere_are_named() -> None:
 
 def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 60, recipe="s")]
-    table = contexts_table(comparison(rows))
+    table = axis_table(comparison(rows))
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
         ["answer match", "r", "entropy", "40.0"],
         ["answer match", "s", "entropy", "60.0"],
@@ -118,5 +118,5 @@ def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
 
 
 def test_only_comparisons_by_number_of_contexts_are_seen_as_such() -> None:
-    assert by_contexts(comparison())
-    assert not by_contexts({"rows": [{"split": "test"}]})
+    assert axis_of(comparison())
+    assert not axis_of({"rows": [{"split": "test"}]})

@@ -1,0 +1,63 @@
+"""Masked tokens, the objective of BERT (Devlin et al. 2019, section 3.1).
+
+15 % of the tokens of a text are to be predicted.  The model sees the mask in place of 80 % of
+them, a random token in place of 10 %, and the token itself in the other 10 %.  Each token is drawn
+by itself, whatever windows the text is cut in: windows of every length have the same tokens hidden.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
+from attnkit.data.span_corruption import FIXED, corrupted
+from attnkit.data.tokenizer import EOS, PAD, RESERVED, Vocabulary
+
+MASK = "<mask>"
+DENSITY, HIDDEN, RANDOM = 0.15, 0.8, 0.1
+SIGNATURE = f"masked:{DENSITY}"
+_PURPOSE = 3
+"""Tells these draws from those of `batch_plan` and `span_corruption`, which have 0 to 2."""
+
+
+def masked(
+    stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED
+) -> Encoded:
+    """A stream as windows of `length` tokens, in memory: what the model sees, and what is hidden.
+
+    The source of a row is its window with noise; its target is the window with PAD in place of all
+    tokens that are not to be predicted.  The last window may be shorter.  The ends of paragraphs
+    are never hidden.  A pure function of its arguments.
+
+    Args:
+        stream: encoded for language modelling.
+        vocabulary: has the `MASK`.
+        length: in tokens.
+        noise: seed and epoch; other tokens in every epoch.
+    """
+    ids: Ids = stream.target.ids
+    bits = np.random.PCG64((*noise, _PURPOSE))
+    draw = bits.random_raw(len(ids)) / 2.0**64 / DENSITY  # below 1: to be predicted
+    chosen = (draw < 1) & (ids != EOS)
+    pieces = len(vocabulary) - len(RESERVED)
+    other = (bits.random_raw(len(ids)) % np.uint64(pieces) + np.uint64(len(RESERVED))).astype(
+        ids.dtype
+    )
+    seen = np.where(chosen & (draw < HIDDEN + RANDOM), other, ids)
+    seen[chosen & (draw < HIDDEN)] = vocabulary.id_of(MASK)
+    target = Blocks(np.where(chosen, ids, ids.dtype.type(PAD)), length)
+    offsets = np.append(target.starts, len(ids))
+    return replace(stream, source=Ragged(seen, offsets), target=target)
+
+
+def with_noise(
+    stream: Encoded,
+    vocabulary: Vocabulary,
+    objective: str,
+    length: int,
+    noise: tuple[int, int] = FIXED,
+) -> Encoded:
+    """Rows as a model reads them whose `train.objective` this is: with noise, or as they are."""
+    if objective == "span-corruption":
+        return corrupted(stream, vocabulary, length, noise)
+    return masked(stream, vocabulary, length, noise) if objective == "masked" else stream

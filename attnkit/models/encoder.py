@@ -1,0 +1,90 @@
+"""An encoder alone, which classifies its source or predicts its masked tokens."""
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnkit.attention import Mask
+from attnkit.data.tokenizer import PAD
+from attnkit.kernels.onednn import Linear
+from attnkit.layers import Dropout
+from attnkit.layers.positions import Rotary
+from attnkit.models.base import Decode, Model
+from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
+from attnkit.models.transformer import Stack
+from attnkit.recipe import schema
+
+
+class EncoderModel(Model):
+    """The encoder of the Transformer, whose weights are called as there."""
+
+    shape = "encoder"
+
+    def __init__(self, model: schema.ModelConfig, tokens: int, max_length: int) -> None:
+        """`tokens` is the size of the source vocabulary."""
+        super().__init__()
+        table, _ = token_tables((tokens, 0), model.width, True, model.width**-0.5)
+        rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
+        self.embed_source = Embedding(table, model.positions, max_length, model.dropout)
+        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False)
+
+    def states(
+        self, source: Int[Tensor, "B S"] | None
+    ) -> tuple[Float[Tensor, "B S W"], Bool[Tensor, "B S"]]:
+        """Encoder states, and which of them are not pads."""
+        if source is None:
+            raise ValueError("a model of shape encoder needs a source")
+        valid = source != PAD
+        mask = Mask.right(valid)
+        states, _, _ = self.encoder(self.embed_source(source, mask.q_pos), mask)
+        return states, valid
+
+    def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
+        raise ValueError("a model of shape encoder writes no text")
+
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
+    ) -> tuple[Float[Tensor, "R t W"], Decode]:
+        raise ValueError("a model of shape encoder writes no text")
+
+
+class EncoderClassifier(EncoderModel):
+    """The mean of the encoder's states over real tokens, and a linear head.
+
+    Its target vocabulary are the labels (`LabelVocabulary`): a label is the one token that it
+    predicts, behind the begin token.
+    """
+
+    def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
+        """`sizes` of the source vocabulary and of that of labels."""
+        super().__init__(model, sizes[0], max_length)
+        self.dropout = Dropout(model.dropout)
+        self.output = Linear(model.width, sizes[1], bias=False)
+        nn.init.normal_(self.output.weight, std=model.width**-0.5)
+
+    def hidden(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B 1 W"]:
+        """The pooled states; `ids` are not read."""
+        states, valid = self.states(source)
+        weights = valid.to(states.dtype)[:, None]  # [B, 1, S]
+        pooled = weights @ states.masked_fill(~valid[:, :, None], 0) / weights.sum(2, keepdim=True)
+        y: Tensor = self.dropout(pooled)
+        return y
+
+
+class MaskedEncoder(EncoderModel):
+    """The encoder's states through the output matrix, which `model.tie` may make the embeddings.
+
+    It predicts the token of each position of a source with masks (`data.masking`).
+    """
+
+    def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
+        """`sizes` of the vocabulary, twice."""
+        super().__init__(model, sizes[0], max_length)
+        self.output = vocabulary_output(model, self.embed_source.tokens, sizes[1])
+
+    def hidden(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B S W"]:
+        """The states; `ids` are not read."""
+        return self.states(source)[0]
