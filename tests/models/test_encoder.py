@@ -1,10 +1,10 @@
-"""The encoder with a pooled head: pads, sizes, and the names of its weights."""
+"""An encoder alone: pads, sizes, the names of its weights, and masked tokens."""
 
 import pytest
 import torch
 
 from attnkit.attention import Mask
-from attnkit.models import EncoderClassifier, build
+from attnkit.models import EncoderClassifier, MaskedEncoder, build
 from attnkit.recipe import schema
 
 WORDS = ("scaled-dot", "synthesizer-random", "linear", "nystrom", "local")
@@ -63,3 +63,39 @@ def test_it_writes_no_text() -> None:
     model = made()
     with pytest.raises(ValueError, match="writes no text"):
         model.start(torch.tensor([[5]]))
+
+
+def masked_encoder(**options: object) -> MaskedEncoder:
+    torch.manual_seed(5)
+    return MaskedEncoder(config("encoder", **options), (23, 23), 41).double().eval()
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rope", "alibi"])
+def test_each_token_of_a_masked_encoder_has_logits_that_ignore_pads(positions: str) -> None:
+    model = masked_encoder(positions=positions)
+    row = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        alone = model(row, None)
+        padded = model(torch.tensor([[5, 6, 7, 0, 0], [8, 9, 10, 11, 12]]), None)
+    assert alone.shape == (1, 3, 23)
+    torch.testing.assert_close(padded[:1, :3], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("tie", ["all", "none"])
+def test_the_output_of_a_masked_encoder_may_be_its_embeddings(tie: str) -> None:
+    model = masked_encoder(tie=tie)
+    assert (model.output.weight is model.embed_source.tokens.weight) == (tie == "all")
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rope", "alibi"])
+def test_the_entropy_scale_is_the_plain_one_at_its_base_only(positions: str) -> None:
+    scaled = {"encoder": {"name": "scaled-dot", "entropy_scale": {"base": 8}}}
+    plain, other = masked_encoder(positions=positions), masked_encoder(
+        positions=positions, attention=scaled
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for length in (4, 8, 32):
+            source = torch.randint(4, 23, (2, length), generator=generator)
+            same = torch.allclose(plain(source, None), other(source, None), rtol=0, atol=1e-12)
+            assert same == (length == 8)

@@ -11,6 +11,7 @@ FILES = "task: translation\ndata: {%s}\n"
 NB = LM + "model: {type: naive-bayes}\n"
 RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
 LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
+MASKED = LM + "model: {shape: encoder}\ntrain: {objective: masked}\n"
 SPANS = LM + "train: {objective: span-corruption}\n"
 MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
 
@@ -111,6 +112,23 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LABELS, "model.shape=encoder model.layers.encoder=0", "needs at least one layer"),
         (LABELS, "model.shape=encoder model.type=recurrent", "a recurrent model is an encoder-dec"),
         (LABELS, "train.objective=causal", "causal is for language-modeling; classification uses"),
+        (MASKED, "model.shape=decoder", "model.shape: masked predicts tokens from both sides: use"),
+        (MASKED, "model.type=naive-bayes-attention", "model.type: masked needs a transformer"),
+        (MASKED, "eval.metrics=word-perplexity", "eval.metrics: word-perplexity is of running"),
+        (MASKED, "train.objective=causal", "an encoder alone writes no text; language-modeling ne"),
+        (LM, "eval.lengths=[8,8]", "eval.lengths: names 8 twice; name each once"),
+        (GOOD, "eval.lengths=8", "eval.lengths: does nothing with `task: translation`"),
+        (SPANS, "eval.lengths=8", "eval.lengths: is for the objectives causal and masked"),
+        (
+            LM,
+            "model.positions=learned eval.lengths=999",
+            "eval.lengths: learned positions end at data.max_length (256), so no text of 999",
+        ),
+        (
+            LM,
+            "model.attention=synthesizer-random eval.lengths=257",
+            "eval.lengths: synthesizer-random has weights for data.max_length (256) positions",
+        ),
         (GOOD, "train.objective=span-corruption", "span-corruption learns from running text; tr"),
         (SPANS, "model.shape=decoder", "model.shape: span-corruption reads one text and writes"),
         (SPANS, "data.max_length=15", "data.max_length: span-corruption needs texts of 16 tokens"),

@@ -1,5 +1,6 @@
 """What is drawn is what the logs and the scores say, and what cannot be drawn is one line."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,27 @@ def test_what_cannot_be_drawn_is_one_line(
         drawn(tmp_path, *names, x=x)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, AttnkitError)
+
+
+def test_scores_by_length_are_a_line_of_each_run(tmp_path: Path) -> None:
+    for variant in ("base", "other"):
+        run = make_logged(tmp_path, variant)
+        scores = {
+            f"test.length-{n}": {"metrics": {"bleu": {"score": float(9 - place)}}}
+            for place, n in enumerate((512, 64, 128))
+        }
+        (run.path / "scores.json").write_text(json.dumps(scores))
+    (plot,) = drawn(tmp_path, x="length")
+    assert (plot.title, plot.x) == ("BLEU on test", "length of the text (tokens)")
+    line = ((64.0, 8.0), (128.0, 7.0), (512.0, 9.0))
+    assert [one.lines for one in plot.series] == [(line,), (line,)]
+    (plot,) = drawn(tmp_path, "bleu", x="parameters")
+    assert plot.title == "BLEU on test in windows of 512 tokens"
+    with pytest.raises(UsageError, match="training-loss has no axis of length"):
+        drawn(tmp_path, "training-loss", x="length")
+
+
+def test_runs_without_lengths_say_how_they_get_some(tmp_path: Path) -> None:
+    make_logged(tmp_path, scores={"bleu": 20.0})
+    with pytest.raises(UsageError, match="no run is scored at several lengths; set eval.lengths"):
+        drawn(tmp_path, x="length")

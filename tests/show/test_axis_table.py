@@ -35,7 +35,7 @@ def comparison(rows: list[dict[str, Any]] | None = None, **changed: Any) -> dict
             "baseline_recipe": "r", "metric": metric, "difference": -1.0, "p": 0.001,
             "p_corrected": 0.004, "interval": [-2, 0],
         }
-        for one in given if one["method"] != "entropy" for metric in one["metrics"]
+        for one in given if one.get("method", "entropy") != "entropy" for metric in one["metrics"]
     ]  # fmt: skip
     plain = {"rows": given, "comparisons": compared, "baseline": "base", "resamples": 1000}
     return plain | changed
@@ -117,6 +117,35 @@ def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
     ]
 
 
-def test_only_comparisons_by_number_of_contexts_are_seen_as_such() -> None:
-    assert axis_of(comparison())
-    assert not axis_of({"rows": [{"split": "test"}]})
+def windows(variant: str, length: int, value: float) -> dict[str, Any]:
+    """One variant at one length."""
+    plain = row("entropy", 1, value, variant=variant, length=length, run=f"runs/r/{variant}/seed-1")
+    for name in ("method", "contexts", "cut"):
+        del plain[name]
+    return plain
+
+
+def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
+    rows = [windows(v, n, 64 / n + i) for i, v in enumerate(("plain", "scaled")) for n in (64, 256)]
+    tests = [
+        {"recipe": "r", "variant": "scaled", "split": "test", "length": n, "baseline": "plain",
+         "baseline_recipe": "r", "metric": "answer-match", "difference": 1.0, "p": p,
+         "p_corrected": p, "interval": [0, 2]}
+        for n, p in ((64, 0.5), (256, 0.001))
+    ]  # fmt: skip
+    table = axis_table(comparison(rows, comparisons=tests))
+    assert table.title == "r: test, by length of the text in tokens"
+    assert [[cell.text for cell in line] for line in table.rows[:2]] == [
+        ["answer match", "plain", "1.00", "0.25"],
+        ["answer match", "scaled", "2.00", "1.25**"],
+    ]
+    notes = "\n".join(table.notes)
+    assert "each length: the whole text, cut in windows of so many tokens" in notes
+    assert "differs from plain at the same length" in notes
+    assert "bootstrap over windows, 1000 resamples\n" in notes
+
+
+def test_the_axis_is_that_of_the_rows() -> None:
+    assert axis_of(comparison()) == "contexts"
+    assert axis_of({"rows": [windows("plain", 64, 1)]}) == "length"
+    assert axis_of({"rows": [{"split": "test"}]}) == ""

@@ -1,0 +1,67 @@
+"""Training short and testing long as a user does it: causal and masked language models."""
+
+import csv
+import random
+from pathlib import Path
+
+import pytest
+from helpers.shell import Command
+
+RECIPE = """
+task: language-modeling
+data: {train: text.txt, valid: text.txt, test: text.txt, max_length: 8}
+tokenizer: {type: word, size: 60}
+model: {width: 16, heads: 2, ff: 32, layers: 1}
+train: {objective: OBJECTIVE, steps: 4, batch_tokens: 200, valid_every: 0, precision: fp32,
+        warmup: 2}
+eval: {metrics: [perplexity, accuracy], bootstrap: 20, lengths: [8, 32]}
+variants:
+  plain: {}
+  scaled: {model.attention: {name: scaled-dot, entropy_scale: {base: 8}}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path) -> Path:
+    """Text, and a recipe for each objective."""
+    draw, words = random.Random(1), ["the", "a", "cat", "dog", "sees", "hears", "old", "new"]
+    lines = [" ".join(draw.choices(words, k=8)) for _ in range(30)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines) + "\n")
+    (tmp_path / "short.txt").write_text("the old cat sees a dog\n")
+    for objective in ("causal", "masked"):
+        (tmp_path / f"{objective}.yaml").write_text(RECIPE.replace("OBJECTIVE", objective))
+    return tmp_path
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_the_table_has_a_column_for_each_length(
+    objective: str, folder: Path, command: Command
+) -> None:
+    done = command("train", f"{objective}.yaml", COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    title, head, _, *rows = done.stdout.splitlines()
+    assert title == f"{objective}: test, by length of the text in tokens"
+    assert head.split() == ["metric", "variant", "8", "32"]
+    assert [row.split()[-3] for row in rows[:2]] == ["plain", "scaled"]
+    assert ("word perplexity" in done.stdout) == (objective == "causal")
+    again = command("eval", "runs", "--format", "csv")
+    found = [(row["variant"], row["length"]) for row in csv.DictReader(again.stdout.splitlines())]
+    assert found == [("plain", "8"), ("plain", "32"), ("scaled", "8"), ("scaled", "32")]
+    drawn = command("plot", "runs", "--x", "length", LC_ALL="C.UTF-8")
+    assert drawn.returncode == 0
+    assert "length of the text (tokens)" in drawn.stdout
+    if objective == "masked":
+        refused = command("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "an encoder predicts masked tokens, it writes no text" in refused.stderr
+        for study in ("rank", "entropy"):
+            assert command("probe", study, f"runs/{objective}/plain/seed-1").returncode == 0
+
+
+def test_a_text_that_is_shorter_than_a_window_stops_before_training(
+    folder: Path, command: Command
+) -> None:
+    done = command("train", "causal.yaml", "data.test=short.txt")
+    assert done.returncode == 65
+    assert "test has 7 tokens, fewer than the longest of eval.lengths (32)" in done.stderr
+    assert not (folder / "runs").exists() or not [*folder.glob("runs/*/*/*/metrics.jsonl")]
