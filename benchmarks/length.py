@@ -105,12 +105,12 @@ def main() -> None:
 
 
 NOTES = [
-    "WikiText-2, trained on texts of 64 tokens, one seed: 1,000 updates masked, 500 causal. At each",
-    "length the whole test split is cut in windows of so many tokens; of masked models the same",
-    "tokens are hidden. The entropy scale multiplies scores by log n / log 64, n the number of",
-    "tokens that are seen: of masked models it does nothing at 64. Stars: it differs from the plain",
-    r"scores with the same positions, \* p < 0.05, \*\* p < 0.01 (paired bootstrap over windows, not",
-    "corrected for the number of cells).",
+    "WikiText-2, trained on texts of 64 tokens, one seed: 1,000 updates masked, 500 causal. At",
+    "each length the whole test split is cut in windows of so many tokens; of masked models the",
+    "same tokens are hidden. The entropy scale multiplies scores by log n / log 64, n the number",
+    "of tokens that are seen: of masked models it does nothing at 64. Stars: it differs from the",
+    r"plain scores with the same positions, \* p < 0.05, \*\* p < 0.01 (paired bootstrap over",
+    "windows, not corrected for the number of cells).",
     "",
     "![scores by length](length.svg)",
 ]

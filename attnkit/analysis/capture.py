@@ -140,7 +140,7 @@ class MapReader:
             self._check_memory(read, name)  # before a search that may take long
         if self.inputs.shape == "encoder":
             if any(target is not None for _, target in texts):
-                raise UsageError(f"{self.run.path} classifies: it has no output, so give no target")
+                raise UsageError(f"{self.run.path}: an encoder has no output, so give no target")
             return alone
         found = {
             row: self.inputs.with_target(sources[row], target, names[row])

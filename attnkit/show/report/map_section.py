@@ -55,7 +55,7 @@ def map_section(
     if sentence is not None and len(faults) == min(MOST, len(systems)):
         raise faults[0][1]
     blocks: list[Block] = [Note(f"Sentence: {text}")]
-    if target is not None:
+    if target:
         blocks.append(Note(f"Output, given to every model: {target}"))
     blocks += [Note(f"{name}: no maps: {error}") for name, error in faults]
     if left_out := list(systems)[MOST:]:
@@ -86,4 +86,5 @@ def _captured(run: Run, text: str, target: str | None, kinds: Sequence[Kind]) ->
     from attnkit.analysis.capture import capture
 
     here = [kind for kind in kinds if kind in places(run.recipe)]
+    target = None if run.recipe.model.shape == "encoder" else target  # which writes nothing
     return capture(run, text, target=target, kinds=here or None, device="cpu")

@@ -211,7 +211,9 @@ def _maps(
     if request.sentence is None and task == LANGUAGE:  # a prompt of one word, and what follows
         texts = [one.references[0].split() for one in lines]
         words = min(texts, key=lambda text: abs(len(text) - PROMPT), default=[])
-        lines = [CorpusLine(1, words[0], (" ".join(words[1:PROMPT]),))] if words[1:] else []
+        first = PROMPT if run.recipe.masks else 1
+        parts = [" ".join(some) for some in (words[:first], words[first:PROMPT])]
+        lines = [CorpusLine(1, parts[0], (parts[1],))] if words[1:] else []
     return map_section(systems, lines, request.sentence)
 
 
