@@ -98,8 +98,8 @@ def train(
 
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
     can be repeated at any time. Keys with several values make variants of all combinations. With
-    --jobs N each run has its share of the cores (or of
-    OMP_NUM_THREADS threads, where that is set), and one that fails does not stop the others.
+    --jobs N each run has its share of the cores (or of OMP_NUM_THREADS threads, where that is
+    set), and one that fails does not stop the others.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
