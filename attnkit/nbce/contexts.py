@@ -163,7 +163,7 @@ def _split(
         ]
     if many:
         notes.append(
-            f"{_counted(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
+            f"{_counted(many)} split into windows of {size:,} {unit if size > 1 else unit[:-1]} (overlap {overlap:,}): "
             f"{len(found):,} rows"
         )
     return found
