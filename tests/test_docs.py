@@ -16,11 +16,15 @@ from helpers import questioned as asked
 from helpers.shell import attnkit_in
 
 from attnkit.attention import Mask, Shape
-from attnkit.recipe import load, shipped
+from attnkit.data import formats
+from attnkit.recipe import load, loading, shipped, sweep, yaml_nodes
+from attnkit.storage import download, files, tensors
+from attnkit.train import checkpoint
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+SECURITY = ROOT / "SECURITY.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", SECURITY, *sorted(DOCS.glob("*.md"))]
 BLOCKS = [
     block
     for page in (
@@ -188,6 +192,23 @@ def test_every_shipped_recipe_is_in_the_table_of_the_readme() -> None:
     text = README.read_text(encoding="utf-8")
     for name in shipped():
         assert f"| `{name}` |" in text or name.endswith("-quick"), name
+
+
+def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
+    table = SECURITY.read_text(encoding="utf-8").partition("## Limits")[2]
+    mib, gib = 1 << 20, 1 << 30
+    for said in (
+        f"{yaml_nodes.LARGEST >> 10} KiB, {yaml_nodes.MOST_NODES:,} keys and values, "
+        f"{yaml_nodes.DEEPEST} levels, {loading.MOST_VARIANTS} variants "
+        f"({sweep.MOST_VARIANTS:,} in a sweep)",
+        f"| a line of text | {formats.LONGEST // mib} MiB |",
+        f"{formats.RATIO} times its size, beyond {formats.FREE // mib} MiB",
+        f"| {files.JSON_LIMIT // mib} MiB |",
+        f"{download.LIMIT // gib} GiB; {download.EXTRACTED_LIMIT // gib} GiB and "
+        f"{download.MEMBERS:,} members",
+    ):
+        assert said in table, said
+    assert tensors.HEADER_LIMIT == checkpoint.STATE_LIMIT == files.JSON_LIMIT
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
