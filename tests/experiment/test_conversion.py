@@ -14,7 +14,7 @@ from attnkit.data.batch import Batch, collate
 from attnkit.data.preparation import prepare
 from attnkit.errors import AttnkitError, RecipeError, StoppedError
 from attnkit.experiment import attention_transfer as transferring
-from attnkit.experiment.conversion import _Conversion, convert, listed, swap
+from attnkit.experiment.conversion import _Conversion, changed_places, convert, listed, swap
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
 from attnkit.train.averaging import weights_of
@@ -121,9 +121,7 @@ def test_transfer_lowers_the_error_and_trains_the_new_layers_alone(
     changed = {n for n in before if not torch.equal(before[n], after[n])}
     assert changed
     assert all(any(layer in name for layer in layers) for name in changed)
-    kinds = [place for place in ("encoder", "decoder", "cross")
-             if getattr(swapped.recipe.model.attention, place) != getattr(
-                 run.recipe.model.attention, place)]  # fmt: skip
+    kinds = changed_places(run.recipe.model, swapped.recipe.model)
     theirs = transferring.layers_of(teacher := run.model(), kinds)
     errors = []
     for converted in (swapped, transferred):
