@@ -35,7 +35,7 @@ CONVERSIONS = {
     "none, trained on as it is": CONTROL,
     "linear": "linear",
     "performer": "performer",
-    "nystrom in the encoder": "{encoder: nystrom}",
+    "nystrom with 8 landmarks in the encoder": "{encoder: {name: nystrom, landmarks: 8}}",
     "synthesizer-random, but in cross attention": SELF.format("synthesizer-random"),
     "fixed-pattern, but in cross attention": SELF.format("fixed-pattern"),
 }

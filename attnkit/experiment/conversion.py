@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
@@ -71,18 +71,13 @@ class ConversionSettings:
     offline: bool = False
 
     @property
-    def name(self) -> str:
-        """What the names of the runs begin with: the variant and its new mechanisms."""
+    def stages(self) -> list[str]:
+        """The variants of the runs that are made, named by their variant and new mechanisms."""
         old, new = self.run.recipe.model, self.recipe.model
         places = changed_places(old, new) or new.places
         words = dict.fromkeys(getattr(new.attention, place).name for place in places)
-        return "-".join([self.run.variant, *words])
-
-    @property
-    def stages(self) -> list[str]:
-        """The variants of the runs that are made."""
         done = {"swapped": True, "transferred": self.transfer > 0, "tuned": self.tune > 0}
-        return [f"{self.name}-{stage}" for stage, wanted in done.items() if wanted]
+        return ["-".join((self.run.variant, *words, stage)) for stage in done if done[stage]]
 
 
 def changed_places(old: Any, new: Any) -> list[str]:
@@ -147,24 +142,17 @@ def convert(
         yield from _Conversion(settings, stop).stages()
 
 
-class Swap(NamedTuple):
-    """The weights of a converted model, by their names."""
+def swap(old: Weights, model: Model) -> dict[str, list[str]]:
+    """Take over, in place, the weights that fit a new model by name and shape.
 
-    kept: list[str]
-    """Taken over."""
-    new: list[str]
-    """Initialised."""
-    left_out: list[str]
-    """Of the old model; nothing of that name and shape is in the new one."""
-
-
-def swap(old: Weights, model: Model) -> Swap:
-    """Take over, in place, the weights that fit a new model by name and shape."""
+    Names of those that are kept, those that are new, and those of the old model that are left out.
+    """
     fresh, state = weights_of(model), model.state_dict()
     fits = {name: tensor for name, tensor in old.items()
             if name in state and state[name].shape == tensor.shape}  # fmt: skip
     model.load_state_dict(fits, strict=False)
-    return Swap([*fits], [n for n in fresh if n not in fits], [n for n in old if n not in fits])
+    new, left_out = ([n for n in some if n not in fits] for some in (fresh, old))
+    return {"kept": [*fits], "new": new, "left_out": left_out}
 
 
 class _Conversion:
@@ -246,7 +234,7 @@ class _Conversion:
         with run.lock():
             run.clear()
             kept = ("hashes", "device", "threads", "precision")
-            fields = {name: old[name] for name in kept if name in old} | self._family()
+            fields = {name: old[name] for name in kept if name in old} | self._history()
             who: Any = {"name": self.old.name, "variant": variant, "seed": self.seed}
             run = Run.create(run.path, self.recipe, **who, **fields)
             run.write_tokenizer(self.old.tokenizer())
@@ -261,17 +249,12 @@ class _Conversion:
             run.finish(weights_of(model), step=step, seconds=seconds, **how)
         yield events.FinishedEvent(step, seconds, "converted")
 
-    def _family(self) -> dict[str, Any]:
-        """What the manifests of all stages say, beside that which tells them apart."""
-        step = self.old.manifest["finished"]["step"]
-        changes = changed_keys(self.old.recipe, self.recipe)
-        history = [{"step": step, **Change(*change)._asdict()} for change in changes
-                   if change[0].startswith("model.")]  # fmt: skip
-        return {
-            "baseline": self.old.variant,
-            "variants": [self.old.variant, *self.variants],
-            "changes": [*self.old.manifest.get("changes", []), *history],
-        }
+    def _history(self) -> dict[str, Any]:
+        """What the manifests of all stages say: the run before, and how attention was changed."""
+        step, before = self.old.manifest["finished"]["step"], self.old.manifest.get("changes", [])
+        changes = [Change(*change) for change in changed_keys(self.old.recipe, self.recipe)]
+        new = [{"step": step, **c._asdict()} for c in changes if c.key.startswith("model.")]
+        return {"baseline": self.old.variant, "changes": [*before, *new]}
 
     @cached_property
     def teacher(self) -> Model:
@@ -290,8 +273,8 @@ class _Conversion:
         swapped = swap(old, model)
         shapes = {name: tensor.shape for name, tensor in (old | weights_of(model)).items()}
         yield NoteEvent(
-            f"{len(swapped.kept)} of {len(old)} weights are kept; "
-            f"new: {listed(swapped.new, shapes)}; left out: {listed(swapped.left_out, shapes)}"
+            f"{len(swapped['kept'])} of {len(old)} weights are kept; new: "
+            f"{listed(swapped['new'], shapes)}; left out: {listed(swapped['left_out'], shapes)}"
         )
         layers = attention_transfer.layers_of(model, self.kinds)
         able = {place: layer.mechanism for place, layer in layers.items()
@@ -307,7 +290,7 @@ class _Conversion:
                 mechanism.adopt_maps(maps[place].cpu())
             count = sum(len(batch.rows) for batch in taken)
             yield NoteEvent(f"{len(able)} layers begin with maps averaged over {count:,} texts")
-        return model, {**swapped._asdict(), "layers_with_averaged_maps": len(able)}
+        return model, {**swapped, "layers_with_averaged_maps": len(able)}
 
     def _transfer(self, last: Run, run: Run) -> Making:
         """The last model after attention transfer."""
@@ -344,7 +327,7 @@ class _Conversion:
         """An ordinary training from the weights of the stage before."""
         self.experiment.check(variant, self.seed)
         yield from self.experiment.train(variant, self.seed)
-        Run.open(self._path(variant)).update(**{ENTRY: self._entry(variant)}, **self._family())
+        Run.open(self._path(variant)).update(**{ENTRY: self._entry(variant)}, **self._history())
 
     def _obey(self, when: str) -> None:
         """Raise StoppedError where a signal has come."""

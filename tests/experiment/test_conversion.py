@@ -247,8 +247,8 @@ def test_a_weight_of_another_shape_is_new_and_the_old_one_left_out(tmp_path: Pat
     name = "encoder.blocks.0.attention.q.bias"
     old[name] = old[name][:-1]
     swapped = swap(old, model)
-    assert swapped.new == swapped.left_out == [name]
-    assert len(swapped.kept) == len(old) - 1
+    assert swapped["new"] == swapped["left_out"] == [name]
+    assert len(swapped["kept"]) == len(old) - 1
 
 
 def test_errors_are_of_this_package(tmp_path: Path) -> None:
