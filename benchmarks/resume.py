@@ -1,17 +1,23 @@
 """Does an interrupted training end bit for bit as an uninterrupted one?  Through the command line.
 
-    python benchmarks/resume.py [--kills 10] [--jobs 2] [--seed 1] [--part training|comparison]
+    python benchmarks/resume.py [--kills 10] [--jobs 2] [--seed 1]
+        [--part training|signals|comparison]
 
 Part "training": a small recipe is trained once without a stop.  Then, each in a folder of its own:
 
-- `--kills` runs are killed with SIGKILL at random moments, one to three times, and started again
-  until they finish;
+- `--kills` runs are killed with SIGKILL one to three times, and started again until they finish:
+  every other one at random moments, the rest by themselves inside a save, at a random file
+  operation;
 - runs are stopped at chosen places (the first step, inside an accumulation window, mid-epoch, an
   epoch's boundary, three times within one epoch), once by SIGTERM and once by SIGKILL, which the
   process sends to itself when it gets there.
 
 Of each, the SHA-256 of model.safetensors, of the last checkpoint's tensors (weights, optimiser,
 random state) and of the loss log must be those of the first.
+
+Part "signals": `--kills` runs get SIGTERM, SIGINT, or SIGINT twice, at random moments from the
+start of the process to the end of scoring.  They must end within 10 s with exit code 75 (130 after
+two, where the first one had not ended it yet), and have the same hashes when started again.
 
 Part "comparison": two variants with two seeds are trained by `attnkit train --jobs N`, which is
 interrupted `--kills` times at random moments: by SIGTERM, by Ctrl-C, by SIGKILL of one of its
@@ -32,7 +38,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +57,15 @@ search: {{method: greedy, max_length: 16}}
 eval: {{metrics: [bleu], bootstrap: 0}}
 """
 VARIANTS = "variants: {plain: {}, linear: {model.attention: linear}}\n"
-PARTS = {"training": "One training", "comparison": "A comparison with `--jobs`"}
+PARTS = {"training": "One training", "signals": "Signals at any moment",
+         "comparison": "A comparison with `--jobs`"}  # fmt: skip
 ACCUMULATE = 2
-STOPPED = 75
-"""Exit code of a training that a signal stopped."""
+STOPPED, LEFT = 75, 130
+"""Exit codes of a training that a signal stopped, and of one that was left at once."""
+LATEST = 10.0
+"""Seconds from a signal to the end of the process, at most."""
+OPERATIONS = 12
+"""File operations (fsync, rename) from the beginning of a save on, one of which is chosen."""
 MEMORY = 71
 """Exit code of a comparison of which one process was killed."""
 FINGERPRINTS = ("model.safetensors", "tensors of the last checkpoint", "loss log")
@@ -81,15 +92,19 @@ def write_data(folder: Path) -> None:
 class Place:
     """A moment of a training: the `batch`-th backward pass of an update (both from 1).
 
-    With `boundary` the first update from `step` on whose last batch is the last of its epoch.
+    With `boundary` the first update from `step` on whose last batch is the last of its epoch; with
+    `operation` the so many-th file operation behind update `step`, as saves have them.
     """
 
     step: int
     batch: int
     boundary: bool = False
+    operation: int = 0
 
     def reached(self, step: int, batch: int, at_end: bool) -> bool:
         """Whether the training is there now; `at_end`: the update's batches end the epoch."""
+        if self.operation:
+            return False
         if self.boundary:
             return step >= self.step and batch == self.batch and at_end
         return (step, batch) == (self.step, self.batch)
@@ -139,7 +154,7 @@ class Trial:
         Raises:
             SystemExit: it ended otherwise, so that the place was never reached.
         """
-        there = json.dumps([place.step, place.batch, place.boundary, number])
+        there = json.dumps([*astuple(place), number])
         words = [sys.executable, __file__, "--child", there, "--", *self.words()]
         done = subprocess.run(
             words, capture_output=True, text=True, cwd=self.work, env=self.environment()
@@ -149,7 +164,8 @@ class Trial:
             raise SystemExit(
                 f"{self.name}: ended with {done.returncode}, not {wanted}\n{done.stderr[-2000:]}"
             )
-        self.stops.append(f"{number.name} {self._where()}")
+        inside = f", operation {place.operation} of a save" if place.operation else ""
+        self.stops.append(f"{number.name} {self._where()}{inside}")
 
     def kill_after(self, seconds: float, training: bool) -> bool:
         """Start, and kill so long after the process or its training began; was it still there?"""
@@ -212,8 +228,8 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
 
     backward: Callable[..., None] = precision.GradientWorker.backward
     advance: Callable[[fit.Training], Iterator[object]] = fit.Training.advance
-    batches = 0
-    current: fit.Training
+    batches = operations = 0
+    current: fit.Training | None = None
 
     def watched_advance(training: fit.Training) -> Iterator[object]:
         nonlocal batches, current
@@ -223,12 +239,24 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
     def watched_backward(worker: precision.GradientWorker, *arguments: object) -> None:
         nonlocal batches
         batches += 1
+        assert current is not None
         stream = current.stream
         at_end = stream.position >= len(stream.batches)
         if place.reached(current.progress.step, batches, at_end):
             os.kill(os.getpid(), number)
         backward(worker, *arguments)
 
+    def watched(operation: Callable[..., None]) -> Callable[..., None]:
+        def perform(*arguments: object, **options: object) -> None:
+            nonlocal operations
+            operations += current is not None and current.progress.step >= place.step
+            if place.operation and operations == place.operation:
+                os.kill(os.getpid(), number)
+            operation(*arguments, **options)
+
+        return perform
+
+    os.fsync, os.replace = watched(os.fsync), watched(os.replace)
     fit.Training.advance = watched_advance  # type: ignore[method-assign, assignment]
     precision.GradientWorker.backward = watched_backward  # type: ignore[method-assign, assignment]
     return run(words)
@@ -252,6 +280,15 @@ def stopped(trial: Trial, places: Sequence[Place], number: signal.Signals) -> Tr
     """A trial that is stopped at each of the places."""
     for place in places:
         trial.stop_at(place, number)
+    trial.finish()
+    return trial
+
+
+def killed_inside_saves(trial: Trial, seed: int, steps: int) -> Trial:
+    """A trial that kills itself inside one to three saves."""
+    generator = random.Random(seed)
+    for step in sorted(generator.sample(range(1, steps - 20), generator.choice((1, 1, 2, 3)))):
+        trial.stop_at(Place(step, 0, operation=generator.randint(1, OPERATIONS)), signal.SIGKILL)
     trial.finish()
     return trial
 
@@ -323,10 +360,12 @@ def measure(options: argparse.Namespace, work: Path) -> bool:
     trials = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for number in range(options.kills):
-            name = f"SIGKILL at random moments, {number + 1}"
-            trial = Trial(name, work / f"killed-{number}", work)
+            trial = Trial(f"SIGKILL {number + 1}", work / f"killed-{number}", work)
             seed = 1000 * options.seed + number
-            trials.append(pool.submit(killed, trial, seed, training, start))
+            if number % 2:
+                trials.append(pool.submit(killed_inside_saves, trial, seed, options.steps))
+            else:
+                trials.append(pool.submit(killed, trial, seed, training, start))
         for name, places in chosen(epochs).items():
             for kind in (signal.SIGTERM, signal.SIGKILL):
                 trial = Trial(name, work / f"{kind.name}-{name.replace(' ', '-')}", work)
@@ -358,6 +397,68 @@ def measure(options: argparse.Namespace, work: Path) -> bool:
     ]
     _publish("training", facts, body)
     return equal == len(done)
+
+
+def signalled(trial: Trial, kind: str, seed: int, most: float) -> Trial:
+    """A trial that is stopped once, at a moment drawn with this seed."""
+    moment = random.Random(seed).uniform(0.0, most)
+    child = subprocess.Popen(
+        attnkit(*trial.words()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        cwd=trial.work, env=trial.environment(),
+    )  # fmt: skip
+    assert child.stdout is not None
+    seen: Counter[str] = Counter()
+    reader = threading.Thread(target=count_events, args=(child.stdout, seen))
+    reader.start()
+    time.sleep(moment)
+    began, ended = time.monotonic(), child.poll() is not None
+    first = signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT
+    child.send_signal(first)
+    if kind == "SIGINT twice":
+        time.sleep(0.05)
+        child.send_signal(first)
+    code = child.wait()
+    seconds = time.monotonic() - began
+    reader.join()
+    allowed = {STOPPED, 0} | ({LEFT} if first == signal.SIGINT else set())
+    if not seen:  # the interpreter starts: nothing to save, and no handler yet
+        allowed |= {-first, LEFT}
+    phase = "after its end" if ended else "scoring" if seen["finished"] else "training"
+    if not seen["started"]:
+        phase = "preparing" if seen else "starting"
+    trial.stops.append(f"{kind} after {moment:.1f} s, {phase}: exit {code} in {seconds:.1f} s")
+    if code not in allowed or seconds > LATEST:
+        trial.stops.append("WRONG")
+    trial.finish()
+    return trial
+
+
+def send_signals(options: argparse.Namespace, work: Path) -> bool:
+    """Signals at random moments, and the report; whether all is as it should be."""
+    load = load_before()
+    write_data(work)
+    (work / "small.yaml").write_text(RECIPE.format(steps=options.steps, accumulate=ACCUMULATE))
+    first, start, training, _ = baseline(work)
+    kinds, most = ("SIGTERM", "SIGINT", "SIGINT twice"), start + training
+    with ThreadPoolExecutor(options.jobs) as pool:
+        pending = []
+        for number in range(options.kills):
+            trial = Trial(str(number + 1), work / f"signalled-{number}", work)
+            kind, seed = kinds[number % len(kinds)], 2000 * options.seed + number
+            pending.append(pool.submit(signalled, trial, kind, seed, most))
+        done = [one.result() for one in pending]
+    good = sum(trial.found == first.found and len(trial.stops) == 1 for trial in done)
+    facts = {
+        "command": f"`{command(options)}`",
+        "versions": versions("attnkit", "torch", "sentencepiece"),
+        "load of the machine": load,
+        "training": f"as above; {start:.1f} s to its start, {training:.1f} s to its scores",
+        "result": f"**{good} of {len(done)} ended in time with the right exit code, and equal to "
+        "the uninterrupted one when started again**",
+    }
+    body = table(["signal", "where", *FINGERPRINTS], rows_of(done, first.found), 5)
+    _publish("signals", facts, body)
+    return good == len(done)
 
 
 def _publish(part: str, facts: Mapping[str, str], body: Sequence[str]) -> None:
@@ -515,10 +616,10 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        step, batch, boundary, number = json.loads(options.child)
-        return child(Place(step, batch, boundary), number, options.words)
+        *place, number = json.loads(options.child)
+        return child(Place(*place), number, options.words)
     equal = True
-    for part, run in (("training", measure), ("comparison", compare)):
+    for part, run in (("training", measure), ("signals", send_signals), ("comparison", compare)):
         if options.part in (None, part):
             with tempfile.TemporaryDirectory() as temporary:
                 equal = run(options, Path(temporary)) and equal

@@ -187,6 +187,8 @@ def _add(sums: dict[tuple[int, int], _LayerSums], scales: Sequence[float], maps:
 def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage, Model]]:
     """The models of a run in the order of training, in evaluation mode on the CPU.
 
+    The start is left out where training began from another run (`train.init`).
+
     Args:
         run: a finished one.
         steps: of checkpoints; all that differ from the chosen weights when None.
@@ -203,7 +205,8 @@ def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage
                 f"--step {step}: {run.path} has no checkpoint of that step ({there}); a training"
                 " keeps its last two checkpoints, and those that train.average needs"
             )
-    yield Stage(0, "start"), run.untrained().eval()
+    if run.recipe.train.init is None:  # else the first weights were those of another run
+        yield Stage(0, "start"), run.untrained().eval()
     for step in kept if steps is None else sorted(set(steps)):
         path = run.checkpoints / f"step-{step}"
         stored, _ = checkpoint.load(path, prefix="model.")

@@ -15,6 +15,7 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from attnkit.show.figure import Picture
     from attnkit.show.table import Table
 
 IN_PIPES = 10_000
@@ -51,6 +52,13 @@ def save(path: Path, content: str | bytes, what: str = "") -> None:
 
     atomic_write(path, content)
     console.say(f"wrote {path}{what}")
+
+
+def save_picture(path: Path, picture: "Picture", what: str = "") -> None:
+    """Write a picture, after what its reader should know."""
+    for warning in picture.warnings:
+        console.warn(warning)
+    save(path, picture.data, what)
 
 
 def write_json(value: Any, indent: int | None = 2) -> None:

@@ -162,8 +162,9 @@ def _split(
             if context.text[start:end].strip()
         ]
     if many:
+        units = unit if size > 1 else unit.removesuffix("s")
         notes.append(
-            f"{_counted(many)} split into windows of {size:,} {unit} (overlap {overlap:,}): "
+            f"{_counted(many)} split into windows of {size:,} {units} (overlap {overlap:,}): "
             f"{len(found):,} rows"
         )
     return found

@@ -165,6 +165,11 @@ def _choices(schema: Json) -> list[Any]:
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
 
 
+def values_of(kind: TypeAdapter[Any]) -> str:
+    """The values that a type takes, in words."""
+    return _phrase(_schema(kind, ()))
+
+
 def _phrase(schema: Json) -> str:
     """What a type wants, in words."""
     if "anyOf" in schema:

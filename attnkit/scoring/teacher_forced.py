@@ -2,7 +2,7 @@
 
 Perplexity, accuracy, and how far the model's confidence is from its accuracy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,31 +48,41 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
         NotFiniteError: the model answers NaN or infinity.
     """
     out = np.zeros((len(encoded), 3 + CONFIDENCE_BINS))
-    device = model.output.weight.device
-    lengths = None if encoded.source is None else encoded.source.lengths
-    batches = plan(
-        lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False
-    )
-    training = model.training
-    model.eval()
-    for rows in batches:
-        batch = collate(encoded, rows)
-        source = None if batch.source is None else batch.source.to(device)
-        real = batch.output != PAD
-        hidden = model.hidden(source, batch.input.to(device))[real.to(device)]
-        nll, correct, confidence = _predictions(model.output, hidden, batch.output[real].to(device))
-        place = rows[real.nonzero()[:, 0].numpy()]
+    for place, targets, hidden in hidden_states(model, encoded):
+        nll, correct, confidence = _predictions(model.output, hidden, targets)
         for column, values in enumerate((nll, correct, np.ones(len(place)))):
             out[:, column] += np.bincount(place, values, minlength=len(out))
         interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
         interval = np.minimum(interval, CONFIDENCE_BINS - 1)
         np.add.at(out, (place, 3 + interval), confidence - correct)
-    model.train(training)
     if not np.isfinite(out).all():
         raise NotFiniteError(
             "the model answers NaN or infinity: its weights are damaged; train again"
         )
     return out
+
+
+def hidden_states(
+    model: Model, encoded: Encoded
+) -> Iterator[tuple[NDArray[np.int64], Int[Tensor, " N"], Float[Tensor, "N W"]]]:
+    """By batch: the row of each token that is predicted, the token, and what predicts it.
+
+    The tokens of a row are together and in order.  The model answers as in evaluation, whatever its
+    mode, in which it is left again.
+    """
+    device = model.output.weight.device
+    lengths = None if encoded.source is None else encoded.source.lengths
+    training = model.training
+    model.eval()
+    for rows in plan(
+        lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False
+    ):
+        batch = collate(encoded, rows)
+        source = None if batch.source is None else batch.source.to(device)
+        real = batch.output != PAD
+        hidden = model.hidden(source, batch.input.to(device))[real.to(device)]
+        yield rows[real.nonzero()[:, 0].numpy()], batch.output[real].to(device), hidden
+    model.train(training)
 
 
 def teacher_forced_scores(

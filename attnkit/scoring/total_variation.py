@@ -6,15 +6,13 @@ import numpy as np
 import torch
 
 from attnkit import __version__
-from attnkit.data.batch import collate
-from attnkit.data.batch_plan import plan
 from attnkit.data.rows import Row
 from attnkit.data.synthetic.known_source import END, known_source
-from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.data.tokenizer import EOS, Tokenizer
 from attnkit.models.base import Model
 from attnkit.recipe.schema import Recipe
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.teacher_forced import BATCH_TOKENS, encode_rows
+from attnkit.scoring.teacher_forced import encode_rows, hidden_states
 
 METRIC = "total-variation"
 
@@ -41,19 +39,16 @@ def total_variation(
     for word in source.next_words(()):
         (ids[word],) = tokenizer.target.encode([word])[0]
         words[ids[word]] = word
-    lengths, out = encoded.target.lengths, np.zeros((len(encoded), 2))
-    device = model.output.weight.device
-    model.eval()
-    for some in plan(None, lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False):
-        batch = collate(encoded, some)
-        hidden = model.hidden(None, batch.input.to(device))
-        found = model.output(hidden).double().softmax(-1).cpu().numpy()  # [blocks, tokens, V]
-        for row, block_ids, p in zip(some, batch.output.tolist(), found, strict=True):
-            text = [words[i] for i in block_ids if i != PAD]
-            q = np.zeros_like(p[: len(text)])
+    out = np.zeros((len(encoded), 2))
+    for rows_of_tokens, targets, hidden in hidden_states(model, encoded):
+        found = model.output(hidden).double().softmax(-1).cpu().numpy()  # [tokens, vocabulary]
+        for row in np.unique(rows_of_tokens):
+            own = rows_of_tokens == row
+            text, p = [words[i] for i in targets.numpy(force=True)[own].tolist()], found[own]
+            q = np.zeros_like(p)
             for place in range(len(text)):
                 shares = source.next_tokens(text[:place], block)
                 q[place, [ids[word] for word in shares]] = list(shares.values())
-            out[row] = np.abs(p[: len(text)] - q).sum() / 2, len(text)
+            out[row] = np.abs(p - q).sum() / 2, len(text)
     signature = f"nrefs:1|unit:token|blocks:{block}|version:attnkit-{__version__}"
     return Score.of(METRIC, out, signature)

@@ -162,6 +162,13 @@ def test_a_checkpoint_that_is_the_end_is_not_shown_twice(copied: Run) -> None:
     assert [stage.step for stage, _ in stages(copied, [4, 4])] == [0, 4, 4]
 
 
+def test_a_training_that_began_from_another_run_has_no_start(copied: Run) -> None:
+    recipe = copied.recipe
+    train = recipe.train.model_copy(update={"init": "transfer/pretrain"})
+    copied.replace_recipe(recipe.model_copy(update={"train": train}))
+    assert [stage.name for stage, _ in stages(copied)] == ["step 2", "step 3", "step 4", "end"]
+
+
 def test_checkpoints_that_are_gone_or_damaged_are_refused(copied: Run) -> None:
     with pytest.raises(MissingInputError, match=r"--step 1: .* no checkpoint .*\(it has 2, 3, 4\)"):
         probe_entropy(copied, ROWS, steps=[1])

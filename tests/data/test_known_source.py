@@ -12,6 +12,7 @@ from attnkit.data.draw import Draw
 from attnkit.data.synthetic import chains, topics
 from attnkit.data.synthetic.known_source import END, LINE, KnownSource, known_source
 from attnkit.errors import UsageError
+from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
 
 SOURCES = {"toy-topics": topics, "toy-chains": chains}
@@ -41,6 +42,10 @@ def test_the_end_of_a_line_is_the_first_token_of_a_block(name: str, block: int) 
     places = [place for place, token in enumerate(tokens) if token == END]
     assert places == [LINE * number for number in range(1, 13)]
     assert all(place % block == 0 for place in places)
+
+
+def test_the_card_says_how_long_a_line_is(name: str) -> None:
+    assert corpus_cards.load(name).line_tokens == LINE
 
 
 def test_the_shares_of_what_comes_next_sum_to_1(source: KnownSource, name: str) -> None:

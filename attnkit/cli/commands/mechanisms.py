@@ -123,8 +123,9 @@ def explained(facts: "Facts") -> "RenderableType":
     from rich.padding import Padding
     from rich.text import Text
 
+    from attnkit.recipe.mechanism_options import option_type
     from attnkit.recipe.score_options import ScoreOptions
-    from attnkit.recipe.values import shown
+    from attnkit.recipe.values import shown, values_of
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
@@ -146,9 +147,12 @@ def explained(facts: "Facts") -> "RenderableType":
         for name in names:
             option = facts.options[name]
             default = "required" if option.required else shown(option.default)
-            rows.append((name, option.annotation, default))
+            values = "a list of mechanisms"
+            if name != facts.composite:
+                values = values_of(option_type(option.annotation))
+            rows.append((name, values, default))
         if rows:
-            parts += ["", Table.of_texts(title, ("option", "type", "default"), rows)]
+            parts += ["", Table.of_texts(title, ("option", "values", "default"), rows)]
     return Group(*parts)
 
 

@@ -69,7 +69,4 @@ def plot(
         return
     from attnkit.show.curves_figure import picture
 
-    made = picture(drawn, save.suffix[1:].lower())
-    output.save(save, made.data)
-    for text in made.warnings:
-        console.warn(text)
+    output.save_picture(save, picture(drawn, save.suffix[1:].lower()))

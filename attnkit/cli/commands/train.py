@@ -91,8 +91,8 @@ def train(
 
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
     can be repeated at any time. Keys with several values make variants of all combinations. With
-    --jobs N each run has its share of the cores (or of
-    OMP_NUM_THREADS threads, where that is set), and one that fails does not stop the others.
+    --jobs N each run has its share of the cores (or of OMP_NUM_THREADS threads, where that is
+    set), and one that fails does not stop the others.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
@@ -294,13 +294,15 @@ def _announce(
     from attnkit.experiment.resumption import recipe_of_run, state_of
     from attnkit.runs import Run
 
-    rows, states = [], []
+    rows, states, counts = [], [], dict[str, int]()
     for variant, seed, folder in planned:
         recipe = recipe_of_run(file, variant, seed)
         start = partial(initial_run, file, variant, seed, out)
         state = state_of(Run(folder), recipe, fresh=fresh, allow_change=allow_change, start=start)
         states.append(state)
-        sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
+        if variant not in counts:
+            sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
+            counts[variant] = parameters(recipe, sizes).total
         rows.append(
             {
                 "variant": variant,
@@ -308,7 +310,7 @@ def _announce(
                 "state": state.state if as_json else state.text,
                 "run": str(folder),
                 "steps": recipe.train.steps,
-                "parameters": parameters(recipe, sizes).total,
+                "parameters": counts[variant],
             }
         )
     if as_json:

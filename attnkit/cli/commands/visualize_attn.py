@@ -371,6 +371,4 @@ def _write(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, loo
         drawn = picture(
             shown, kind, suffix[1:], mean=look.mean, scale=look.scale, palette=look.colours
         )
-        for line in drawn.warnings:
-            console.warn(line)
-        output.save(path, drawn.data)
+        output.save_picture(path, drawn)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from attnkit.data.rows import Row
     from attnkit.runs import Run
     from attnkit.runs.curves import Plot
-    from attnkit.show.figure import Picture
     from attnkit.show.table import Table
 
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
@@ -95,11 +94,4 @@ def show(table: "Table", plots: "Sequence[Plot]", format: str, save: Path | None
     if save is not None:
         from attnkit.show.curves_figure import picture
 
-        save_picture(save, picture(plots, save.suffix[1:].lower()))
-
-
-def save_picture(save: Path, picture: "Picture", what: str = "") -> None:
-    """Write a picture, after what its reader should know."""
-    for warning in picture.warnings:
-        console.warn(warning)
-    output.save(save, picture.data, what)
+        output.save_picture(save, picture(plots, save.suffix[1:].lower()))

@@ -121,14 +121,14 @@ def _cells(spreads: "dict[float, Spread]") -> "list[Cell]":
 
 
 def entropy_plots(found: "Sequence[HeadEntropy]") -> "list[Plot]":
-    """Entropy over training; entropy and gradient against the scale, at the start and the end.
+    """Entropy over training; entropy and gradient against the scale, at the first and last stage.
 
     Means over the heads of each layer.
     """
     from attnkit.runs.curves import Plot
 
     names = list(dict.fromkeys(one.stage for one in found))
-    ends = names[0], names[-1]
+    ends = dict.fromkeys((names[0], names[-1]))
     over = _series([(one, float(one.stage.step), one.spreads[1.0].share) for one in found])
     plots = [Plot("share of the largest entropy", "updates", over, True)]
     for title, field in (("share of the largest entropy", "share"), ("gradient", "gradient")):

@@ -73,7 +73,7 @@ def heads(
         metric = next(iter(importance.whole))
         suffix = save.suffix[1:].lower()
         picture = importance_picture(grids(importance, metric), title, _loss(metric), suffix)
-        common.save_picture(save, picture, f" ({_loss(metric)})")
+        output.save_picture(save, picture, f" ({_loss(metric)})")
 
 
 def table(title: str, importance: "Importance") -> "Table":

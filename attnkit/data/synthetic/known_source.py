@@ -15,6 +15,7 @@ from typing import final
 from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
 from attnkit.errors import UsageError
+from attnkit.recipe import corpus_cards
 
 LINE = 1024
 """Tokens of a line: words, and the end of the line."""
@@ -84,11 +85,10 @@ class KnownSource(ABC):
 
 def known_source(corpus: str) -> KnownSource | None:
     """The source of an embedded corpus, such as toy-topics; None where it is not known exactly."""
-    if corpus not in ("toy-topics", "toy-chains"):
+    if corpus not in corpus_cards.names() or corpus_cards.load(corpus).line_tokens is None:
         return None
-    source: KnownSource = import_module(
-        f"attnkit.data.synthetic.{corpus.removeprefix('toy-')}"
-    ).SOURCE
+    generator = import_module(f"attnkit.data.synthetic.{corpus.removeprefix('toy-')}")
+    source: KnownSource = generator.SOURCE
     return source
 
 
