@@ -36,8 +36,8 @@ CONVERSIONS = {
     "linear": "linear",
     "performer": "performer",
     "nystrom with 8 landmarks in the encoder": "{encoder: {name: nystrom, landmarks: 8}}",
-    "synthesizer-random, but in cross attention": SELF.format("synthesizer-random"),
-    "fixed-pattern, but in cross attention": SELF.format("fixed-pattern"),
+    "synthesizer-random, except in cross attention": SELF.format("synthesizer-random"),
+    "fixed-pattern, except in cross attention": SELF.format("fixed-pattern"),
 }
 """Title -> what --attention gets."""
 STAGES = ("before", "swapped", "transferred", "tuned")
