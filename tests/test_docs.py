@@ -121,6 +121,7 @@ def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
             extra += ["--out", f"own{number}"]
         extra = extra + (QUICK if words.startswith("bench") else [])
         extra = extra + (SHORT if words.startswith("train quickstart") else [])
+        extra = extra + (["--transfer", "1", "--tune", "1"] if words.startswith("conv") else [])
         done = attnkit_in(tmp_path)(*shlex.split(words), *extra, stdin=text)
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout or "wrote" in done.stderr or "removed" in done.stderr

@@ -190,7 +190,7 @@ def _add(sums: dict[tuple[int, int], _LayerSums], scales: Sequence[float], maps:
 def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage, Model]]:
     """The models of a run in the order of training, in evaluation mode on the CPU.
 
-    The start is left out where training began from another run (`train.init`).
+    The start is left out where training began from another run (`train.init`, `attnkit convert`).
 
     Args:
         run: a finished one.
@@ -208,7 +208,7 @@ def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage
                 f"--step {step}: {run.path} has no checkpoint of that step ({there}); a training"
                 " keeps its last two checkpoints, and those that train.average needs"
             )
-    if run.recipe.train.init is None:  # else the first weights were those of another run
+    if run.recipe.train.init is None and "converted" not in run.manifest:  # else another run's
         yield Stage(0, "start"), run.untrained().eval()
     for step in kept if steps is None else sorted(set(steps)):
         path = run.checkpoints / f"step-{step}"

@@ -73,6 +73,8 @@ class Attention(nn.Module, ABC):
     """Gate values a head, projected from x, where `uses` has g."""
     normalised: ClassVar[bool] = True
     """Whether each row of `weights` sums to 1."""
+    adopts_maps: ClassVar[bool] = False
+    """Whether it can begin from the maps of another mechanism: fills `adopt_maps`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -119,6 +121,14 @@ class Attention(nn.Module, ABC):
             return self.forward(q, k, identity, mask, None, prior, bias, gates).y
         finally:
             self.train(was_training)
+
+    def adopt_maps(self, maps: Float[Tensor, "H N N"]) -> None:
+        """Begin as this attention from position to position, which is averaged over texts.
+
+        N is `shape.max_length`; entries are in multiples of the uniform weight, and 0 where no text
+        had both positions.
+        """
+        raise NotImplementedError
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor] | None:

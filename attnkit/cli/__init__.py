@@ -15,6 +15,7 @@ from attnkit.device import share_processor
 
 COMMANDS = {
     "train": "Train every variant of a recipe and print a table that compares them.",
+    "convert": "Replace the attention mechanism of a trained model, and measure what that costs.",
     "eval": "Score trained runs, or the output of any system, side by side.",
     "compare": "Show where the outputs of scored runs differ, sentence by sentence.",
     "plot": "Plot learning curves of runs, or their scores against time and parameters.",

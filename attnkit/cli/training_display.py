@@ -3,11 +3,28 @@
 import json
 import os
 import sys
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from attnkit.cli import console, streams
+from attnkit.cli import console, output, streams
+from attnkit.errors import (
+    AttnkitError,
+    MemoryLimitError,
+    StoppedError,
+    memory_advice,
+    out_of_memory,
+)
 from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
+
+if TYPE_CHECKING:
+    from attnkit.recipe.schema import TrainConfig
+
+Notice = Callable[[str], object]
+"""Called with the name of the first signal."""
+Happening = Generator[events.Event, None, None]
 
 REFRESHES = 4  # a second; each costs about a millisecond
 
@@ -94,3 +111,66 @@ def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
     if quiet:
         return Display()
     return LiveDisplay(board) if streams.terminal(sys.stderr) else LogDisplay()
+
+
+def follow(
+    board: Board,
+    start: Callable[[Notice], Happening],
+    spec: "TrainConfig",
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run trainings, show what happens, and print the comparison in the end.
+
+    `start` begins them, importing what is slow; `spec` is what advice on memory refers to.
+
+    Raises:
+        MemoryLimitError: it was exceeded.
+        StoppedError: a signal came; says how to go on.
+        AttnkitError: whatever the trainings raise; what was scored before is printed.
+    """
+    from attnkit.train.signals import StopSignals
+
+    scored: list[events.ScoredEvent] = []
+    screen = choose(board, as_lines_of_json=as_json, quiet=quiet)
+    failed: list[str] = []
+    try:
+        # Signals are recorded from here on; what follows is slow to import.
+        with StopSignals(screen.notice) as stop, screen:
+            happening = start(screen.notice)
+            if stop.requested:
+                raise StoppedError(f"stopped by {stop.requested} before training; run this again")
+            with closing(happening):
+                for event in happening:
+                    screen.show(event)
+                    if isinstance(event, events.ScoredEvent):
+                        scored.append(event)
+                    elif isinstance(event, events.FailedEvent) and not quiet:
+                        failed.append(f"{event.variant} seed {event.seed}")
+    except (MemoryError, RuntimeError) as error:
+        if out_of_memory(error):
+            advice = memory_advice(spec.batch_tokens, spec.accumulate)
+            raise MemoryLimitError(f"out of memory: {advice}") from error
+        raise
+    except StoppedError as error:
+        raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
+    except AttnkitError as error:
+        if failed and all(name in str(error) for name in failed):  # shown with their reasons
+            count = f"{len(failed)} of {len(board.runs)} runs failed"
+            raise type(error)(f"{count}, for the reasons above: {', '.join(failed)}") from None
+        raise
+    finally:  # what was trained is compared although others failed
+        if scored and not as_json:
+            _print_tables(scored[-1], quiet)
+
+
+def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
+    """The comparison, after warnings about it."""
+    from attnkit.show.comparison_tables import tables, warning_lines
+
+    result = scored.json()
+    for text in warning_lines(result) if not quiet else ():
+        console.warn(text)
+    how = "attnkit eval --columns NAME,... shows them"
+    output.write_tables([replace(table, how=how) for table in tables(result)], "table")

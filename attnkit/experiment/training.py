@@ -137,7 +137,7 @@ class Experiment:
             run, recipe = self.run(variant, seed), self.recipe(variant, seed)
             if self.settings.fresh or not run.finished or self._goes_on(run, recipe):
                 initial = self.initial(variant, seed)
-                unfinished[variant, seed] = yield from self._prepared(recipe, initial)
+                unfinished[variant, seed] = yield from self.prepared(recipe, initial)
         return unfinished
 
     def choose_precision(
@@ -173,11 +173,11 @@ class Experiment:
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
             if any(change.of_files for change in changes):
-                _require_same_data(run, (yield from self._prepared(recipe, initial)))
+                _require_same_data(run, (yield from self.prepared(recipe, initial)))
             if not goes_on(run, recipe, changes):
                 yield from _score_anew(run, recipe, changes)
                 return
-        prepared = yield from self._prepared(recipe, initial)
+        prepared = yield from self.prepared(recipe, initial)
         if resumes:
             yield from self._check_resumption(run, prepared)
         else:
@@ -282,9 +282,7 @@ class Experiment:
                     return str(manifest["precision"])
         return None
 
-    def _prepared(
-        self, recipe: Recipe, initial: Run | None
-    ) -> Generator[Event, None, PreparedData]:
+    def prepared(self, recipe: Recipe, initial: Run | None) -> Generator[Event, None, PreparedData]:
         """The data, prepared once for all variants that share it, with notes on the progress."""
         tokenizer = initial.tokenizer() if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]

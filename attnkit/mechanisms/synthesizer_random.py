@@ -23,6 +23,9 @@ from attnkit.attention import Mask, Shape, one_head
 from attnkit.attention.position_tables import PositionScored, check_length, entries
 from attnkit.errors import UsageError
 
+LEAST = 1e-3
+"""Weight, in multiples of the uniform one, of pairs of positions for which a map has less."""
+
 
 class SynthesizerRandom(PositionScored):
     """softmax(R[query position, key position]) v; cost T*S*E, no queries, no keys."""
@@ -30,6 +33,7 @@ class SynthesizerRandom(PositionScored):
     uses: ClassVar[str] = "v"
     cost: ClassVar[str] = "T*S*D"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
+    adopts_maps: ClassVar[bool] = True
 
     def __init__(self, shape: Shape, *, trainable: bool = True, scale: float = 0.02) -> None:
         super().__init__(shape)
@@ -45,6 +49,11 @@ class SynthesizerRandom(PositionScored):
         """Rows and columns of R by position, so that caches and left padding are exact."""
         check_length(mask, self.table.shape[1], "synthesizer-random")
         return entries(self.table, mask)
+
+    def adopt_maps(self, maps: Float[Tensor, "H N N"]) -> None:
+        """R = log of the maps, so that its softmax gives them."""
+        with torch.no_grad():
+            self.table.copy_(maps.clamp_min(LEAST).log())
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

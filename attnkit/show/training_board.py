@@ -319,7 +319,7 @@ class Board:
         parts = [
             f"{progress.step / max(1, progress.steps):.0%}",
             f"{progress.step:,}/{progress.steps:,}",
-            f"training loss {progress.loss:.3f}",
+            f"{progress.loss_name} {progress.loss:.3f}",
             f"{progress.tokens_per_second:,.0f} tokens/s",
             f"learning rate {progress.lr:.1e}" + (" (warming up)" if warming else ""),
         ]
@@ -402,7 +402,7 @@ def log_lines(event: events.Event) -> list[str]:
             left = event.remaining_seconds
             remaining = f", {duration(left)} left" if left is not None else ""
             return [
-                f"{name}step {event.step:,}/{event.steps:,}: training loss {event.loss:.3f}, "
+                f"{name}step {event.step:,}/{event.steps:,}: {event.loss_name} {event.loss:.3f}, "
                 f"learning rate {event.lr:.1e}, {event.tokens_per_second:,.0f} tokens/s"
                 f"{gradient}{remaining}"
             ]

@@ -60,7 +60,10 @@ class StartedEvent(Event):
 
 @dataclass(frozen=True)
 class ProgressEvent(Event):
-    """One log interval: plain cross-entropy in nats a token, target tokens a second."""
+    """One log interval: plain cross-entropy in nats a token, target tokens a second.
+
+    `loss_name` says where the loss is another one, as in attention transfer.
+    """
 
     step: int
     steps: int
@@ -69,6 +72,7 @@ class ProgressEvent(Event):
     tokens_per_second: float
     grad_norm: float | None = None
     remaining_seconds: float | None = None
+    loss_name: str = "training loss"
 
 
 @dataclass(frozen=True)

@@ -253,3 +253,21 @@ def test_the_published_sizes_are_those_of_forms_that_read_slices() -> None:
     # 66.6M, which rounds to 67M, gives the 62M of the source; 67.0M gives 62.7M
     assert total("synthesizer-dense", reads="slice") in (62, 63)
     assert total("synthesizer-factorized-dense", reads="slice") == 61
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_random_table_adopts_maps_from_position_to_position(causal: bool) -> None:
+    shape = Shape(heads=HEADS, head_width=4, max_length=LONGEST)
+    mechanism, mask = SynthesizerRandom(shape).double(), packed(5, causal)
+    visible = mask.dense()[0, 0]
+    maps = torch.rand(HEADS, 5, 5).double().masked_fill(~visible, 0) + 0.1 * visible
+    whole = torch.zeros(HEADS, LONGEST, LONGEST).double()
+    whole[:, :5, :5] = maps
+    mechanism.adopt_maps(whole)
+    v = torch.zeros(1, HEADS, 5, 4).double()
+    torch.testing.assert_close(
+        mechanism.weights(None, None, v, mask)[0], maps / maps.sum(-1, keepdim=True)
+    )
+    longer = mechanism.weights(None, None, torch.zeros(1, HEADS, 9, 4).double(), packed(9, causal))
+    assert longer.isfinite().all()
+    assert longer[0, :, 4, 5:].max() < 0.01  # no text had these pairs

@@ -396,6 +396,6 @@ def test_json_has_no_number_that_json_has_not() -> None:
     assert event.json() == {
         "event": "progress", "variant": "scaled-dot", "seed": 1, "step": 1, "steps": 2,
         "loss": None, "lr": 0.1, "tokens_per_second": None, "grad_norm": None,
-        "remaining_seconds": None,
+        "remaining_seconds": None, "loss_name": "training loss",
     }  # fmt: skip
     assert events.SavedEvent(3, Path("a/b")).json()["path"] == "a/b"

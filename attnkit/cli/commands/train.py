@@ -2,8 +2,6 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -22,19 +20,14 @@ from attnkit.cli.options import (
 )  # fmt: skip
 from attnkit.device import busy_note
 from attnkit.errors import (
-    AttnkitError,
-    MemoryLimitError,
-    StoppedError,
     UsageError,
-    memory_advice,
-    out_of_memory,
 )
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
+    from attnkit.cli.training_display import Happening, Notice
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import RecipeFile
-    from attnkit.train.events import ScoredEvent
 
 
 MATCHES = ("params", "time")
@@ -138,25 +131,9 @@ def train(
         file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
         allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
     )  # fmt: skip
-    scored: list[ScoredEvent] = []
-    try:
-        _follow(how, planned, jobs, scored, as_json=as_json, quiet=quiet)
-    finally:  # what was trained is compared although others failed
-        if scored and not as_json:
-            _print_tables(scored[-1], quiet)
+    _follow(how, planned, jobs, as_json=as_json, quiet=quiet)
     if talks:
         _next_commands(file, planned, out)
-
-
-def _print_tables(scored: "ScoredEvent", quiet: bool) -> None:
-    """The comparison, after warnings about it."""
-    from attnkit.show.comparison_tables import tables, warning_lines
-
-    result = scored.json()
-    for text in warning_lines(result) if not quiet else ():
-        console.warn(text)
-    how = "attnkit eval --columns NAME,... shows them"
-    output.write_tables([replace(table, how=how) for table in tables(result)], "table")
 
 
 def _matched(
@@ -205,55 +182,27 @@ def _follow(
     settings: "TrainingSettings",
     planned: Sequence[PlannedRun],
     jobs: int,
-    scored: "list[ScoredEvent]",
     *,
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train and show what happens; the scores go into `scored`, also where an error follows."""
-    from attnkit.cli import training_display
-    from attnkit.show.training_board import Board
-    from attnkit.show.training_board import BoardRun as Line
-    from attnkit.train import events
-    from attnkit.train.signals import StopSignals
+    """Train, and show what happens."""
+    from attnkit.cli.training_display import follow
+    from attnkit.show.training_board import Board, BoardRun
 
-    lines = tuple(Line(run.variant, run.seed) for run in planned)
+    def start(notice: "Notice") -> "Happening":
+        if jobs > 1:
+            from attnkit.experiment.jobs import train as side_by_side
+
+            return side_by_side(settings, jobs=jobs, notice=notice)
+        from attnkit.experiment.training import train as one_by_one
+
+        return one_by_one(settings, notice=notice)
+
+    lines = tuple(BoardRun(run.variant, run.seed) for run in planned)
     board = Board(settings.file.name, lines, jobs=jobs, busy=busy_note)
-    screen = training_display.choose(board, as_lines_of_json=as_json, quiet=quiet)
-    failed: list[str] = []
-    # Signals are recorded from here on; what follows is slow to import.
-    with StopSignals(screen.notice) as stop, screen:
-        try:
-            if jobs > 1:
-                from attnkit.experiment.jobs import train as side_by_side
-
-                happening = side_by_side(settings, jobs=jobs, notice=screen.notice)
-            else:
-                from attnkit.experiment.training import train as one_by_one
-
-                happening = one_by_one(settings, notice=screen.notice)
-            if stop.requested:
-                raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            with closing(happening):
-                for event in happening:
-                    screen.show(event)
-                    if isinstance(event, events.ScoredEvent):
-                        scored.append(event)
-                    elif isinstance(event, events.FailedEvent) and not quiet:
-                        failed.append(f"{event.variant} seed {event.seed}")
-        except (MemoryError, RuntimeError) as error:
-            if out_of_memory(error):
-                spec = next(iter(settings.file.variants.values())).train
-                advice = memory_advice(spec.batch_tokens, spec.accumulate)
-                raise MemoryLimitError(f"out of memory: {advice}") from error
-            raise
-        except StoppedError as error:
-            raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
-        except AttnkitError as error:
-            if failed and all(name in str(error) for name in failed):  # shown with their reasons
-                count = f"{len(failed)} of {len(planned)} runs failed"
-                raise type(error)(f"{count}, for the reasons above: {', '.join(failed)}") from None
-            raise
+    spec = next(iter(settings.file.variants.values())).train
+    follow(board, start, spec, as_json=as_json, quiet=quiet)
 
 
 def _sort_words(

@@ -1,0 +1,371 @@
+"""Attention surgery: another mechanism in a trained model, and what the model loses by it.
+
+Three runs come of one, each with its quality: `swapped`, where all weights that fit by name and
+shape are taken over and others are new; `transferred`, whose new layers have learnt to answer as
+the old ones; `tuned`, trained on as any run that starts from weights (`train.init`).  Source of
+swapping and fine-tuning: Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs".
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from attnkit.data.batch import Batch
+from attnkit.data.preparation import train_epoch
+from attnkit.errors import MissingInputError, RecipeError, StoppedError, UsageError
+from attnkit.experiment import attention_transfer, initial_weights
+from attnkit.experiment.resumption import Change, texts
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment.training import Experiment
+from attnkit.models import Model
+from attnkit.nbce import question_sets
+from attnkit.recipe import Recipe, RecipeFile, digest, load
+from attnkit.recipe.capability import OptionCheck
+from attnkit.recipe.dumping import changed_keys
+from attnkit.runs import Run, layout
+from attnkit.scoring import Entry, check_scorable, side_by_side
+from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.saved_comparison import baselines
+from attnkit.train import events
+from attnkit.train.averaging import Weights, weights_of
+from attnkit.train.batch_stream import BatchStream, score_budget
+from attnkit.train.events import Event, NoteEvent
+from attnkit.train.optimiser import learning_rate
+from attnkit.train.signals import StopSignals
+
+ENTRY = "converted"
+"""What the manifest calls the run that one was made of, and how."""
+MAP_BATCHES = 32
+"""Batches of the training text over which maps are averaged, at most."""
+TELL_EVERY = 1.0
+"""Seconds between two reports of the progress."""
+Making = Generator[Event, None, tuple[Model, dict[str, Any]]]
+"""The making of a model, and in the end what the manifest says of it."""
+CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
+FIXED = ("train.init", "train.seeds", "train.objective")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConversionSettings:
+    """One conversion, and where its runs go."""
+
+    run: Run
+    """A finished one."""
+    recipe: Recipe
+    """Of the fine-tuning: see `converted_recipe`."""
+    transfer: int
+    """Updates of attention transfer; 0 leaves it out."""
+    tune: int
+    """Updates of fine-tuning, as in the recipe; 0 leaves it out."""
+    out: Path
+    """Root of the run directories."""
+    fresh: bool = False
+    device: str = "auto"
+    data_dir: Path | None = None
+    offline: bool = False
+
+    @property
+    def stages(self) -> list[str]:
+        """The variants of the runs that are made, named by their variant and new mechanisms."""
+        old, new = self.run.recipe.model, self.recipe.model
+        places = changed_places(old, new) or new.places
+        words = dict.fromkeys(getattr(new.attention, place).name for place in places)
+        done = {"swapped": True, "transferred": self.transfer > 0, "tuned": self.tune > 0}
+        return ["-".join((self.run.variant, *words, stage)) for stage in done if done[stage]]
+
+
+def changed_places(old: Any, new: Any) -> list[str]:
+    """The places (encoder, decoder, cross) in which the attention of two models differs."""
+    return [place for place in new.places
+            if getattr(old.attention, place) != getattr(new.attention, place)]  # fmt: skip
+
+
+def converted_recipe(
+    run: Run, attention: str, updates: int, words: Sequence[str], option_check: OptionCheck
+) -> Recipe:
+    """The recipe of a run with other attention, for the fine-tuning of the converted model.
+
+    It begins at a third of the run's highest learning rate, which falls linearly to 0 after a
+    tenth of warm-up, and nothing is averaged.  `attention` is a value of model.attention; `words`
+    are KEY=VALUE texts that win over all this.
+
+    Raises:
+        RecipeError: a mechanism cannot do what its place asks, or a value cannot be.
+        UsageError: there is no attention, or words ask for several models or another one.
+        MissingInputError: the run is not finished.
+    """
+    recipe = run.recipe
+    if not run.finished:
+        raise MissingInputError(
+            f"{run.path}: training is not finished; run `attnkit train` again to resume it"
+        )
+    if not recipe.model.places:
+        raise UsageError(f"{run.path}: a model of type {recipe.model.type} has no attention")
+    train = recipe.train
+    rate = learning_rate(max(1, train.warmup), train, recipe.model.width) / 3
+    tuning = {"steps": max(1, updates), "lr": f"{rate:.3g}", "schedule": "linear", "min_lr": 0,
+              "warmup": updates // 10, "valid_every": 0, "average": 1, "ema": 0, "patience": 0,
+              "choose": "last", "monitor": "loss"}  # fmt: skip
+    given = [f"model.attention={attention}", *(f"train.{k}={v}" for k, v in tuning.items())]
+    file = load(run.path / layout.RECIPE, [*given, *words], option_check=option_check)
+    if len(file.variants) > 1:
+        raise UsageError("convert makes one model: give one mechanism, and each key one value")
+    (new,) = file.variants.values()
+    for key, old, _ in changed_keys(recipe, new):
+        if not key.startswith(CHANGES) or key.startswith(FIXED):
+            raise UsageError(
+                f"{key}: convert keeps that of the run, {old}; it changes attention, training, "
+                "search and scoring"
+            )
+    return new
+
+
+def convert(
+    settings: ConversionSettings, *, notice: Callable[[str], object] | None = None
+) -> Generator[Event, None, None]:
+    """Make the runs that are not there, score all, compare them; yields what happens.
+
+    `notice` is called with the name of the first signal when it comes; see `StopSignals`.
+
+    Raises:
+        RecipeError: a run that is there was made otherwise.
+        StoppedError: a signal came.
+        AttnkitError: whatever the data, the run directory or the training raise.
+    """
+    with StopSignals(notice) as stop:
+        yield from _Conversion(settings, stop).stages()
+
+
+def swap(old: Weights, model: Model) -> dict[str, list[str]]:
+    """Take over, in place, the weights that fit a new model by name and shape.
+
+    Names of those that are kept, those that are new, and those of the old model that are left out.
+    """
+    fresh, state = weights_of(model), model.state_dict()
+    fits = {name: tensor for name, tensor in old.items()
+            if name in state and state[name].shape == tensor.shape}  # fmt: skip
+    model.load_state_dict(fits, strict=False)
+    new, left_out = ([n for n in some if n not in fits] for some in (fresh, old))
+    return {"kept": [*fits], "new": new, "left_out": left_out}
+
+
+class _Conversion:
+    """One conversion, step by step."""
+
+    def __init__(self, settings: ConversionSettings, stop: StopSignals) -> None:
+        self.settings, self.stop, self.old = settings, stop, settings.run
+        self.seed, self.variants = self.old.seed, settings.stages
+        later = ("model", "search", "eval", "contexts")
+        self.recipe = self.old.recipe.model_copy(
+            update={name: getattr(settings.recipe, name) for name in later}
+        )
+        model = self.recipe.model
+        self.kinds = changed_places(self.old.recipe.model, model) or model.places
+        *_, last, final = self.old.variant, *self.variants
+        train = {"init": str(self._path(last)), "seeds": (self.seed,)}
+        self.tuned = settings.recipe.model_copy(
+            update={"train": settings.recipe.train.model_copy(update=train)}
+        )
+        file = RecipeFile(self.old.name, self.old.path, {final: self.tuned}, None, {})
+        how = {name: getattr(settings, name) for name in ("fresh", "device", "data_dir", "offline")}
+        precision = self.old.manifest.get("precision")
+        self.experiment = Experiment(
+            TrainingSettings(file=file, out=settings.out, precision=precision, **how), stop
+        )
+        self.experiment.keep_memory()
+
+    def stages(self) -> Iterator[Event]:
+        """All that `convert` does."""
+        check_scorable(self.recipe)
+        there = [self._there(variant) for variant in self.variants]
+        if not all(there) and self.variants[1:]:  # what the data lacks is told before all
+            yield from self.experiment.prepared(self.settings.recipe, self.old)
+        runs = [self.old]
+        for variant in self.variants:
+            if variant.endswith("-tuned"):
+                happening = self._tune(variant)
+            else:
+                make = self._swap if variant.endswith("-swapped") else self._transfer
+                happening = self._made(variant, partial(make, runs[-1]))
+            for event in happening:
+                yield replace(event, variant=variant, seed=self.seed)
+            runs.append(Run.open(self._path(variant)))
+        yield from self._score(runs)
+
+    def _path(self, variant: str) -> Path:
+        return Run.find(self.settings.out, self.old.name, variant, self.seed)
+
+    def _entry(self, variant: str) -> dict[str, Any]:
+        """What the manifest of one stage says of where it comes from."""
+        updates = 0 if variant.endswith("-swapped") else self.settings.transfer
+        return {**initial_weights.manifest_entry(self.old), "transfer": updates}
+
+    def _there(self, variant: str) -> bool:
+        """Whether a run is finished already.  Raises RecipeError where it was made otherwise."""
+        run = Run(self._path(variant))
+        if self.settings.fresh or not run.exists:
+            return False
+        run = Run.open(run.path)
+        recipe = self.tuned if variant.endswith("-tuned") else self.recipe
+        found = [Change(*change) for change in changed_keys(run.recipe, recipe)]
+        entry, known = self._entry(variant), run.manifest.get(ENTRY, {})
+        for key in ("weights", "transfer"):
+            if key in known and known[key] != entry[key]:
+                found.append(Change(key, str(known[key])[:8], str(entry[key])[:8]))
+        if different := [change for change in found if not change.of_files and change.of_weights]:
+            raise RecipeError(
+                f"{run.path}: was converted otherwise ({texts(different)}); use --fresh to start "
+                "over, or another --out"
+            )
+        return run.finished
+
+    def _made(self, variant: str, make: Callable[[Run], Making]) -> Iterator[Event]:
+        """Store the model that `make` gives as a run, with what it says of it."""
+        if self._there(variant):
+            yield events.SkippedEvent("already converted")
+            return
+        run, old, start = Run(self._path(variant)), self.old.manifest, time.perf_counter()
+        with run.lock():
+            run.clear()
+            kept = ("hashes", "device", "threads", "precision")
+            fields = {name: old[name] for name in kept if name in old} | self._history()
+            who: Any = {"name": self.old.name, "variant": variant, "seed": self.seed}
+            run = Run.create(run.path, self.recipe, **who, **fields)
+            run.write_tokenizer(self.old.tokenizer())
+            model, facts = yield from make(run)
+            run.update(
+                hashes={"recipe": digest(self.recipe)},
+                parameters=sum(weight.numel() for weight in model.parameters()),
+                **{ENTRY: self._entry(variant) | facts},
+            )
+            seconds, step = time.perf_counter() - start, old["finished"]["step"]
+            how: Any = {"reason": "converted", "updates": old["finished"].get("updates", step)}
+            run.finish(weights_of(model), step=step, seconds=seconds, **how)
+        yield events.FinishedEvent(step, seconds, "converted")
+
+    def _history(self) -> dict[str, Any]:
+        """What the manifests of all stages say: the run before, and how attention was changed."""
+        step, before = self.old.manifest["finished"]["step"], self.old.manifest.get("changes", [])
+        changes = [Change(*change) for change in changed_keys(self.old.recipe, self.recipe)]
+        new = [{"step": step, **c._asdict()} for c in changes if c.key.startswith("model.")]
+        return {"baseline": self.old.variant, "changes": [*before, *new]}
+
+    @cached_property
+    def teacher(self) -> Model:
+        return self.old.model(str(self.experiment.device))
+
+    def _batches(self) -> Generator[Event, None, BatchStream]:
+        """The training text, in the order of a training."""
+        recipe = self.settings.recipe
+        prepared = yield from self.experiment.prepared(recipe, self.old)
+        epoch = partial(train_epoch, prepared, recipe, seed=self.seed)
+        return BatchStream(epoch, recipe.train.batch_tokens, self.seed, score_budget(self.recipe))
+
+    def _swap(self, last: Run, run: Run) -> Making:
+        """The new model with the weights that fit."""
+        model, old = run.untrained(), last.weights()
+        swapped = swap(old, model)
+        shapes = {name: tensor.shape for name, tensor in (old | weights_of(model)).items()}
+        yield NoteEvent(
+            f"{len(swapped['kept'])} of {len(old)} weights are kept; new: "
+            f"{listed(swapped['new'], shapes)}; left out: {listed(swapped['left_out'], shapes)}"
+        )
+        layers = attention_transfer.layers_of(model, self.kinds)
+        able = {place: layer.mechanism for place, layer in layers.items()
+                if layer.mechanism.adopts_maps}  # fmt: skip
+        if able:
+            stream = yield from self._batches()
+            taken = stream.take(min(MAP_BATCHES, len(stream.batches)))
+            theirs = attention_transfer.layers_of(self.teacher, self.kinds)
+            chosen = {place: theirs[place] for place in able}
+            positions = next(iter(able.values())).shape.max_length
+            maps = attention_transfer.averaged_maps(self.teacher, chosen, taken, positions)
+            for place, mechanism in able.items():
+                mechanism.adopt_maps(maps[place].cpu())
+            count = sum(len(batch.rows) for batch in taken)
+            yield NoteEvent(f"{len(able)} layers begin with maps averaged over {count:,} texts")
+        return model, {**swapped, "layers_with_averaged_maps": len(able)}
+
+    def _transfer(self, last: Run, run: Run) -> Making:
+        """The last model after attention transfer."""
+        stream = yield from self._batches()
+        device, updates = str(self.experiment.device), self.settings.transfer
+        model = last.model(device)
+        size = sum(weight.numel() for weight in model.parameters())
+        yield events.StartedEvent(run.name, updates, size, device, "fp32")
+        losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
+
+        def take() -> Batch:
+            nonlocal tokens
+            (batch,) = stream.take(1)
+            tokens += batch.tokens
+            return batch
+
+        for loss in attention_transfer.transfer(model, self.teacher, self.kinds, take, updates):
+            losses.append(loss)
+            done, seconds = len(losses), time.perf_counter() - begin
+            self._obey("during attention transfer, which starts over with the same command")
+            if seconds - told > TELL_EVERY or done == updates:
+                told, rate = seconds, attention_transfer.rate_at(done - 1, updates)
+                speed, left = tokens / seconds, seconds / done * (updates - done)
+                yield events.ProgressEvent(
+                    done, updates, loss, rate, speed, None, left, "mean squared error"
+                )
+        ends = {"first": losses[0], "last": mean(losses[-10:])}
+        yield NoteEvent(
+            f"mean squared error of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
+        )
+        return model, {"mean_squared_error": ends}
+
+    def _tune(self, variant: str) -> Iterator[Event]:
+        """An ordinary training from the weights of the stage before."""
+        self.experiment.check(variant, self.seed)
+        yield from self.experiment.train(variant, self.seed)
+        Run.open(self._path(variant)).update(**{ENTRY: self._entry(variant)}, **self._history())
+
+    def _obey(self, when: str) -> None:
+        """Raise StoppedError where a signal has come."""
+        if signal := self.stop.requested:
+            raise StoppedError(f"stopped by {signal} {when}")
+
+    def _score(self, runs: Sequence[Run]) -> Iterator[Event]:
+        """The quality of each stage beside that of the run before.
+
+        More updates on the same data are what is compared, so the budget is no reason against it.
+        """
+        recipe, entries = self.settings.recipe, list[Entry]()
+
+        def progress(what: str, done: int, total: int) -> None:
+            self._obey("while scoring; the same command scores the rest")
+
+        how: dict[str, Any] = {"search": recipe.search, "progress": progress}
+        questions = recipe.task == "question-answering"
+        how |= {"spec": recipe.contexts} if questions else {}
+        how |= {"device": str(self.experiment.device), **self.experiment.data_from}
+        for run in runs:
+            at: Any = {"variant": run.variant, "seed": run.seed}
+            yield NoteEvent(f"scoring {run.variant}", passing=True, **at)
+            score = question_sets.evaluate if questions else evaluate
+            found = score(run, recipe.eval.splits, recipe.eval, **how)
+            entries += [replace(entry, row={**entry.row, "budget": None}) for entry in found]
+            yield events.EvaluatedEvent(recipe.eval.splits, **at)
+        first = baselines(entries, self.old.variant)
+        result = side_by_side(entries, first, resamples=recipe.eval.bootstrap)
+        yield events.ScoredEvent(**result)
+
+
+def listed(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:
+    """Weights by name and shape, those of all layers together: blocks.*.q.weight [64, 64] x 3."""
+    if not names:
+        return "nothing"
+    kinds = Counter((re.sub(r"\.\d+(?=\.)", ".*", name), str([*shapes[name]])) for name in names)
+    return ", ".join(
+        f"{name} {shape}" + (f" x {count}" if count > 1 else "")
+        for (name, shape), count in kinds.items()
+    )
