@@ -60,10 +60,11 @@ class Log:
         """Drop the records after `step`, before a resumed run adds new ones; with None, all.
 
         Raises:
-            DataError: a line at or before that step is damaged.
+            DataError: a line at or before that step is damaged, or it is no regular file.
         """
         if not self.path.exists():
             return
+        files.check_file(self.path)
         size = 0
         if step is not None:
             for record, end in self._lines():
@@ -84,8 +85,10 @@ class Log:
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Records, each with the offset where its line ends."""
-        with files.reading(self.path):
-            data = self.path.read_bytes() if self.path.exists() else b""
+        data = b""
+        if self.path.exists():
+            with files.open_file(self.path) as file, files.reading(self.path):
+                data = file.read()
         end = 0
         for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             where = f"{self.path}:{number}"

@@ -20,7 +20,7 @@ from attnkit.data.corpus import Corpus, data_folder, require_split, splits_of
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
-from attnkit.runs import layout
+from attnkit.runs import json_files, layout
 from attnkit.runs.results import json_text
 from attnkit.storage import files
 
@@ -136,10 +136,8 @@ class RunCorpus:
         path = self._path(split, ".json")
         if not path.exists():
             return {}
-        about = files.read_json(path)
-        if not {"fingerprint", "sha256", "bytes", "contexts"} <= about.keys():
-            raise DataError(f"{path}: entries are missing; remove it to read the corpus again")
-        return about
+        self.run.check_file(path.relative_to(self.run.path).as_posix())
+        return json_files.read(path, json_files.KeptSplit)
 
     def _read(self, split: str, sha256: str) -> list[Row]:
         path = self._path(split, ".jsonl")
@@ -176,7 +174,11 @@ class RunCorpus:
             "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
             "contexts": contexts if corpus.generated else None,
         }
-        files.atomic_write(self._path(split, ".json"), json_text(about), self.run.fs)
+        note, written = self._path(split, ".json"), json_text(about).encode("utf-8")
+        name = note.relative_to(self.run.path).as_posix()
+        self.run.record(name, None)
+        files.atomic_write(note, written, self.run.fs)
+        self.run.record(name, hashlib.sha256(written).hexdigest())
 
 
 def _lines(rows: list[Row]) -> Iterator[bytes]:

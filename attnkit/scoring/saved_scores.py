@@ -192,10 +192,9 @@ def reusable_scores(
     saved = SavedScores(weights, source, references, search, scoring, split=split, name=split)
     try:
         known = results.scores()
-    except DataError as error:  # before the work, since it cannot be written to either
+    except DataError:  # before the work, since it cannot be written to either
         if not force:
-            text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
-            raise DataError(text) from error
+            raise
         results.remove_scores()
         known = {}
     found = stored_name(known, split, search)

@@ -140,7 +140,7 @@ def test_what_is_refused(pack: Any, mine: Run, tmp_path: Path) -> None:
     shutil.copytree(mine.path, tmp_path / "copy")
     refused(73, "a second run called toy/base/seed-1", mine.path, tmp_path / "copy")
     (mine.path / "model.safetensors").write_bytes(b"other")
-    refused(65, "model.safetensors: is not the file that was trained", mine.path)
+    refused(65, "model.safetensors: is not the file that was written", mine.path)
     assert not list(Path().iterdir())
 
 
