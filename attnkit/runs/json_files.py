@@ -119,6 +119,7 @@ class CheckpointManifest(Schema):
     format: Literal[1]
     step: Count
     files: dict[Literal["tensors.safetensors", "state.json"], CheckpointFile] = Field(min_length=2)
+    log: Sha256 | None = None
 
 
 def read(path: Path, schema: type[BaseModel], limit: int = files.JSON_LIMIT) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def read(path: Path, schema: type[BaseModel], limit: int = files.JSON_LIMIT) -> 
         MissingInputError: there is no such regular file.
         DataError: it is no JSON object, or an entry is missing or of another type; says which.
     """
-    return check(files.read_json(path, limit), schema, str(path))
+    found: dict[str, Any] = check(files.read_json(path, limit), schema, str(path))
+    return found
 
 
 def check(value: Any, schema: type[BaseModel], where: str) -> Any:

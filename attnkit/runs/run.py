@@ -324,9 +324,7 @@ class Run(Results):
             only = tensors.unique(weights)
             _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
         done = {"step": step, "seconds": round(seconds, 3)}
-        hashes = {layout.MODEL: digest}
-        if self.log.path.exists():
-            hashes[layout.LOG] = files.sha256_file(self.log.path)
+        hashes = {layout.MODEL: digest, layout.LOG: self.log.sha256()}
         self.update(files=hashes, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
