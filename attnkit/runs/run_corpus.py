@@ -47,13 +47,16 @@ class RunCorpus:
         offline: bool = False,
         *,
         fresh: bool = False,
+        keep: bool = True,
     ) -> None:
         """`fresh` takes a split from the corpus where that is at hand, and keeps it from then on.
+
+        Without `keep` nothing is written.
 
         Raises:
             MissingInputError: there is no folder `data_dir`.
         """
-        self.run, self.offline, self.fresh = run, offline, fresh
+        self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
         self.data_dir = None if data_dir is None else data_folder(Path(data_dir))
 
     def rows(self, split: str) -> Iterator[Row]:
@@ -101,7 +104,7 @@ class RunCorpus:
                 raise
             large = f"{kept['bytes'] / 1e6:,.0f} MB of rows are not kept in a run"
             raise MissingInputError(f"{self.run.path}: {split}: {large}: {error}") from error
-        if not kept:
+        if not kept and self.keep:
             with suppress(AttnkitError):  # a run that cannot be written is scored all the same
                 self._keep(split, asked, corpus, contexts)
         return asked

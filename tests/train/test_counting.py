@@ -93,7 +93,9 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
     for folder in folders:
         list(count(job(folder, recipe(kind))))
     first, second = (Run.open(folder / "run") for folder in folders)
-    hashes = [run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)]
+    hashes = [
+        run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)
+    ]
     assert hashes[0] == hashes[1]
 
 
