@@ -17,6 +17,7 @@ from helpers.shell import attnkit_in
 
 from attnkit.attention import Mask, Shape
 from attnkit.recipe import load, shipped
+from attnkit.runs import Run
 
 ROOT = Path(__file__).parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
@@ -82,10 +83,7 @@ def prepare(folder: Path) -> None:
     for variant in load("quickstart").variants:
         copied = folder / "runs" / "quickstart" / variant
         shutil.copytree(folder / "runs" / "recipe" / "base", copied)
-        manifest = copied / "seed-1" / "manifest.json"
-        facts = json.loads(manifest.read_text("utf-8"))
-        named = {"recipe": "quickstart", "variant": variant}
-        manifest.write_text(json.dumps(facts | named), encoding="utf-8")
+        Run(copied / "seed-1").update(recipe="quickstart", variant=variant)
     (folder / "runs" / "translation" / "multi30k").mkdir(parents=True)
     vanilla = folder / "runs" / "translation" / "multi30k" / "vanilla"
     vanilla.symlink_to(folder / "runs" / "recipe" / "base")
