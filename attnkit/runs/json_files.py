@@ -143,6 +143,7 @@ def check(value: Any, schema: type[BaseModel], where: str) -> Any:
         if fault["type"] == "missing":
             raise DataError(f"{where}: {key} is missing") from error
         rule = fault["msg"].removeprefix("Input should ").partition(" or instance of")[0]
+        rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
         text = f"{where}: {key} should {rule}, is {fault['input']!r:.60}"
         raise DataError(text) from error
     return value

@@ -114,7 +114,7 @@ def test_questions_are_packed_with_their_passages(pack: Any, tmp_path: Path) -> 
 def test_what_a_packed_run_lacks_is_told(
     pack: Any, mine: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine.update(plugins={"mine": {"from": "mine.py", "sha256": ""}, "gone": None})
+    mine.update(plugins={"mine": {"from": "mine.py", "sha256": "0" * 64}, "gone": None})
     monkeypatch.setattr("attnkit.runs.plugins.require", lambda *_: None)
     monkeypatch.setattr(run_corpus, "LARGEST", 10)
     done = pack(mine.path)
