@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +29,7 @@ SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
 """Relative difference of equal scores: of the same outputs, and of a model's probabilities, which
 differ in rounding from one machine or number of threads to another."""
 Kind = Literal["file", "score", "output", "table"]
+NOBODY = "no run has this id and score"
 State = Literal["same", "different", "not checked"]
 
 
@@ -44,6 +44,10 @@ class Check(NamedTuple):
     state: State
     text: str = ""
     """What differs, or why it was not checked."""
+    split: str = ""
+    metric: str = ""
+    score: float | None = None
+    """Of a score: as it is stored."""
 
 
 def verify(
@@ -70,38 +74,31 @@ def verify(
     yield from verification.splits()
 
 
-def verify_table(table: Mapping[str, Any], paths: Sequence[Path]) -> Iterator[Check]:
+def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[Check]:
     """Check every score of a table, the object of `attnkit eval --format json`, against its run.
+
+    `checks` are those of the runs, by `verify`.
 
     Raises:
         DataError: it is no such object.
     """
+    known: dict[tuple[str, str, str], list[float | None]] = {}
+    for check in checks:
+        known.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
     try:
-        cells = [
-            (str(row["run"]), str(row["run_id"]), str(row["split"]), name, value["score"])
-            for row in table["rows"] for name, value in row["metrics"].items()
-        ]  # fmt: skip
+        for row in table["rows"]:
+            asked = [str(row[key]) for key in ("split", "method", "contexts") if key in row]
+            for metric, value in row["metrics"].items():
+                split, told = ".".join(asked), value["score"]
+                found = known.get((row["run_id"], split, metric), [])
+                text = f"the table says {told}, the run {found[0]}" if found else NOBODY
+                same = any(_same(one, told) for one in found)
+                yield Check(
+                    row["run"], row["run_id"], "table", f"{split} {metric}",
+                    "same" if same else "different", "" if same else text, split, metric, told,
+                )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError("the table is not what `attnkit eval --format json` prints") from error
-    known: dict[tuple[str, str, str], list[Any]] = {}
-    for path in paths:
-        try:
-            run = Run.open(path)
-            for stored, entry in run.scores().items():
-                for name, value in entry["metrics"].items():
-                    key = (run_id(run), entry.get("split", stored), name)
-                    known.setdefault(key, []).append(value["score"])
-        except (AttnkitError, KeyError):  # told by `verify`
-            continue
-    for folder, identity, split, name, value in cells:
-        found = known.get((identity, split, name))
-        if found is None:
-            state: State = "different"
-            text = "no run has this id and score"
-        else:
-            state = "same" if any(_same(one, value) for one in found) else "different"
-            text = "" if state == "same" else f"the table says {value}, the run {found[0]}"
-        yield Check(folder, identity, "table", f"{split} {name}", state, text)
 
 
 @dataclass
@@ -114,8 +111,11 @@ class _Verification:
     device: str
     data_dir: Path | None
 
-    def check(self, kind: Kind, cell: str, state: State = "same", text: str = "") -> Check:
-        return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text)
+    def check(
+        self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any
+    ) -> Check:
+        """What was found; `score` is split, metric and stored score."""
+        return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text, *score)
 
     def files(self) -> Iterator[Check]:
         """Every file that has a hash or should have one."""
@@ -175,33 +175,32 @@ class _Verification:
         try:
             maker = self._maker(saved)
         except AttnkitError as error:  # each cell still follows from its sentences
-            yield from map(self._score, repeat(name), told.items(), repeat(saved.scores))
+            yield from self._scores(saved, told, saved.scores)
             why = f"its rows are not at hand: {_short(error, self.run.path)}"
             yield self.check("output", name, "not checked", why)
             return
         if (digest(*maker.source), digest(*maker.references)) != (saved.source, saved.references):
             yield self.check("output", name, "different", "the rows at hand are not those scored")
             return
-        again = saved.scores | maker.scores(saved)
-        yield from map(self._score, repeat(name), told.items(), repeat(again))
+        yield from self._scores(saved, told, saved.scores | maker.scores(saved))
         if saved.texts:
-            yield self._outputs(name, saved, maker)
+            yield self._outputs(saved, maker)
 
-    def _score(
-        self, name: str, told: tuple[str, float | None], again: Mapping[str, Score]
-    ) -> Check:
-        """One cell: the stored score beside the same made again."""
-        metric, value = told
-        made = again[metric].json()["score"]
-        tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
-        if _same(value, made, tolerance):
-            return self.check("score", f"{name} {metric}")
-        text = f"{layout.SCORES} says {value}, scored again it is {made}"
-        return self.check("score", f"{name} {metric}", "different", text)
+    def _scores(
+        self, saved: SavedScores, told: Mapping[str, float | None], again: Mapping[str, Score]
+    ) -> Iterator[Check]:
+        """Each cell: the stored score beside the same made again."""
+        for metric, value in told.items():
+            made = again[metric].json()["score"]
+            tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
+            same = _same(value, made, tolerance)
+            text = "" if same else f"{layout.SCORES} says {value}, scored again it is {made}"
+            yield self.check(
+                "score", f"{saved.name} {metric}", "same" if same else "different", text,
+                saved.split, metric, value,
+            )  # fmt: skip
 
-    def _outputs(
-        self, name: str, saved: SavedScores, maker: "_SplitMaker | _QuestionMaker"
-    ) -> Check:
+    def _outputs(self, saved: SavedScores, maker: "_SplitMaker | _QuestionMaker") -> Check:
         """A sample of lines decoded again."""
         count = len(saved.texts)
         number = min(self.lines, count)
@@ -212,7 +211,7 @@ class _Verification:
         again = maker.decode(places, SearchConfig.model_validate(search))
         wrong = [place + 1 for place, text in zip(places, again, strict=True)
                  if text != saved.texts[place]]  # fmt: skip
-        cell = f"{name}: {number} of {count} lines"
+        cell = f"{saved.name}: {number} of {count} lines"
         if not wrong:
             return self.check("output", cell)
         where = ", ".join(map(str, wrong[:5])) + (", ..." if wrong[5:] else "")

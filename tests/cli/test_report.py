@@ -18,6 +18,7 @@ from helpers.shell import environment
 
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
+from attnkit.runs import Run
 from attnkit.scoring.evaluation import evaluate
 from attnkit.storage import files
 

@@ -1,6 +1,7 @@
 """`attnkit verify`: what no longer matches is named by file and by cell."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -106,8 +107,6 @@ def _damage(name: str) -> Callable[[Run], None]:
 def test_what_does_not_match_is_named_by_cell(
     attnkit: Any, damage: Callable[[Run], None], cells: dict[str, str]
 ) -> None:
-    import re
-
     damage(Run.open(BASE))
     done = attnkit("runs", "--format", "json")
     assert done.code == 65
@@ -166,11 +165,14 @@ def test_answers_to_questions_are_asked_again(
 ) -> None:
     run = questioned.make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert called(capsys, "eval", str(run.path), "--device", "cpu").code == 0
-    done = called(capsys, "verify", str(run.path), "--device", "cpu", "--format", "json")
+    table = called(capsys, "eval", str(run.path), "--device", "cpu", "--format", "json")
+    Path("table.json").write_text(table.out, encoding="utf-8")
+    words = ("--device", "cpu", "--format", "json", "--table", "table.json")
+    done = called(capsys, "verify", str(run.path), *words)
     assert done.code == 0, (done.err, different(done))
     rows = json.loads(done.out)["rows"]
-    assert [row for row in rows if row["kind"] == "output" and row["state"] == "same"]
+    same = {row["kind"] for row in rows if row["state"] == "same"}
+    assert same == {"file", "score", "output", "table"}
     assert not [row for row in rows if row["state"] != "same" and row["kind"] != "file"]
 
 

@@ -65,7 +65,7 @@ def verify(
             found += verification.verify(path, lines, device=chosen, data_dir=data_dir)
             progress("", place, len(paths))
     if tabled is not None:
-        found += verification.verify_table(tabled, paths)
+        found += verification.verify_table(tabled, found)
     tables = _shown(found) if format in ("table", "markdown", "latex") else [_checks(found)]
     output.write_tables(output.choose(tables, columns), format)
     wrong = [check for check in found if check.state == "different"]
