@@ -321,6 +321,17 @@ def test_scores_of_splits_are_merged(finished: Run) -> None:
         finished.output_path("../../x")
 
 
+def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:
+    """Two evaluations at once: each knows the manifest as it was when it began."""
+    other = Run(finished.path)
+    assert other.manifest == finished.manifest
+    finished.write_scores("test_2017", ["a"], {"metrics": {}})
+    finished.update(parameters=5)
+    other.write_scores("test_2018", ["b"], {"metrics": {}})
+    assert list(finished.scores()) == ["test", "test_2017", "test_2018"]
+    assert Run.open(finished.path).manifest["parameters"] == 5
+
+
 def test_damaged_scores_are_named(finished: Run) -> None:
     (finished.path / "scores.json").write_text('{"test": ')
     with pytest.raises(DataError, match=r"scores\.json: is not the file that was written .*eval"):
