@@ -30,6 +30,8 @@ from common import RESULTS, ROOT, command, load_before, publish, say, table, ver
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+ROUND = 40
+"""Mutations after which the time is looked at."""
 VERDICTS = ("same", "refused", "silent", "traceback", "hanging")
 
 
@@ -65,12 +67,10 @@ def results(
     until = time.monotonic() + 60 * options.minutes
     with multiprocessing.get_context("spawn").Pool(options.jobs, begin) as pool:
         work = partial(tried, [of._replace(answers=dict(of.answers)) for of in subjects], folder)
-        for number, found in enumerate(pool.imap_unordered(work, seeds), 1):
-            yield found
-            if number % 100 == 0:
-                say(f"{number} of {options.count}")
+        for first in range(0, len(seeds), ROUND):
+            yield from pool.map(work, seeds[first : first + ROUND], chunksize=1)
+            say(f"{min(first + ROUND, len(seeds))} of {len(seeds)}")
             if time.monotonic() > until:
-                pool.terminate()
                 return
 
 

@@ -159,10 +159,8 @@ class _Verification:
             try:
                 yield from self._split(name, stored[name])
             except AttnkitError as error:
-                missing = isinstance(error, MissingInputError | UnavailableError)
-                state: State = "not checked" if missing else "different"
                 for cell in cells:
-                    yield self.check("score", cell, state, _short(error, self.run.path))
+                    yield self.check("score", cell, _state(error), _short(error, self.run.path))
 
     def _split(self, name: str, entry: Mapping[str, Any]) -> Iterator[Check]:
         """The scores and outputs of one split by one search."""
@@ -176,8 +174,8 @@ class _Verification:
             maker = self._maker(saved)
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
-            why = f"its rows are not at hand: {_short(error, self.run.path)}"
-            yield self.check("output", name, "not checked", why)
+            why = f"its rows: {_short(error, self.run.path)}"
+            yield self.check("output", name, _state(error), why)
             return
         if (digest(*maker.source), digest(*maker.references)) != (saved.source, saved.references):
             yield self.check("output", name, "different", "the rows at hand are not those scored")
@@ -297,6 +295,12 @@ def _same(one: float | None, other: float | None, tolerance: float = SAME_TEXT) 
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def _state(error: AttnkitError) -> State:
+    """What is not at hand cannot be checked; anything else is a fault."""
+    missing = isinstance(error, MissingInputError | UnavailableError)
+    return "not checked" if missing else "different"
 
 
 def _short(error: Exception, path: Path) -> str:
