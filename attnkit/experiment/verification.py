@@ -222,7 +222,10 @@ class _Verification:
         recipe = self.run.recipe
         corpus = RunCorpus(self.run, self.data_dir, offline=True, keep=False)
         if recipe.task != "question-answering":
-            return _SplitMaker(self.run, self.device, list(corpus.rows(saved.split)))
+            windows = layout.WINDOWS.fullmatch(saved.split)
+            rows = list(corpus.rows(windows[1] if windows else saved.split))
+            length = int(windows[2]) if windows else None
+            return _SplitMaker(self.run, self.device, rows, length)
         found = CONDITION.match(saved.split)
         assert found is not None
         merging = saved.search["contexts"]
@@ -236,8 +239,9 @@ class _Verification:
 class _SplitMaker:
     """Makes the scores and outputs of a split again."""
 
-    def __init__(self, run: Run, device: str, rows: Sequence[Row]) -> None:
-        self.run, self.device, self.rows = run, device, rows
+    def __init__(self, run: Run, device: str, rows: Sequence[Row], length: int | None) -> None:
+        """`length`: of the windows of running text, where it is not data.max_length."""
+        self.run, self.device, self.rows, self.length = run, device, rows, length
         self.references = references_of(rows)
         self.source = [[row.source for row in rows]]
 
@@ -253,7 +257,9 @@ class _SplitMaker:
         text = [name for name in names if name not in TEACHER_FORCED]
         found = answer_scores(text, saved.texts, self.rows, recipe, eval) if text else {}
         if forced:
-            found |= model_scores(forced, self.model, self.run.tokenizer(), self.rows, recipe)
+            found |= model_scores(
+                forced, self.model, self.run.tokenizer(), self.rows, recipe, length=self.length
+            )
         return found
 
     def decode(self, places: Sequence[int], search: SearchConfig) -> list[str]:
