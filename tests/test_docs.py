@@ -18,6 +18,7 @@ from helpers.shell import attnkit_in
 from attnkit.attention import Mask, Shape
 from attnkit.data import formats
 from attnkit.recipe import load, loading, shipped, sweep, yaml_nodes
+from attnkit.runs import results
 from attnkit.storage import download, files, tensors
 from attnkit.train import checkpoint
 
@@ -205,6 +206,7 @@ def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
         f"| a line of text | {formats.LONGEST // mib} MiB |",
         f"{formats.RATIO} times its size, beyond {formats.FREE // mib} MiB",
         f"| {files.JSON_LIMIT // mib} MiB |",
+        f"| scores of a run | {results.SCORES_LIMIT // mib} MiB |",
         f"{download.LIMIT // gib} GiB; {download.EXTRACTED_LIMIT // gib} GiB and "
         f"{download.MEMBERS:,} members",
     ):
