@@ -136,7 +136,8 @@ def conditions(
         for size in (1, 2, 4, 8):
             joined = [baselines.JOIN.join(some[i : i + size]) for i in range(0, len(some), size)]
             record = answered(reader, "entropy", joined, prompt, Rule())
-            yield f"{len(joined)} contexts of {size}", PASSAGES, record | {"contexts": joined}
+            several = "contexts" if joined[1:] else "context"
+            yield f"{len(joined)} {several} of {size}", PASSAGES, record | {"contexts": joined}
         return
     shared.read([reader.row(text, prompt) for text in ("", *texts)])
     for count, contexts in drawn.items():
@@ -190,10 +191,17 @@ def scored(records: Sequence[Record]) -> dict[str, Score | float]:
 
 
 def tables(cells: dict[tuple[str, int], dict[str, Score | float]], base: str) -> list[str]:
-    """A table for each number, with methods as rows and counts as columns."""
+    """A table for each number, with counts as columns; with one count a column for each number."""
     names = list(dict.fromkeys(name for name, _ in cells))
     counts = sorted({count for _, count in cells})
     body: list[str] = []
+    if len(counts) == 1:
+        known = {
+            metric: title for metric, title in NAMES.items() if metric in cells[base, counts[0]]
+        }
+        found = {metric: _column(cells, names, counts[0], metric, base) for metric in known}
+        rows = [[name, *(found[metric][name] for metric in known)] for name in names]
+        return table([f"{counts[0]} passages", *known.values()], rows)
     for metric, title in NAMES.items():
         columns = {count: _column(cells, names, count, metric, base) for count in counts}
         rows = [[name, *(columns[count][name] for count in counts)] for name in names]

@@ -21,6 +21,7 @@ COMMANDS = {
     "plot": "Plot learning curves of runs, or their scores against time and parameters.",
     "report": "Write a report of scored runs: one page, or Markdown for a paper.",
     "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
+    "verify": "Check that runs and their scores are what was recorded.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
     "probe": "Study attention: which heads matter, noise, entropy, rank.",

@@ -48,9 +48,9 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
 
 def save(path: Path, content: str | bytes, what: str = "") -> None:
     """Write a file, whole or not at all, and report it."""
-    from attnkit.storage.files import atomic_write
+    from attnkit.storage.files import write_output
 
-    atomic_write(path, content)
+    write_output(path, content)
     console.say(f"wrote {path}{what}")
 
 

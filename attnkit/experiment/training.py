@@ -27,7 +27,7 @@ from attnkit.experiment.resumption import (
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, digest
-from attnkit.runs import Run
+from attnkit.runs import Run, layout
 from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
@@ -188,14 +188,17 @@ class Experiment:
             self.precision = self.precision or precision
         start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         place = (self.device, precision, self.stop)
-        job = TrainingJob(recipe, prepared, run, seed, *place, start)
+        job = TrainingJob(recipe, prepared, run, seed, *place, start, self.settings.allow_damaged)
         started = False
         try:
             for event in (count if recipe.model.counted else fit)(job):
                 if isinstance(event, events.StartedEvent):
                     started = True
                     yield from _accept(run, recipe, changes, event.resumed_from)
-                    run.update(parameters=event.parameters, precision=precision, failed=None)
+                    run.update(
+                        parameters=event.parameters, precision=precision, failed=None,
+                        files={layout.LOG: None},
+                    )  # fmt: skip
                 yield event
         except StoppedError:
             raise
@@ -388,6 +391,7 @@ def _require_same_data(run: Run, prepared: PreparedData) -> None:
 
 def _score_anew(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
     """A finished run: its weights stay, and so does what its recipe says of them."""
+    run.verify()
     later = [change for change in changes if not change.of_weights]
     yield from _accept(run, scored_anew(run, recipe), later, None)
     kept = [change for change in changes if change.of_weights]

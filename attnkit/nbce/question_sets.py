@@ -205,15 +205,13 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "answer-contained, context-found or a metric of text"
         )
-    conditions = [one for split in splits for one in _conditions(corpus, split, spec)]
-    total = sum(len(one.questions) for one in conditions)
+    asked = [one for split in splits for one in conditions(corpus, split, spec)]
+    total = sum(len(one.questions) for one in asked)
     job = _Evaluation(model, eval, names, spec, one_best(search), force, progress, total)
-    return [job.entry(one) for one in conditions]
+    return [job.entry(one) for one in asked]
 
 
-def _conditions(
-    corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig
-) -> Iterator[Condition]:
+def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
     """Numbers of contexts in order, and all methods with each."""
     rows = corpus.questions(split, max(spec.counts))
     questions = QuestionSet(rows, spec.seed)
@@ -257,9 +255,8 @@ class _Evaluation:
         )  # fmt: skip
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
-            replies, saved.facts["decode"] = self._answer(condition)
-            # the first line: models of text that were trained elsewhere go on after the answer
-            saved.texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
+            replies, saved.facts["decode"] = self.answer(condition)
+            saved.texts = list(map(_text, replies))
             saved.facts |= {"sentences": len(replies), "warnings": []}
         self.done += len(questions)
         chosen = saved.facts["decode"]["chosen"]
@@ -283,7 +280,7 @@ class _Evaluation:
         searches = [effective(one.model_dump()) for one in (self.search, recipe.search)]
         return searches[0] == searches[1] and merging == _merging(recipe.contexts)
 
-    def _answer(self, condition: Condition) -> tuple[list[Reply], dict[str, Any]]:
+    def answer(self, condition: Condition) -> tuple[list[Reply], dict[str, Any]]:
         """Answers, and how fast they came."""
         reader, questions = self.model.reader, condition.questions
         method, rule = pooling(condition.method, self.spec)
@@ -311,6 +308,20 @@ class _Evaluation:
             "chosen": None if None in chosen else chosen,
             "cut": sum(bool(reply.notes) for reply in replies),
         }
+
+
+def answers(
+    model: EvaluatedModel, condition: Condition, spec: ContextsConfig, search: SearchConfig
+) -> list[str]:
+    """What a model answers now; nothing is read or stored."""
+    total = len(condition.questions)
+    job = _Evaluation(model, EvalConfig(), (), spec, search, force=True, progress=None, total=total)
+    return list(map(_text, job.answer(condition)[0]))
+
+
+def _text(reply: Reply) -> str:
+    """The first line: models of text that were trained elsewhere go on after the answer."""
+    return reply.text.strip().partition("\n")[0].rstrip()
 
 
 def _merging(spec: ContextsConfig) -> dict[str, Any]:

@@ -56,20 +56,34 @@ class Log:
         """
         return [record for record, _ in self._lines()]
 
-    def truncate(self, step: int | None) -> None:
+    def sha256(self) -> str | None:
+        """SHA-256 of the whole file; None where there is none yet."""
+        return files.sha256_file(self.path) if self.path.exists() else None
+
+    def truncate(self, step: int | None, sha256: str | None = None) -> None:
         """Drop the records after `step`, before a resumed run adds new ones; with None, all.
 
         Raises:
-            DataError: a line at or before that step is damaged.
+            DataError: a line at or before that step is damaged, or these lines have another SHA-256
+                than they must; or it is no regular file.
         """
-        if not self.path.exists():
+        if not self.path.exists() and sha256 is None:
             return
+        files.check_file(self.path)
         size = 0
         if step is not None:
             for record, end in self._lines():
                 if record["step"] > step:
                     break
                 size = end
+        with files.reading(self.path), self.path.open("rb") as whole:
+            kept = hashlib.sha256(whole.read(size)).hexdigest()
+        if sha256 not in (None, kept):
+            raise DataError(
+                f"{self.path}: the records until step {step} are not those that were written "
+                "(their SHA-256 differs from the checkpoint's); restore them, or resume all the "
+                "same with --allow-damaged"
+            )
         with files.writing(self.path), self._fs.append(self.path) as file:
             self._fs.truncate(file, size)
             self._fs.fsync(file)
@@ -84,8 +98,10 @@ class Log:
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Records, each with the offset where its line ends."""
-        with files.reading(self.path):
-            data = self.path.read_bytes() if self.path.exists() else b""
+        data = b""
+        if self.path.exists():
+            with files.open_file(self.path) as file, files.reading(self.path):
+                data = file.read()
         end = 0
         for number, line in enumerate(data.split(b"\n")[:-1], start=1):
             where = f"{self.path}:{number}"

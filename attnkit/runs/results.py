@@ -1,11 +1,13 @@
 """What evaluations leave in a folder: decoded lines of each split, and their scores."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnkit.runs import layout
+from attnkit.errors import DataError
+from attnkit.runs import json_files, layout
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
 from attnkit.storage.lock import exclusive
@@ -35,9 +37,12 @@ class Results:
         files.make_folder(path.parent, self.fs)
         with exclusive(path.parent):
             text = "".join(f"{text}\n" for text in texts)
+            earlier = self.scores()
+            self.record(layout.SCORES, None)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
-            all_scores = json_text(self.scores() | {split: dict(scores)})
-            files.atomic_write(self.path / layout.SCORES, all_scores, self.fs)
+            written = json_text(earlier | {split: dict(scores)}).encode("utf-8")
+            files.atomic_write(self.path / layout.SCORES, written, self.fs)
+            self.record(layout.SCORES, hashlib.sha256(written).hexdigest())
 
     def scores(self) -> dict[str, Any]:
         """Scores by split; empty before the first evaluation.
@@ -46,14 +51,28 @@ class Results:
             DataError: scores.json is damaged; scoring again with force repairs it.
         """
         path = self.path / layout.SCORES
-        return files.read_json(path, SCORES_LIMIT) if path.exists() else {}
+        if not path.exists():
+            return {}
+        self.check_file(layout.SCORES)
+        try:
+            return json_files.read(path, json_files.Scores, SCORES_LIMIT)
+        except DataError as error:
+            raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 
     def remove_scores(self) -> None:
         """Forget the scores of all splits: of other weights, or in a damaged file."""
         path = self.path / layout.SCORES
-        with files.writing(path):
-            if path.exists():
+        if path.exists() or path.is_symlink():
+            self.record(layout.SCORES, None)
+            with files.writing(path):
                 files.remove(path, self.fs)
+
+    def check_file(self, name: str) -> bool:
+        """Compare a file with its recorded SHA-256; a folder without a run records none."""
+        return False
+
+    def record(self, name: str, digest: str | None) -> None:
+        """Note the SHA-256 of a file, None while it is being written."""
 
 
 def json_text(value: Any) -> str:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import attnkit
 from attnkit.errors import DataError, MissingInputError, OutputPathError
-from attnkit.runs import layout, plugins
+from attnkit.runs import json_files, layout, plugins
 from attnkit.runs.log import Log
 from attnkit.runs.results import Results, json_text
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
-from attnkit.storage.lock import held
+from attnkit.storage.lock import exclusive, held
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from attnkit.data.tokenizer import Tokenizer
     from attnkit.models import Model
     from attnkit.recipe import Recipe
+
+
+_OWN = "sha256"
+"""Entry of manifest.json: the SHA-256 of all others."""
+_REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`",
+           layout.DATA: "remove it to read the corpus again"}  # fmt: skip
+"""By file or folder, what to do where that is not training."""
 
 
 class Run(Results):
@@ -64,7 +71,7 @@ class Run(Results):
                 near = ", ".join(map(str, islice(layout.run_folders(run.path, 3), 3)))
                 hint = f"; there are runs in {near}" if near else ""
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
-        run._verify(layout.RECIPE)
+        run.check_file(layout.RECIPE)
         return run
 
     @classmethod
@@ -159,7 +166,7 @@ class Run(Results):
         from attnkit.recipe import load_resolved
 
         plugins.require(self.path, self.manifest)
-        self._verify(layout.RECIPE)
+        self.check_file(layout.RECIPE)
         return load_resolved(self.path / layout.RECIPE)
 
     def replace_recipe(self, recipe: "Recipe") -> None:
@@ -175,75 +182,91 @@ class Run(Results):
     def manifest(self) -> Mapping[str, Any]:
         """Versions, hashes, settings and results of the run; change them by `update`.
 
-        `files` holds the SHA-256 of the run's files, null while one is being written.
+        `files` holds the SHA-256 of the run's files, null while one is being written; in the file
+        itself, `sha256` is that of all other entries.
 
         Raises:
             MissingInputError, DataError: the file is missing or damaged.
         """
-        return files.read_json(self.path / layout.MANIFEST)
+        path = self.path / layout.MANIFEST
+        entries = files.read_json(path)
+        if entries.pop(_OWN, None) not in (None, files.sha256_json(entries)):
+            raise DataError(
+                f"{path}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
+                f"{_OWN}); restore it from a copy, or train again with --fresh"
+            )
+        checked: dict[str, Any] = json_files.check(entries, json_files.Manifest, str(path))
+        return checked
 
     def update(self, **fields: Any) -> None:
-        """Set entries of the manifest; an object is merged into an existing one."""
-        entries = dict(self.manifest)
-        for key, value in fields.items():
-            old = entries.get(key)
-            if isinstance(old, Mapping) and isinstance(value, Mapping):
-                value = {**old, **value}
-            entries[key] = value
-        self._write_manifest(entries)
+        """Set entries of the manifest; an object is merged into an existing one.
+
+        What other processes have written meanwhile stays.
+        """
+        with exclusive(self.path):
+            self.__dict__.pop("manifest", None)
+            entries = dict(self.manifest)
+            for key, value in fields.items():
+                old = entries.get(key)
+                if isinstance(old, Mapping) and isinstance(value, Mapping):
+                    value = {**old, **value}
+                entries[key] = value
+            self._write_manifest(entries)
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
-        files.atomic_write(self.path / layout.MANIFEST, json_text(entries), self.fs)
+        text = json_text(entries | {_OWN: files.sha256_json(entries)})
+        files.atomic_write(self.path / layout.MANIFEST, text, self.fs)
         self.__dict__["manifest"] = entries
 
-    def _entry(self, key: str, kind: type) -> Any:
-        """One entry of the manifest; a DataError where it is missing or of another type."""
-        value = self.manifest.get(key)
-        if not isinstance(value, kind):
-            path = self.path / layout.MANIFEST
-            raise DataError(f"{path}: {key} must be {kind.__name__}, is {value!r:.60}")
-        return value
+    def record(self, name: str, digest: str | None) -> None:
+        """Note the SHA-256 of one of its files; None while it is being written."""
+        self.update(files={name: digest})
 
-    def _verify(self, name: str) -> bool:
+    def check_file(self, name: str) -> bool:
         """Compare a file with its SHA-256 in the manifest; False where none is recorded.
 
         Raises:
             DataError: they differ.
             MissingInputError: the file is missing.
         """
-        expected = self._entry("files", dict).get(name)
-        if not isinstance(expected, str):
-            return False
         path = self.path / name
-        if files.sha256_file(path) != expected:
-            raise DataError(
-                f"{path}: is not the file that was trained (its SHA-256 differs from "
-                f"{layout.MANIFEST}); restore it, or train again with --fresh"
-            )
-        return True
+        for read_again in (False, True):
+            if read_again:  # another process may have written both meanwhile
+                self.__dict__.pop("manifest", None)
+            expected = self.manifest["files"].get(name)
+            if expected is None:
+                return False
+            if files.sha256_file(path) == expected:
+                return True
+        remedy = _REMEDY.get(name.partition("/")[0], "train again with --fresh")
+        raise DataError(
+            f"{path}: is not the file that was written (its SHA-256 differs from "
+            f"{layout.MANIFEST}); restore it, or {remedy}"
+        )
 
     def verify(self) -> None:
-        """Compare every file with its SHA-256 in the manifest.
+        """Compare every file with its SHA-256 in the manifest; scores need not be there.
 
         Raises:
-            DataError: one is not the file that was trained.
+            DataError: one is not the file that was written.
             MissingInputError: one is missing.
         """
-        for name in self._entry("files", dict):
-            self._verify(name)
+        for name in self.manifest["files"]:
+            if (self.path / name).exists() or name.partition("/")[0] not in _REMEDY:
+                self.check_file(name)
 
     @property
     def name(self) -> str:
         """Name of the recipe (translation/multi30k)."""
-        return str(self._entry("recipe", str))
+        return str(self.manifest["recipe"])
 
     @property
     def variant(self) -> str:
-        return str(self._entry("variant", str))
+        return str(self.manifest["variant"])
 
     @property
     def seed(self) -> int:
-        return int(self._entry("seed", int))
+        return int(self.manifest["seed"])
 
     @property
     def exists(self) -> bool:
@@ -285,7 +308,7 @@ class Run(Results):
 
         files.require_file(self.path / layout.TOKENIZERS[0])
         for name in layout.TOKENIZERS:
-            self._verify(name)
+            self.check_file(name)
         return Tokenizer.load(self.path)
 
     def finish(
@@ -305,7 +328,8 @@ class Run(Results):
             only = tensors.unique(weights)
             _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
         done = {"step": step, "seconds": round(seconds, 3)}
-        self.update(files={layout.MODEL: digest}, finished=done | more)
+        hashes = {layout.MODEL: digest, layout.LOG: self.log.sha256()}
+        self.update(files=hashes, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
         """The chosen weights, in main memory.
@@ -320,7 +344,7 @@ class Run(Results):
             raise MissingInputError(
                 f"{self.path}: training is not finished; run `attnkit train` again to resume"
             )
-        if not self._verify(layout.MODEL):
+        if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
         return tensors.read(self.path / layout.MODEL)
@@ -394,7 +418,7 @@ class Run(Results):
         """
         if not self.finished:
             raise MissingInputError(f"{self.path}: training is not finished; its checkpoints stay")
-        self._verify(layout.MODEL)
+        self.check_file(layout.MODEL)
         with files.writing(self.checkpoints):
             for path in layout.checkpoint_folders(self.path):
                 # under another name first: half a checkpoint must never look like one

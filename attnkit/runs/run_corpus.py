@@ -20,7 +20,7 @@ from attnkit.data.corpus import Corpus, data_folder, require_split, splits_of
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
-from attnkit.runs import layout
+from attnkit.runs import json_files, layout
 from attnkit.runs.results import json_text
 from attnkit.storage import files
 
@@ -47,13 +47,16 @@ class RunCorpus:
         offline: bool = False,
         *,
         fresh: bool = False,
+        keep: bool = True,
     ) -> None:
         """`fresh` takes a split from the corpus where that is at hand, and keeps it from then on.
+
+        Without `keep` nothing is written.
 
         Raises:
             MissingInputError: there is no folder `data_dir`.
         """
-        self.run, self.offline, self.fresh = run, offline, fresh
+        self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
         self.data_dir = None if data_dir is None else data_folder(Path(data_dir))
 
     def rows(self, split: str) -> Iterator[Row]:
@@ -101,7 +104,7 @@ class RunCorpus:
                 raise
             large = f"{kept['bytes'] / 1e6:,.0f} MB of rows are not kept in a run"
             raise MissingInputError(f"{self.run.path}: {split}: {large}: {error}") from error
-        if not kept:
+        if not kept and self.keep:
             with suppress(AttnkitError):  # a run that cannot be written is scored all the same
                 self._keep(split, asked, corpus, contexts)
         return asked
@@ -136,10 +139,8 @@ class RunCorpus:
         path = self._path(split, ".json")
         if not path.exists():
             return {}
-        about = files.read_json(path)
-        if not {"fingerprint", "sha256", "bytes", "contexts"} <= about.keys():
-            raise DataError(f"{path}: entries are missing; remove it to read the corpus again")
-        return about
+        self.run.check_file(path.relative_to(self.run.path).as_posix())
+        return json_files.read(path, json_files.KeptSplit)
 
     def _read(self, split: str, sha256: str) -> list[Row]:
         path = self._path(split, ".jsonl")
@@ -176,7 +177,11 @@ class RunCorpus:
             "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
             "contexts": contexts if corpus.generated else None,
         }
-        files.atomic_write(self._path(split, ".json"), json_text(about), self.run.fs)
+        note, written = self._path(split, ".json"), json_text(about).encode("utf-8")
+        name = note.relative_to(self.run.path).as_posix()
+        self.run.record(name, None)
+        files.atomic_write(note, written, self.run.fs)
+        self.run.record(name, hashlib.sha256(written).hexdigest())
 
 
 def _lines(rows: list[Row]) -> Iterator[bytes]:

@@ -227,15 +227,12 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
 
     def of_other_search(name: str) -> bool:
         """Whether it stands beside what the recipe's own search gave, under a longer name."""
-        return isinstance(stored[name], dict) and stored[name].get("split", name) != name
+        return bool(stored[name].get("split", name) != name)
 
     for split in sorted(stored, key=of_other_search):
-        entry = stored[split]
-        metrics = entry.get("metrics") if isinstance(entry, dict) else None
-        for name, value in metrics.items() if isinstance(metrics, dict) else ():
-            score = value.get("score") if isinstance(value, dict) else None
-            if isinstance(score, int | float) and metric in (None, name):
-                found.append((split, name, float(score)))
+        for name, value in stored[split].get("metrics", {}).items():
+            if value["score"] is not None and metric in (None, name):
+                found.append((split, name, float(value["score"])))
     splits, metrics = run.recipe.eval.splits, run.recipe.eval.metrics
 
     def place(one: tuple[str, str, float]) -> tuple[int, int]:

@@ -139,8 +139,8 @@ def model_scores(
     if any(name in (*TEXT, *LABELS) for name in metrics):
         sources = [row.source for row in rows]
         spec = one_best(search or recipe.search)
-        texts = list(_answers(model, tokenizer, sources, recipe, spec))
-        found = _answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
+        texts = list(answers(model, tokenizer, sources, recipe, spec))
+        found = answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
     if total_variation.METRIC in metrics:
         found[total_variation.METRIC] = total_variation.total_variation(
             model, tokenizer, rows, recipe
@@ -151,7 +151,7 @@ def model_scores(
     )  # fmt: skip
 
 
-def _answers(
+def answers(
     model: Model,
     tokenizer: Tokenizer,
     sources: Sequence[str],
@@ -171,18 +171,19 @@ def _answers(
     return (answer[0][0] for answer in ranked)
 
 
-def _answer_scores(
+def answer_scores(
     metrics: Sequence[str], texts: Sequence[str], rows: Sequence[Row], recipe: Recipe,
     eval: EvalConfig,
 ) -> dict[str, Score]:  # fmt: skip
     """The metrics of outputs and labels among the given ones."""
     if recipe.task != "classification":
-        return score(metrics, texts, _references(rows), eval)
+        return score(metrics, texts, references_of(rows), eval)
     names = [name for name in metrics if name in LABELS]
     return label_scores(names, texts, [row.target for row in rows], recipe.data.labels)
 
 
-def _references(rows: Sequence[Row]) -> list[list[str]]:
+def references_of(rows: Sequence[Row]) -> list[list[str]]:
+    """All references of each row."""
     return [list(row.references or (row.target,)) for row in rows]
 
 
@@ -200,7 +201,7 @@ class _EvaluationJob:
 
     def split(self, split: str, rows: list[Row], length: int | None = None) -> Entry:
         """Evaluate one split, in windows of a length, and save what was not known yet."""
-        references = _references(rows)
+        references = references_of(rows)
         saved = reusable_scores(
             self.run,
             self.run.manifest["files"]["model.safetensors"],
@@ -220,7 +221,7 @@ class _EvaluationJob:
             saved.texts, saved.facts["decode"] = self._decode(split, rows)
         if text and missing:
             recipe = self.run.recipe
-            saved.scores |= _answer_scores(missing, saved.texts, rows, recipe, self.eval)
+            saved.scores |= answer_scores(missing, saved.texts, rows, recipe, self.eval)
         if set(missing) & set(TEACHER_FORCED):
             if length:
                 encoded = encode_rows(rows, self.tokenizer, length, stream=True)
@@ -264,7 +265,7 @@ class _EvaluationJob:
         model, tokenizer, recipe = self.model, self.tokenizer, self.run.recipe
         sources = [row.source for row in rows]
         start = time.perf_counter()
-        for text in _answers(model, tokenizer, sources, recipe, self.search, counts):
+        for text in answers(model, tokenizer, sources, recipe, self.search, counts):
             texts.append(text)
             if self.progress is not None:
                 self.progress(what, len(texts), len(rows))

@@ -21,7 +21,7 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe import Recipe, flat
 from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import search_key, search_name
-from attnkit.runs import Results, Run
+from attnkit.runs import Results, Run, layout
 from attnkit.runs.layout import WINDOWS, windows_name
 from attnkit.scoring.metrics import Score, embedding
 from attnkit.scoring.systems import Entry
@@ -38,6 +38,8 @@ FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
 """Keys of a recipe that name files, whose content has a digest in the manifest."""
 BUDGET = ("steps", "batch_tokens", "accumulate")
 """Keys of `train` that say how much a system may learn from."""
+RUN_ID = 12
+"""Digits of the id of a run."""
 CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
 """Under what name answers to questions are stored: split, method, number of contexts."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
@@ -153,6 +155,7 @@ class SavedScores:
             "decode_sentences_per_second": decode.get("sentences_per_second"),
             "decode_tokens_per_second": decode.get("tokens_per_second"),
             "run": system["run"],
+            "run_id": self.weights[:RUN_ID],
             "weights": self.weights,
             "search": self.search,
             "search_from": "run",
@@ -194,10 +197,9 @@ def reusable_scores(
     saved = SavedScores(weights, source, references, search, scoring, split=split, name=split)
     try:
         known = results.scores()
-    except DataError as error:  # before the work, since it cannot be written to either
+    except DataError:  # before the work, since it cannot be written to either
         if not force:
-            text = f"{error}; remove this file, or replace it by `attnkit eval --fresh`"
-            raise DataError(text) from error
+            raise
         results.remove_scores()
         known = {}
     found = stored_name(known, split, search)
@@ -280,6 +282,11 @@ def describe_run(run: Run) -> dict[str, Any]:
         "changes": list(run.manifest.get("changes", [])),
         "settings": settings,
     }  # fmt: skip
+
+
+def run_id(run: Run) -> str:
+    """What tells a run from others in tables: the beginning of the SHA-256 of its weights."""
+    return str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
 
 
 def _budget(recipe: Recipe) -> dict[str, int] | None:

@@ -189,6 +189,7 @@ def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
         "train_changes": joined(changes_of(row) for row in runs),
         "not_comparable": joined(reason for some in reasons for reason in some),
         "runs": joined(row["run"] for row in runs),
+        "run_ids": joined(row.get("run_id") for row in runs),
     }
     return Cell(text, fields)
 

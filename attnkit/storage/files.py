@@ -26,7 +26,8 @@ _CREATE = frozenset({
 })  # fmt: skip
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BUFFER = 1 << 20
-_JSON_LIMIT = 4 << 20
+JSON_LIMIT = 4 << 20
+"""Bytes of a JSON file that are read, at most."""
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe (data is read more than once)",
@@ -138,22 +139,39 @@ def owner(path: Path) -> int | None:
 def atomic_write(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
     """Write a file whole; after any fault the old content, or none, is still there.
 
-    Text is encoded as UTF-8; an iterable of bytes is written piece by piece.  A device or pipe
-    (/dev/stdout) is written in place.
+    Text is encoded as UTF-8; an iterable of bytes is written piece by piece.
 
     Raises:
-        OutputPathError: the file cannot be created.
+        OutputPathError: the file cannot be created, or the name is that of a pipe or device.
         OutputError: the disk is full or broken.
     """
-    content = data.encode("utf-8") if isinstance(data, str) else data
-    with writing(path):
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with fs.append(path) as device:
-                for piece in [content] if isinstance(content, bytes) else content:
-                    fs.write(device, piece)
-            return
     with replacing(path, fs) as prepared:
-        write_synced(prepared, content, fs)
+        write_synced(prepared, _bytes(data), fs)
+
+
+def write_output(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
+    """`atomic_write` to a name that the user gave: a device or pipe (/dev/stdout) is written to."""
+    with writing(path):
+        if not _is_special(path):
+            atomic_write(path, data, fs)
+            return
+        content = _bytes(data)
+        with fs.append(path) as device:
+            for piece in [content] if isinstance(content, bytes) else content:
+                fs.write(device, piece)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether something else than a file or a folder has this name."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _kind(status: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
+
+
+def _bytes(data: bytes | str | Iterable[bytes]) -> bytes | Iterable[bytes]:
+    return data.encode("utf-8") if isinstance(data, str) else data
 
 
 @contextmanager
@@ -163,10 +181,13 @@ def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
     Nothing is left of it when something fails inside.
 
     Raises:
+        OutputPathError: the name is that of a pipe or device, which stays.
         OutputPathError, OutputError: writing inside failed, or renaming did.
     """
     prepared = temporary(path)
     with writing(path):
+        if _is_special(path):
+            raise OutputPathError(f"{path}: is {_kind(path.stat())}; a regular file is needed here")
         try:
             yield prepared
             fs.rename(prepared, path)
@@ -263,8 +284,7 @@ def check_file(path: Path) -> os.stat_result:
     except ValueError as error:  # a NUL in the name
         raise MissingInputError(f"{path}: cannot be the name of a file") from error
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
-        raise DataError(f"{path}: is {kind}; a regular file is needed")
+        raise DataError(f"{path}: is {_kind(status)}; a regular file is needed")
     return status
 
 
@@ -307,7 +327,7 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def read_json(path: Path, limit: int = _JSON_LIMIT) -> dict[str, Any]:
+def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """Read a file that holds one JSON object.
 
     Raises:

@@ -63,7 +63,7 @@ def _take(descriptor: int) -> None:
 def is_held(path: Path) -> bool:
     """Whether a process holds this lock file now; it stays as it is."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -17,14 +17,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from attnkit.errors import DataError
-from attnkit.storage.files import DISK, Filesystem, require_file
+from attnkit.storage.files import DISK, JSON_LIMIT, Filesystem, require_file
 
 _WORDS = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
-_HEADER_LIMIT = 4 << 20
 
 
 def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -115,8 +114,8 @@ def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
     try:
         with open(path, "rb") as raw:  # the library would parse a hostile header of 100 MB
             length = int.from_bytes(raw.read(8), "little")
-        if length > _HEADER_LIMIT:
-            raise DataError(f"{path}: header of {length} bytes, at most {_HEADER_LIMIT} are read")
+        if length > JSON_LIMIT:
+            raise DataError(f"{path}: header of {length} bytes, at most {JSON_LIMIT} are read")
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
             # The library maps the file: without a copy, a later change of it would change them.

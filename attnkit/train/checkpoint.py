@@ -2,7 +2,8 @@
 
     checkpoints/step-<n>/tensors.safetensors    model.<name>, optimizer.<name>.exp_avg, rng.cpu, ...
                          state.json             everything that is not a tensor
-                         manifest.json          sizes and SHA-256 of the two, versions
+                         manifest.json          sizes and SHA-256 of the two, that of the log until
+                                                then, versions
 
 A save prepares step-<n>.tmp-<process>/, forces every file and the folder to the disk, renames the
 folder and forces the rename to the disk; only then are older checkpoints removed.  The newest one
@@ -22,7 +23,7 @@ from torch import Tensor
 
 import attnkit
 from attnkit.errors import AttnkitError, DataError, DivergedError
-from attnkit.runs import layout
+from attnkit.runs import json_files, layout
 from attnkit.storage import files, tensors
 from attnkit.storage.files import Filesystem
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 _FORMAT = 1
-_STATE_LIMIT = 4 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -40,6 +40,8 @@ class Checkpoint(NamedTuple):
     step: int
     path: Path
     messages: tuple[str, ...] = ()
+    log: str | None = None
+    """SHA-256 of the log until then; None in one of an earlier version."""
 
 
 def save(
@@ -61,7 +63,7 @@ def save(
             safetensors has no such type of tensor.
     """
     text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
-    if json.loads(text) != state or len(text) > _STATE_LIMIT:
+    if json.loads(text) != state or len(text) > files.JSON_LIMIT:
         raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
     if (bad := tensors.not_finite(values)) is not None:
         raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
@@ -75,7 +77,7 @@ def save(
         try:
             if prepared.exists():
                 files.remove(prepared, fs)
-            _prepare(prepared, step, values, text, fs)
+            _prepare(prepared, step, values, text, run.log.sha256(), fs)
             fs.rename(prepared, final)
             fs.fsync_folder(final.parent)
         except OSError:
@@ -93,7 +95,12 @@ def save(
 
 
 def _prepare(
-    folder: Path, step: int, values: Mapping[str, Tensor], state: bytes, fs: Filesystem
+    folder: Path,
+    step: int,
+    values: Mapping[str, Tensor],
+    state: bytes,
+    log: str | None,
+    fs: Filesystem,
 ) -> None:
     """Write the three files of a checkpoint and force them and their folder to the disk."""
     fs.mkdir(folder)
@@ -109,6 +116,7 @@ def _prepare(
             _TENSORS: {"size": size, "sha256": digest},
             _STATE: {"size": len(state), "sha256": hashlib.sha256(state).hexdigest()},
         },
+        "log": log,
     }
     files.write_synced(folder / _MANIFEST, json.dumps(manifest, indent=1).encode("utf-8"), fs)
     fs.fsync_folder(folder)
@@ -126,24 +134,19 @@ def latest(run: "Run") -> Checkpoint | None:
     files.remove_leftovers(run.checkpoints, run.fs, dead_only=False)
     damaged: list[tuple[Path, str]] = []
     for step, path in _steps(run):
-        if (fault := _fault(path)) is not None:
+        if (fault := fault_of(path)) is not None:
             damaged.append((path, fault))
             continue
         messages = []
         for other, fault in damaged:
-            free, number = f"{other.name}.damaged", 1
-            while other.with_name(free).exists():
-                number += 1
-                free = f"{other.name}.damaged-{number}"
-            with files.writing(other):
-                run.fs.rename(other, other.with_name(free))
-                run.fs.fsync_folder(other.parent)
+            free = set_aside(run, other)
             lost = int(other.name.removeprefix("step-")) - step
             messages.append(
                 f"{other}: damaged checkpoint ({fault}), renamed to {free}; "
                 f"resuming from step {step}, {lost} steps are repeated"
             )
-        return Checkpoint(step, path, tuple(messages))
+        log = files.read_json(path / _MANIFEST).get("log")
+        return Checkpoint(step, path, tuple(messages), log)
     if damaged:
         reasons = "; ".join(f"{path.name}: {fault}" for path, fault in damaged)
         raise DataError(
@@ -151,6 +154,18 @@ def latest(run: "Run") -> Checkpoint | None:
             "copy, or start over with --fresh"
         )
     return None
+
+
+def set_aside(run: "Run", path: Path) -> str:
+    """Rename a damaged checkpoint, so that it no longer counts as one; its new name."""
+    free, number = f"{path.name}.damaged", 1
+    while path.with_name(free).exists():
+        number += 1
+        free = f"{path.name}.damaged-{number}"
+    with files.writing(path):
+        run.fs.rename(path, path.with_name(free))
+        run.fs.fsync_folder(path.parent)
+    return free
 
 
 def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -161,9 +176,9 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
     Raises:
         DataError: anything is missing, damaged or not finite; says the path and why.
     """
-    if (fault := _fault(path)) is not None:
+    if (fault := fault_of(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
-    state = files.read_json(path / _STATE, _STATE_LIMIT)
+    state = files.read_json(path / _STATE)
     return tensors.read(path / _TENSORS, prefix=prefix), state
 
 
@@ -172,23 +187,17 @@ def _steps(run: "Run") -> list[tuple[int, Path]]:
     return [(step, run.checkpoints / f"step-{step}") for step in run.checkpoint_steps()]
 
 
-def _fault(path: Path) -> str | None:
+def fault_of(path: Path) -> str | None:
     """Why a checkpoint is not what its manifest says, or None if it is."""
     try:
-        manifest = files.read_json(path / _MANIFEST)
-        if manifest.get("format") != _FORMAT:
-            return f"{_MANIFEST}: format must be {_FORMAT}, is {manifest.get('format')!r:.40}"
-        if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest.get('step')}":
-            return f"{_MANIFEST}: is that of step {manifest.get('step')!r:.40}"
-        sums = manifest.get("files")
-        for name in (_TENSORS, _STATE):
-            entry = sums.get(name) if isinstance(sums, dict) else None
-            if not isinstance(entry, dict):
-                return f"{_MANIFEST}: says nothing about {name}"
+        manifest = json_files.read(path / _MANIFEST, json_files.CheckpointManifest)
+        if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest['step']}":
+            return f"{_MANIFEST}: is that of step {manifest['step']}"
+        for name, entry in manifest["files"].items():
             files.require_file(path / name)
-            if (size := (path / name).stat().st_size) != entry.get("size"):
-                return f"{name}: must be {entry.get('size')!r:.40} bytes long, is {size}"
-            if files.sha256_file(path / name) != entry.get("sha256"):
+            if (size := (path / name).stat().st_size) != entry["size"]:
+                return f"{name}: must be {entry['size']} bytes long, is {size}"
+            if files.sha256_file(path / name) != entry["sha256"]:
                 return f"{name}: its SHA-256 is not the one in {_MANIFEST}"
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")

@@ -16,7 +16,14 @@ import torch
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import PreparedData, train_epoch
-from attnkit.errors import AttnkitError, DivergedError, NotFiniteError, StoppedError, out_of_memory
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    DivergedError,
+    NotFiniteError,
+    StoppedError,
+    out_of_memory,
+)
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
@@ -46,6 +53,8 @@ class TrainingJob:
     stop: StopSignals
     initial: Callable[[], Weights] | None = None
     """The weights that a new training starts from, where they are not random."""
+    allow_damaged: bool = False
+    """Whether to go on without damaged parts of the log and the average; the run is marked."""
 
 
 def fit(job: TrainingJob) -> Iterator[events.Event]:
@@ -56,7 +65,7 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
         MemoryLimitError: a batch does not fit.
         StoppedError: a signal came; the state is saved.
         OutputError, OutputPathError: the run cannot be written.
-        DataError: every checkpoint is damaged.
+        DataError: every checkpoint is damaged, or one that the average needs, or the log.
     """
     training = Training(job)
     try:
@@ -108,10 +117,11 @@ class Training(TrainingState):
         newest = checkpoint.latest(self.job.run)
         for text in newest.messages if newest else ():
             yield events.NoteEvent(text)
-        self.job.run.log.truncate(newest.step if newest else None)
         if newest is not None:
+            yield from self._cut_log(newest)
             yield from self._load(newest)
         else:
+            self.job.run.log.truncate(None)
             if self.job.initial is not None:
                 self.adopt(self.job.initial())
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
@@ -120,6 +130,8 @@ class Training(TrainingState):
             # checkpoints that stay, those to be averaged included, and the one being written
             count = max(2, self.train.average) + 1
             files.check_space(self.job.run.path, size * copies * count * 11 // 10)
+            self.moments(create=True)
+            self.save()  # whether it can be saved turns out now, not after hours
         self.writers = LogWriters(self.job.run, self.job.recipe, newest.step if newest else None)
         yield events.StartedEvent(
             self.job.run.name,
@@ -183,7 +195,7 @@ class Training(TrainingState):
             if not (finite_loss and scaler.is_enabled() and scaler.get_scale() > 1):
                 what = "the gradient" if finite_loss else "the loss"
                 step = self.progress.step
-                raise diverged(step, what, batches, self.model, self.device, self.saved)
+                raise diverged(step, what, batches, self.model, self.device, self.saved or None)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -260,18 +272,51 @@ class Training(TrainingState):
         self.saved = progress.step
         return events.SavedEvent(progress.step, path)
 
+    def _cut_log(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
+        """Cut the log back to the checkpoint that it goes on from."""
+        log = self.job.run.log
+        try:
+            log.truncate(newest.step, newest.log)
+        except DataError as error:
+            if not self.job.allow_damaged:
+                raise
+            log.truncate(newest.step)
+            yield self._mark(newest.step, log.path.name, "recorded", "damaged", error)
+
     def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
-        self.unpack(self.job.run.path, *checkpoint.load(newest.path))
+        run = self.job.run
+        self.unpack(newest.path, *checkpoint.load(newest.path))
         self.saved = newest.step
         self._open_stream()
-        for step in self.progress.recent:
-            path = self.job.run.checkpoints / f"step-{step}"
+        recent = self.progress.recent
+        # the next validation takes the place of the oldest one
+        needed = recent if self.done or self.train.average < 2 else recent[1 - self.train.average :]
+        for step in needed:
+            path = run.checkpoints / f"step-{step}"
             try:
                 weights, _ = checkpoint.load(path, prefix="model.")
             except AttnkitError as error:
-                yield events.NoteEvent(f"the average leaves out step {step}: {error}")
+                if not self.job.allow_damaged:
+                    raise DataError(
+                        f"{error}; the average of the last validations includes it: restore it from"
+                        " a copy, start over with --fresh, or leave it out with --allow-damaged"
+                    ) from error
+                if path.exists():
+                    checkpoint.set_aside(run, path)
+                left = [one for one in recent if one != step]
+                yield self._mark(newest.step, "average of steps", recent, left, error)
+                recent = left
                 continue
             self.averaging.recent[step] = {n.removeprefix("model."): t for n, t in weights.items()}
+
+    def _mark(
+        self, step: int, key: str, old: object, new: object, error: Exception
+    ) -> events.NoteEvent:
+        """Have the manifest and every table say what this training went on without."""
+        change = {"step": step, "key": key, "old": str(old), "new": str(new)}
+        run = self.job.run
+        run.update(changes=[*run.manifest.get("changes", []), change])
+        return events.NoteEvent(f"goes on with {key} {old} -> {new}: {error}")
 
     def finish(self) -> events.FinishedEvent:
         """Store the chosen weights and the end of the training."""

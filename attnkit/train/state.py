@@ -1,6 +1,5 @@
 """The state of a training: what a checkpoint stores and restores."""
 
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +9,42 @@ from torch import Tensor
 from attnkit import models
 from attnkit.errors import DataError
 from attnkit.recipe import schema
+from attnkit.runs import json_files
+from attnkit.runs.json_files import Count, Seconds
 from attnkit.train.averaging import Averaging, Weights, weights_of
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 
 
-@dataclass
-class TrainingProgress:
+class TrainingProgress(json_files.Schema):
     """How far a training has come, in plain numbers."""
 
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
+    step: Count = 0
+    epoch: Count = 0
+    position: Count = 0
     """Batches of the epoch that are used up."""
-    tokens: int = 0
+    tokens: Count = 0
     """Real target tokens so far."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """Spent on updates: not on validation, saving or decoding."""
-    logged_seconds: float = 0.0
+    logged_seconds: Seconds = 0.0
     """The part of it that the log covers; `TrainingState.interval` is of the rest."""
     best: float | None = None
     """Best monitored value."""
-    best_step: int | None = None
-    worse: int = 0
+    best_step: Count | None = None
+    worse: Count = 0
     """Validations since the best one."""
-    recent: list[int] = field(default_factory=list)
+    recent: list[Count] = []
     """Steps of the validations whose weights the next average includes."""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Count | None = None
     """Most memory in use so far; None where it cannot be known."""
+
+
+class StoredState(json_files.Schema):
+    """state.json of a checkpoint."""
+
+    counters: TrainingProgress
+    scaler: dict[str, float]
 
 
 class TrainingState:
@@ -66,7 +73,7 @@ class TrainingState:
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a checkpoint, and the rest of it as plain values."""
         tensors = {f"model.{name}": tensor for name, tensor in weights_of(self.model).items()}
-        for name, moments in self._moments().items():
+        for name, moments in self.moments().items():
             tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
         tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
@@ -74,7 +81,7 @@ class TrainingState:
         tensors["interval"] = self.interval
         for prefix, weights in (("ema", self.averaging.moving), ("best", self.best)):
             tensors |= {f"{prefix}.{name}": tensor for name, tensor in (weights or {}).items()}
-        values = {"counters": asdict(self.progress), "scaler": self.worker.scaler.state_dict()}
+        values = {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
         return tensors, values
 
     def unpack(self, path: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
@@ -83,23 +90,25 @@ class TrainingState:
         Raises:
             DataError: the checkpoint is of another model or another version.
         """
+        json_files.check(values, StoredState, str(path))
         try:
             counters = values["counters"]
             new = {"peak_memory_bytes": None, "logged_seconds": counters["seconds"]}  # since 0.1.0
             counters = new | counters
             self.progress = TrainingProgress(
-                **{f.name: counters[f.name] for f in fields(TrainingProgress)}
+                **{name: counters[name] for name in TrainingProgress.model_fields}
             )
             self.worker.scaler.load_state_dict(values["scaler"])
             _copy(weights_of(self.model), tensors, "model.")
-            for name, moments in self._moments(create=True).items():
+            for name, moments in self.moments(create=True).items():
                 _copy(moments, tensors, f"optimizer.{name}.")
-            self.interval.copy_(tensors["interval"])
+            _copy({"interval": self.interval}, tensors, "")
             if self.averaging.moving is not None:
                 _copy(self.averaging.moving, tensors, "ema.")
             best = {k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")}
             self.best = best or None
             self.worker.refresh()
+            _copy({"rng.cpu": torch.get_rng_state()}, tensors, "")  # of the same form
             torch.set_rng_state(tensors["rng.cpu"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
@@ -109,7 +118,7 @@ class TrainingState:
         if self.device.type == "cuda" and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
 
-    def _moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
+    def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
         """The optimiser's tensors by parameter; with `create`, zeros where there are none yet."""
         states = self.optimizer.state
         out = {}
@@ -130,6 +139,6 @@ def _copy(live: Weights, tensors: dict[str, Tensor], prefix: str) -> None:
     with torch.no_grad():
         for name, tensor in live.items():
             stored = tensors[prefix + name]
-            if stored.shape != tensor.shape:
-                raise ValueError(f"{prefix}{name} is {list(stored.shape)}")
+            if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
+                raise ValueError(f"{prefix}{name} is {stored.dtype} {list(stored.shape)}")
             tensor.copy_(stored)

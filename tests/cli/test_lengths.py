@@ -1,6 +1,7 @@
 """Training short and testing long as a user does it: causal and masked language models."""
 
 import csv
+import json
 import random
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def test_the_table_has_a_column_for_each_length(
     again = command("eval", "runs", "--format", "csv")
     found = [(row["variant"], row["length"]) for row in csv.DictReader(again.stdout.splitlines())]
     assert found == [("plain", "8"), ("plain", "32"), ("scaled", "8"), ("scaled", "32")]
+    checked = command("verify", "runs", "--format", "json", COLUMNS="80")
+    assert checked.returncode == 0, checked.stderr
+    scores = [row for row in json.loads(checked.stdout)["rows"] if row["kind"] == "score"]
+    assert {row["state"] for row in scores} == {"same"}
+    assert {row["split"] for row in scores} == {"test.length-8", "test.length-32"}
     drawn = command("plot", "runs", "--x", "length", LC_ALL="C.UTF-8")
     assert drawn.returncode == 0
     assert "length of the text (tokens)" in drawn.stdout

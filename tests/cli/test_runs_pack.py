@@ -114,7 +114,7 @@ def test_questions_are_packed_with_their_passages(pack: Any, tmp_path: Path) -> 
 def test_what_a_packed_run_lacks_is_told(
     pack: Any, mine: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine.update(plugins={"mine": {"from": "mine.py", "sha256": ""}, "gone": None})
+    mine.update(plugins={"mine": {"from": "mine.py", "sha256": "0" * 64}, "gone": None})
     monkeypatch.setattr("attnkit.runs.plugins.require", lambda *_: None)
     monkeypatch.setattr(run_corpus, "LARGEST", 10)
     done = pack(mine.path)
@@ -140,7 +140,7 @@ def test_what_is_refused(pack: Any, mine: Run, tmp_path: Path) -> None:
     shutil.copytree(mine.path, tmp_path / "copy")
     refused(73, "a second run called toy/base/seed-1", mine.path, tmp_path / "copy")
     (mine.path / "model.safetensors").write_bytes(b"other")
-    refused(65, "model.safetensors: is not the file that was trained", mine.path)
+    refused(65, "model.safetensors: is not the file that was written", mine.path)
     assert not list(Path().iterdir())
 
 

@@ -174,6 +174,7 @@ def test_what_is_not_comparable_is_said(tmp_path: Path) -> None:
     other = make_logged(tmp_path, "other", scores={"bleu": 30.0})
     text = (other.path / "scores.json").read_text().replace('"search": {}', '"search": {"beam": 2}')
     (other.path / "scores.json").write_text(text)
+    other.record("scores.json", None)
     other.update(hashes={"data": "another"})
     notes: list[str] = []
     drawn(tmp_path, "training-loss", "score", note=notes.append)

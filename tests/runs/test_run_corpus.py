@@ -83,8 +83,10 @@ def test_a_corpus_in_a_data_folder_is_found_by_its_name(
     ("damage", "message"),
     [
         (lambda data: (data / "test.jsonl").write_text(OTHER), "is not what was scored"),
-        (lambda data: (data / "test.json").write_text("{}"), "entries are missing"),
-        (lambda data: (data / "test.json").write_text("{"), "not valid JSON"),
+        (
+            lambda data: (data / "test.json").write_text("{}"),
+            "test.json: is not the file that was written",
+        ),
     ],
 )
 def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: str) -> None:

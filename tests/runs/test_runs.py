@@ -285,9 +285,16 @@ def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> Non
     [
         ("", "not valid JSON"),
         ("[]", "must hold a JSON object"),
-        ('{"seed": "x", "files": {}}', "seed must be int"),
-        ('{"files": 3}', "files must be dict"),
-        ("{}", "files must be dict"),
+        (
+            '{"recipe": "r", "variant": "v", "seed": "x", "files": {}}',
+            "seed should be a valid integer, is 'x'",
+        ),
+        (
+            '{"recipe": "r", "variant": "v", "seed": 1, "files": 3}',
+            "files should be a valid dictionary, is 3",
+        ),
+        ("{}", "recipe is missing"),
+        ('{"sha256": "0"}', r"was changed since attnkit wrote it"),
     ],
 )
 def test_a_malformed_manifest_is_named(finished: Run, text: str, reason: str) -> None:
@@ -314,8 +321,22 @@ def test_scores_of_splits_are_merged(finished: Run) -> None:
         finished.output_path("../../x")
 
 
+def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:
+    """Two evaluations at once: each knows the manifest as it was when it began."""
+    other = Run(finished.path)
+    assert other.manifest == finished.manifest
+    finished.write_scores("test_2017", ["a"], {"metrics": {}})
+    finished.update(parameters=5)
+    other.write_scores("test_2018", ["b"], {"metrics": {}})
+    assert list(finished.scores()) == ["test", "test_2017", "test_2018"]
+    assert Run.open(finished.path).manifest["parameters"] == 5
+
+
 def test_damaged_scores_are_named(finished: Run) -> None:
     (finished.path / "scores.json").write_text('{"test": ')
+    with pytest.raises(DataError, match=r"scores\.json: is not the file that was written .*eval"):
+        finished.scores()
+    finished.record("scores.json", None)  # as of an earlier version
     with pytest.raises(DataError, match=r"scores\.json: not valid JSON"):
         finished.scores()
 

@@ -215,6 +215,7 @@ def test_an_old_file_of_another_search_is_found_and_then_set_aside(
     (name,) = scores
     entry = {key: value for key, value in scores[name].items() if key != "split"}
     (run.path / "scores.json").write_text(json.dumps({"test": entry}), encoding="utf-8")
+    run.record("scores.json", None)
     for old in (run.path / "outputs").iterdir():
         old.rename(old.with_name(old.name.replace(name, "test")))
     with monkeypatch.context() as patch:
@@ -237,12 +238,21 @@ def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> N
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [5, {}, {"digests": {}}, {"metrics": []}, {"facts": None}, {"sentences": None}, {"weights": 1}],
+    ("entry", "fault"),
+    [
+        (5, "test should be a valid dictionary, is 5"),
+        ({"metrics": []}, r"test.metrics should be a valid dictionary, is \[\]"),
+        ({"weights": 1}, "test.weights should be a valid string, is 1"),
+        ({}, None),
+        ({"digests": {}}, None),
+        ({"facts": None}, None),
+        ({"sentences": None}, None),
+    ],
 )
 def test_malformed_results_are_an_error_to_read_and_are_replaced(
-    make: Callable[..., Run], entry: Any
+    make: Callable[..., Run], entry: Any, fault: str | None
 ) -> None:
+    """Where no hash says that another wrote them; entries that are missing are made anew."""
     run = make()
     evaluate(run, ["test"], EvalConfig(), device="cpu")
     path = run.path / "scores.json"
@@ -251,7 +261,13 @@ def test_malformed_results_are_an_error_to_read_and_are_replaced(
         keep = {key: value for key, value in good["test"].items() if key not in entry}
         entry = keep | {key: value for key, value in entry.items() if value is not None}
     path.write_text(json.dumps({"test": entry}), encoding="utf-8")
-    evaluate(run, ["test"], EvalConfig(), device="cpu")
+    with pytest.raises(DataError, match=r"scores.json: is not the file that was written"):
+        evaluate(run, ["test"], EvalConfig(), device="cpu")
+    run.record("scores.json", None)
+    if fault:
+        with pytest.raises(DataError, match=rf"scores.json: {fault}; replace it by"):
+            evaluate(run, ["test"], EvalConfig(), device="cpu")
+    evaluate(run, ["test"], EvalConfig(), device="cpu", force=bool(fault))
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
@@ -261,7 +277,7 @@ def test_results_that_are_no_json_are_named_before_anything_is_decoded(
     run = make()
     (run.path / "scores.json").write_bytes(b"{")
     monkeypatch.setattr(Run, "model", None)
-    advice = "remove this file, or replace it by `attnkit eval --fresh`"
+    advice = "replace it by `attnkit eval --fresh`"
     with pytest.raises(DataError, match=rf"scores.json: not valid JSON: .*; {advice}"):
         evaluate(run, ["test"], EvalConfig(), device="cpu")
 

@@ -87,10 +87,19 @@ def test_real_obstacles_are_named(tmp_path: Path) -> None:
 
 
 def test_a_device_is_written_in_place_and_a_full_one_is_an_error() -> None:
-    files.atomic_write(Path("/dev/null"), "content")
+    files.write_output(Path("/dev/null"), "content")
     assert Path("/dev/null").is_char_device()
     with pytest.raises(OutputError, match="No space left"):
-        files.atomic_write(Path("/dev/full"), "content")
+        files.write_output(Path("/dev/full"), "content")
+
+
+def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path: Path) -> None:
+    """A pipe without a reader would be waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputPathError, match="pipe: is a pipe .*a regular file is needed here"):
+        files.atomic_write(tmp_path / "pipe", "content")
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_link_under_the_temporary_name_is_not_followed(tmp_path: Path) -> None:

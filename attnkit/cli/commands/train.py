@@ -64,6 +64,14 @@ def train(
             "continued for more steps. The manifest records the changes.",
         ),
     ] = False,
+    allow_damaged: Annotated[
+        bool,
+        flag(
+            "--allow-damaged",
+            "Resume without damaged parts of the log and of averaged weights. Manifest and "
+            "tables say so.",
+        ),
+    ] = False,
     match: Annotated[
         str | None,
         choice(
@@ -129,7 +137,8 @@ def train(
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
     how = TrainingSettings(
         file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
-        allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
+        allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
+        offline=offline,
     )  # fmt: skip
     _follow(how, planned, jobs, as_json=as_json, quiet=quiet)
     if talks:

@@ -1,0 +1,129 @@
+"""`attnkit verify`: whether runs, their scores and a table of them are still what they were."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument
+
+from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import value
+from attnkit.cli.progress_bar import progress_bar
+from attnkit.errors import DataError, MissingInputError
+
+if TYPE_CHECKING:
+    from attnkit.experiment.verification import Check
+    from attnkit.show.table import Table
+
+
+def verify(
+    targets: Annotated[
+        list[str],
+        Argument(
+            metavar="RECIPE|RUN",
+            help="A run, a folder of several, or a recipe (its runs under --out).",
+            autocompletion=completion.targets,
+        ),
+    ],
+    *,
+    lines: Annotated[
+        int, value("N", "Decode N lines of each split again; 0 decodes none.", min=0)
+    ] = 20,
+    table: Annotated[
+        Path | None,
+        value("FILE.json", "Also check the scores of this table: eval --format json."),
+    ] = None,
+    format: options.Format = "table",
+    columns: options.Columns = None,
+    out: options.Out = Path("runs"),
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    data_dir: options.DataDir = None,
+    plugins: options.Plugins = None,
+) -> None:
+    """Check that runs and their scores are what was recorded.
+
+    Recomputes the SHA-256 of every file, scores the saved outputs again, decodes some lines again,
+    and compares all of it with the manifest and the stored scores. Names every file and every
+    cell of the table that no longer matches, and then exits with 65. Nothing is changed.
+
+      attnkit verify quickstart
+      attnkit verify runs/quickstart/scaled-dot/seed-1 --lines 100
+      attnkit eval quickstart --format json > table.json
+      attnkit verify quickstart --table table.json
+    """
+    from attnkit.device import pick_device
+    from attnkit.experiment import verification
+    from attnkit.storage.files import read_json
+
+    paths = [path for target in targets for path in _folders(target, out)]
+    tabled = None if table is None else read_json(table, limit=1 << 28)
+    found, chosen = list["Check"](), pick_device(device)
+    with progress_bar("runs checked") as progress:
+        for place, path in enumerate(paths, 1):
+            found += verification.verify(path, lines, device=chosen, data_dir=data_dir)
+            progress("", place, len(paths))
+    if tabled is not None:
+        found += verification.verify_table(tabled, found)
+    tables = _shown(found) if format in ("table", "markdown", "latex") else [_checks(found)]
+    output.write_tables(output.choose(tables, columns), format)
+    wrong = [check for check in found if check.state == "different"]
+    if wrong:
+        raise DataError(
+            f"{len(wrong)} of {len(found)} checks do not match, the first: {wrong[0].run}: "
+            f"{wrong[0].cell}: {wrong[0].text}"
+        )
+    console.say(f"{len(found)} checks: everything that was checked matches")
+
+
+def _folders(target: str, out: Path) -> list[Path]:
+    """The runs that a word of the command line means, damaged ones included."""
+    from attnkit.recipe import load
+    from attnkit.runs import Run
+    from attnkit.runs.layout import run_folders
+
+    folder = Path(target)
+    if not folder.is_dir():
+        file = load(target, [])
+        folders = [Run.find(out, file.name, name, 0).parent for name in file.variants]
+        found = [path for one in folders if one.is_dir() for path in run_folders(one)]
+        folder = out / file.name
+    else:
+        found = list(run_folders(folder))
+    if not found:
+        raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
+    return found
+
+
+def _shown(found: "Sequence[Check]") -> "list[Table]":
+    """What was counted of each run, and all that is not as recorded."""
+    from attnkit.show.table import NONE, Table
+
+    kinds = {"file": "files", "score": "scores", "output": "outputs", "table": "table"}
+    used = [kind for kind in kinds if any(check.kind == kind for check in found)]
+    rows = []
+    for run, identity in dict.fromkeys((check.run, check.run_id) for check in found):
+        texts = []
+        for kind in used:
+            states = [check.state for check in found if (check.run, check.kind) == (run, kind)]
+            texts.append(", ".join(f"{n} {state}" for state, n in sorted(Counter(states).items())))
+        rows.append([run, identity or NONE, *(text or NONE for text in texts)])
+    tables = [Table.of_texts("", ["run", "run id", *map(kinds.__getitem__, used)], rows)]
+    others: dict[tuple[str, str], list[str]] = {}
+    for check in found:
+        if check.state != "same":
+            text = check.state + f": {check.text}" * bool(check.text)
+            others.setdefault((check.run, text), []).append(check.cell)
+    if others:
+        cells = [[run, ", ".join(some), text] for (run, text), some in others.items()]
+        tables.append(Table.of_texts("", ["run", "cell", "found"], cells))
+    return tables
+
+
+def _checks(found: "Sequence[Check]") -> "Table":
+    """One row a check, for programs."""
+    from attnkit.show.table import Cell, Column, Table
+
+    rows = tuple((Cell(check.run, check._asdict()),) for check in found)
+    return Table("", (Column("run", "left"),), rows)

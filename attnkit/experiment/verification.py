@@ -1,0 +1,314 @@
+"""Whether runs are still what they were: files, scores and outputs made again and compared."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from attnkit.data.questions import accepted
+from attnkit.data.rows import Row
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError
+from attnkit.models.base import Model
+from attnkit.nbce import question_sets
+from attnkit.nbce.question_sets import Condition, EvaluatedModel
+from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
+from attnkit.runs import Run, layout
+from attnkit.runs.run_corpus import RunCorpus
+from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
+from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
+from attnkit.scoring.metrics import Score
+from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, run_id
+from attnkit.storage import files
+from attnkit.storage.lock import is_held
+from attnkit.train import checkpoint
+
+SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
+"""Relative difference of equal scores: of the same outputs, and of a model's probabilities, which
+differ in rounding from one machine or number of threads to another."""
+Kind = Literal["file", "score", "output", "table"]
+NOBODY = "no run has this id and score"
+State = Literal["same", "different", "not checked"]
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    run: str
+    run_id: str
+    kind: Kind
+    cell: str
+    """The file, or split and metric, of the run."""
+    state: State
+    text: str = ""
+    """What differs, or why it was not checked."""
+    split: str = ""
+    metric: str = ""
+    score: float | None = None
+    """Of a score: as it is stored."""
+
+
+def verify(
+    path: Path,
+    lines: int = 20,
+    *,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+) -> Iterator[Check]:
+    """Check one run: its files, its scores, and as many lines of each split decoded again.
+
+    Faults of the run are found, not raised; nothing is written, and nothing is downloaded.
+    """
+    try:
+        run = Run.open(path)
+    except AttnkitError as error:
+        yield Check(path.as_posix(), "", "file", layout.MANIFEST, "different", _short(error, path))
+        return
+    verification = _Verification(run, run_id(run), lines, device, data_dir)
+    if is_held(path / layout.LOCK):
+        yield verification.check("file", "run", "not checked", "is being trained")
+        return
+    yield from verification.files()
+    yield from verification.splits()
+
+
+def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[Check]:
+    """Check every score of a table, the object of `attnkit eval --format json`, against its run.
+
+    `checks` are those of the runs, by `verify`.
+
+    Raises:
+        DataError: it is no such object.
+    """
+    known: dict[tuple[str, str, str], list[float | None]] = {}
+    for check in checks:
+        known.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
+    try:
+        for row in table["rows"]:
+            asked = [str(row[key]) for key in ("split", "method", "contexts") if key in row]
+            for metric, value in row["metrics"].items():
+                split, told = ".".join(asked), value["score"]
+                found = known.get((row["run_id"], split, metric), [])
+                text = f"the table says {told}, the run {found[0]}" if found else NOBODY
+                same = any(_same(one, told) for one in found)
+                yield Check(
+                    row["run"], row["run_id"], "table", f"{split} {metric}",
+                    "same" if same else "different", "" if same else text, split, metric, told,
+                )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError("the table is not what `attnkit eval --format json` prints") from error
+
+
+@dataclass
+class _Verification:
+    """One run and how it is checked."""
+
+    run: Run
+    run_id: str
+    lines: int
+    device: str
+    data_dir: Path | None
+
+    def check(
+        self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any
+    ) -> Check:
+        """What was found; `score` is split, metric and stored score."""
+        return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text, *score)
+
+    def files(self) -> Iterator[Check]:
+        """Every file that has a hash or should have one."""
+        run = self.run
+        if not files.read_json(run.path / layout.MANIFEST).get("sha256"):
+            yield self.check("file", layout.MANIFEST, "not checked", "no hash recorded")
+        else:
+            yield self.check("file", layout.MANIFEST)
+        here = [layout.SCORES, *([layout.MODEL, layout.LOG] if run.finished else [])]
+        notes = sorted((run.path / layout.DATA).glob("*.json"))
+        here = [name for name in here if (run.path / name).exists()]
+        here += [note.relative_to(run.path).as_posix() for note in notes]
+        recorded = [name for name, value in run.manifest["files"].items() if value is not None]
+        for name in dict.fromkeys([*recorded, *here]):
+            try:
+                hashed = run.check_file(name)
+            except AttnkitError as error:
+                yield self.check("file", name, "different", _short(error, run.path / name))
+                continue
+            why = "" if hashed else "no hash recorded"
+            yield self.check("file", name, "same" if hashed else "not checked", why)
+        for step in run.checkpoint_steps():
+            fault = checkpoint.fault_of(run.checkpoints / f"step-{step}")
+            name = f"{layout.CHECKPOINTS}/step-{step}"
+            yield self.check("file", name, "different" if fault else "same", fault or "")
+
+    def splits(self) -> Iterator[Check]:
+        """Every split that was scored."""
+        if not self.run.finished:
+            yield self.check("score", "all", "not checked", "training is not finished")
+            return
+        try:
+            stored = self.run.scores()
+        except AttnkitError as error:
+            yield self.check("score", "all", "different", _short(error, self.run.path))
+            return
+        if not stored:
+            yield self.check("score", "all", "not checked", "not scored yet")
+        for name in stored:
+            cells = [f"{name} {metric}" for metric in stored[name].get("metrics", {})] or [name]
+            try:
+                yield from self._split(name, stored[name])
+            except AttnkitError as error:
+                for cell in cells:
+                    yield self.check("score", cell, _state(error), _short(error, self.run.path))
+
+    def _split(self, name: str, entry: Mapping[str, Any]) -> Iterator[Check]:
+        """The scores and outputs of one split by one search."""
+        saved = SavedScores.read(self.run, entry.get("split") or name, name)
+        assert saved is not None
+        if saved.weights != self.run.manifest["files"].get(layout.MODEL):
+            yield self.check("score", name, "different", "the scores are of other weights")
+            return
+        told = {metric: value["score"] for metric, value in entry["metrics"].items()}
+        try:
+            maker = self._maker(saved)
+        except AttnkitError as error:  # each cell still follows from its sentences
+            yield from self._scores(saved, told, saved.scores)
+            why = f"its rows: {_short(error, self.run.path)}"
+            yield self.check("output", name, _state(error), why)
+            return
+        if (digest(*maker.source), digest(*maker.references)) != (saved.source, saved.references):
+            yield self.check("output", name, "different", "the rows at hand are not those scored")
+            return
+        yield from self._scores(saved, told, saved.scores | maker.scores(saved))
+        if saved.texts:
+            yield self._outputs(saved, maker)
+
+    def _scores(
+        self, saved: SavedScores, told: Mapping[str, float | None], again: Mapping[str, Score]
+    ) -> Iterator[Check]:
+        """Each cell: the stored score beside the same made again."""
+        for metric, value in told.items():
+            made = again[metric].json()["score"]
+            tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
+            same = _same(value, made, tolerance)
+            text = "" if same else f"{layout.SCORES} says {value}, scored again it is {made}"
+            yield self.check(
+                "score", f"{saved.name} {metric}", "same" if same else "different", text,
+                saved.split, metric, value,
+            )  # fmt: skip
+
+    def _outputs(self, saved: SavedScores, maker: "_SplitMaker | _QuestionMaker") -> Check:
+        """A sample of lines decoded again."""
+        count = len(saved.texts)
+        number = min(self.lines, count)
+        places = [place * count // number for place in range(number)] if number else []
+        if saved.search.get("method") == "sample":  # a draw depends on the number of its line
+            places = list(range(number))
+        search = {key: value for key, value in saved.search.items() if key != "contexts"}
+        again = maker.decode(places, SearchConfig.model_validate(search))
+        wrong = [place + 1 for place, text in zip(places, again, strict=True)
+                 if text != saved.texts[place]]  # fmt: skip
+        cell = f"{saved.name}: {number} of {count} lines"
+        if not wrong:
+            return self.check("output", cell)
+        where = ", ".join(map(str, wrong[:5])) + (", ..." if wrong[5:] else "")
+        return self.check(
+            "output", cell, "different", f"{len(wrong)} are decoded otherwise now: line {where}"
+        )
+
+    def _maker(self, saved: SavedScores) -> "_SplitMaker | _QuestionMaker":
+        """Raises AttnkitError where the rows of the split are not at hand."""
+        recipe = self.run.recipe
+        corpus = RunCorpus(self.run, self.data_dir, offline=True, keep=False)
+        if recipe.task != "question-answering":
+            windows = layout.WINDOWS.fullmatch(saved.split)
+            rows = list(corpus.rows(windows[1] if windows else saved.split))
+            length = int(windows[2]) if windows else None
+            return _SplitMaker(self.run, self.device, rows, length)
+        found = CONDITION.match(saved.split)
+        assert found is not None
+        merging = saved.search["contexts"]
+        known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
+        update = {"counts": (int(found[3]),), "methods": (found[2],), **known}
+        spec = recipe.contexts.model_copy(update=update)
+        (condition,) = question_sets.conditions(corpus, found[1], spec)
+        return _QuestionMaker(self.run, self.device, condition, spec)
+
+
+class _SplitMaker:
+    """Makes the scores and outputs of a split again."""
+
+    def __init__(self, run: Run, device: str, rows: Sequence[Row], length: int | None) -> None:
+        """`length`: of the windows of running text, where it is not data.max_length."""
+        self.run, self.device, self.rows, self.length = run, device, rows, length
+        self.references = references_of(rows)
+        self.source = [[row.source for row in rows]]
+
+    @cached_property
+    def model(self) -> Model:
+        return self.run.model(self.device)
+
+    def scores(self, saved: SavedScores) -> dict[str, Score]:
+        """All metrics of the split, from the saved outputs or from the model's probabilities."""
+        recipe, eval = self.run.recipe, _settings(self.run, saved)
+        names = list(dict.fromkeys(map(base_metric, saved.scores)))
+        forced = [name for name in names if name in TEACHER_FORCED]
+        text = [name for name in names if name not in TEACHER_FORCED]
+        found = answer_scores(text, saved.texts, self.rows, recipe, eval) if text else {}
+        if forced:
+            found |= model_scores(
+                forced, self.model, self.run.tokenizer(), self.rows, recipe, length=self.length
+            )
+        return found
+
+    def decode(self, places: Sequence[int], search: SearchConfig) -> list[str]:
+        """The lines at these places, decoded again."""
+        sources = [self.rows[place].source for place in places]
+        return list(answers(self.model, self.run.tokenizer(), sources, self.run.recipe, search))
+
+
+class _QuestionMaker:
+    """The same of questions that were answered in one way."""
+
+    def __init__(self, run: Run, device: str, condition: Condition, spec: ContextsConfig) -> None:
+        self.run, self.device, self.condition, self.spec = run, device, condition, spec
+        self.references = [list(accepted(row)) for row, _ in condition.questions]
+        self.source = [[row.source, *contexts] for row, contexts in condition.questions]
+
+    def scores(self, saved: SavedScores) -> dict[str, Score]:
+        """All metrics of the answers; which context was chosen is not decided again."""
+        names = [name for name in dict.fromkeys(map(base_metric, saved.scores))
+                 if name not in CONTEXT]  # fmt: skip
+        return score(names, saved.texts, self.references, _settings(self.run, saved))
+
+    def decode(self, places: Sequence[int], search: SearchConfig) -> list[str]:
+        """The questions at these places, answered again."""
+        some = [self.condition.questions[place] for place in places]
+        model = EvaluatedModel.of_run(self.run, self.device)
+        condition = self.condition._replace(questions=some)
+        return question_sets.answers(model, condition, self.spec, search)
+
+
+def _settings(run: Run, saved: SavedScores) -> EvalConfig:
+    """How the outputs were scored."""
+    stored = {key: saved.scoring[key] for key in ("tokenize", "lowercase", "sentences")
+              if key in saved.scoring}  # fmt: skip
+    return EvalConfig.model_validate(run.recipe.eval.model_dump() | stored)
+
+
+def _same(one: float | None, other: float | None, tolerance: float = SAME_TEXT) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+
+
+def _state(error: AttnkitError) -> State:
+    """What is not at hand cannot be checked; anything else is a fault."""
+    missing = isinstance(error, MissingInputError | UnavailableError)
+    return "not checked" if missing else "different"
+
+
+def _short(error: Exception, path: Path) -> str:
+    """What was wrong, without the path of the run or file."""
+    return str(error).replace(f"{path}: ", "").replace(f"{path}/", "")

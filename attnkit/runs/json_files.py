@@ -1,0 +1,149 @@
+"""The JSON files of a run: what each must hold, and the one reader of all of them."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+
+from attnkit.errors import DataError
+from attnkit.storage import files
+
+Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Schema(BaseModel):
+    """Types are those of the file, never converted; entries of other versions are let through."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class Finished(Schema):
+    """What a training came to."""
+
+    step: Count
+    seconds: Seconds
+    updates: Count | None = None
+    tokens: Count | None = None
+    tokens_per_second: Seconds | None = None
+    peak_memory_bytes: Count | None = None
+    reason: str | None = None
+
+
+class RecordedChange(Schema):
+    """What was changed after which update."""
+
+    step: Count
+    key: str
+    old: str
+    new: str
+
+
+class PluginFile(Schema):
+    """Where a mechanism came from."""
+
+    origin: str = Field(alias="from")
+    sha256: Sha256
+
+
+class Manifest(Schema):
+    """manifest.json of a run."""
+
+    recipe: str
+    variant: str
+    seed: int
+    files: dict[str, Sha256 | None]
+    hashes: dict[str, str] = {}
+    attnkit: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    device: str | None = None
+    threads: Count | None = None
+    precision: str | None = None
+    baseline: str | None = None
+    variants: list[str] | None = None
+    parameters: Count | None = None
+    finished: Finished | None = None
+    failed: str | None = None
+    changes: list[RecordedChange] = []
+    plugins: dict[str, PluginFile | None] = {}
+    init: dict[str, Any] | None = None
+    log_id: str | None = None
+
+
+class StoredMetric(Schema):
+    """One score."""
+
+    score: float | None
+    signature: str = ""
+
+
+class StoredSplit(Schema):
+    """What scores.json says of a split."""
+
+    metrics: dict[str, StoredMetric] = {}
+    sentences: Count = 0
+    decode: dict[str, Any] = {}
+    warnings: list[str] = []
+    split: str = ""
+    weights: str = ""
+    search: dict[str, Any] = {}
+    scoring: dict[str, Any] = {}
+    digests: dict[str, str] = {}
+
+
+class Scores(RootModel[dict[str, StoredSplit]]):
+    """scores.json, by split."""
+
+
+class KeptSplit(Schema):
+    """data/<split>.json."""
+
+    bytes: Count
+    fingerprint: str
+    sha256: Sha256 | None
+    contexts: Count | None
+
+
+class CheckpointFile(Schema):
+    """Size and hash of one file."""
+
+    size: Count
+    sha256: Sha256
+
+
+class CheckpointManifest(Schema):
+    """manifest.json of a checkpoint."""
+
+    format: Literal[1]
+    step: Count
+    files: dict[Literal["tensors.safetensors", "state.json"], CheckpointFile] = Field(min_length=2)
+    log: Sha256 | None = None
+
+
+def read(path: Path, schema: type[BaseModel], limit: int = files.JSON_LIMIT) -> dict[str, Any]:
+    """A file that holds one JSON object of this form, as it stands there.
+
+    Raises:
+        MissingInputError: there is no such regular file.
+        DataError: it is no JSON object, or an entry is missing or of another type; says which.
+    """
+    found: dict[str, Any] = check(files.read_json(path, limit), schema, str(path))
+    return found
+
+
+def check(value: Any, schema: type[BaseModel], where: str) -> Any:
+    """The value itself, if it has this form.  Raises DataError about `where`."""
+    try:
+        schema.model_validate(value)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"])) or "it"
+        if fault["type"] == "missing":
+            raise DataError(f"{where}: {key} is missing") from error
+        rule = fault["msg"].removeprefix("Input should ").partition(" or instance of")[0]
+        rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
+        text = f"{where}: {key} should {rule}, is {fault['input']!r:.60}"
+        raise DataError(text) from error
+    return value

@@ -1,0 +1,181 @@
+"""`attnkit verify`: what no longer matches is named by file and by cell."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import questioned
+from helpers.called import Done, called
+from helpers.trained import make_run
+
+from attnkit.recipe.schema import EvalConfig
+from attnkit.runs import Run
+from attnkit.scoring import evaluation
+from attnkit.scoring.saved_scores import SavedScores
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, scored."""
+    folder = tmp_path_factory.mktemp("verified")
+    for variant in ("base", "other"):
+        run = make_run(folder, variant)
+        run.log.append({"step": 7, "loss": 1.0})
+        run.record("metrics.jsonl", run.log.sha256())
+        evaluation.evaluate(run, ["test"], EvalConfig(metrics=("chrf", "perplexity")), device="cpu")
+    return folder / "runs"
+
+
+@pytest.fixture
+def attnkit(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command in a folder with a copy of the runs."""
+    shutil.copytree(root, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: called(capsys, "verify", "--device", "cpu", *words)
+
+
+BASE, OTHER = (Path(f"runs/toy/{name}/seed-1") for name in ("base", "other"))
+
+
+def different(done: Done) -> dict[str, str]:
+    """Cells that do not match, with the reason."""
+    rows = json.loads(done.out)["rows"]
+    return {row["cell"]: row["text"] for row in rows if row["state"] == "different"}
+
+
+def test_runs_that_are_whole(attnkit: Any) -> None:
+    done = attnkit("runs/toy")
+    assert done.code == 0, done.err
+    assert "everything that was checked matches" in done.err
+    (table,) = done.out.split("\n\n")
+    assert "7 same" in table
+    assert "2 same" in table
+    rows = json.loads(attnkit(str(BASE), "--format", "json", "--lines", "2").out)["rows"]
+    assert {row["state"] for row in rows} == {"same"}
+    assert "test: 2 of 5 lines" in [row["cell"] for row in rows]
+    weights = Run.open(BASE).manifest["files"]["model.safetensors"]
+    assert {row["run_id"] for row in rows} == {weights[:12]}
+
+
+def _edit_score(run: Run) -> None:
+    scores = run.scores()
+    scores["test"]["metrics"]["chrf"]["score"] += 1
+    run.write_scores("test", SavedScores.read(run, "test").texts, scores["test"])  # type: ignore[union-attr]
+
+
+def _other_outputs(run: Run) -> None:
+    """As a later decoding of other weights would have left them, with all hashes right."""
+    saved = SavedScores.read(run, "test")
+    assert saved is not None
+    saved.texts[1] = "ein hund"
+    saved.write(run)
+
+
+def _damage(name: str) -> Callable[[Run], None]:
+    def damage(run: Run) -> None:
+        path = run.path / name
+        path.write_bytes(path.read_bytes()[:-2] + b"?\n")
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "cells"),
+    [
+        (_edit_score, {"test chrf": "scores.json says .*, scored again it is"}),
+        (_other_outputs, {"test chrf": "scored again it is",
+                          "test: 5 of 5 lines": "1 are decoded otherwise now: line 2"}),
+        (_damage("metrics.jsonl"), {"metrics.jsonl": "is not the file that was written"}),
+        (_damage("recipe.yaml"), {"manifest.json": "recipe.yaml: is not the file"}),
+        (_damage("manifest.json"), {"manifest.json": "not valid JSON"}),
+        (_damage("data/test.json"), {"data/test.json": "is not the file that was written",
+                                     "test": "its rows"}),
+        (_damage("data/test.jsonl"), {"test": "its rows: data/test.jsonl: is not what was"}),
+        (_damage("outputs/test.hyp.txt"), {"test chrf": "test.hyp.txt was changed",
+                                           "test perplexity": "test.hyp.txt was changed"}),
+        (_damage("scores.json"), {"scores.json": "is not the file that was written",
+                                  "all": "scores.json: is not the file"}),
+        (_damage("model.safetensors"), {"model.safetensors": "is not the file that was written",
+                                        "test chrf": "model.safetensors: is not",
+                                        "test perplexity": "model.safetensors: is not"}),
+    ],
+    ids=["score", "outputs", "log", "recipe", "manifest", "note", "rows", "text", "scores",
+         "weights"],
+)  # fmt: skip
+def test_what_does_not_match_is_named_by_cell(
+    attnkit: Any, damage: Callable[[Run], None], cells: dict[str, str]
+) -> None:
+    damage(Run.open(BASE))
+    done = attnkit("runs", "--format", "json")
+    assert done.code == 65
+    found = different(done)
+    assert found.keys() == cells.keys()
+    for cell, text in cells.items():
+        assert re.search(text, found[cell]), found
+    assert re.search(r"of \d+ checks do not match, the first: runs/toy/base/seed-1: ", done.refusal)
+
+
+def test_a_table_is_checked_by_the_ids_of_its_runs(
+    attnkit: Any, capsys: Any, tmp_path: Path
+) -> None:
+    table = json.loads(
+        called(capsys, "eval", "runs/toy", "--metrics", "chrf,perplexity", "--format", "json").out
+    )
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table), encoding="utf-8")
+    assert attnkit("runs", "--table", str(path)).code == 0
+    row = table["rows"][1]
+    assert row["run_id"] == row["weights"][:12]
+    told = row["metrics"]["chrf"]["score"]
+    row["metrics"]["chrf"]["score"] = told + 1
+    table["rows"][0]["run_id"] = "0" * 12
+    path.write_text(json.dumps(table), encoding="utf-8")
+    done = attnkit("runs", "--table", str(path), "--format", "json")
+    assert done.code == 65
+    assert different(done) == {
+        "test chrf": f"the table says {told + 1}, the run {told}",
+        "test perplexity": "no run has this id and score",
+    }
+    path.write_text("{}", encoding="utf-8")
+    done = attnkit("runs", "--table", str(path))
+    assert done.code == 65
+    assert "the table is not what `attnkit eval --format json` prints" in done.refusal
+
+
+def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
+    for path in (BASE, OTHER):
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        kept = {name: value for name, value in manifest["files"].items()
+                if name in ("recipe.yaml", "tokenizer.model", "model.safetensors")}  # fmt: skip
+        old = {key: value for key, value in manifest.items() if key != "sha256"}
+        (path / "manifest.json").write_text(json.dumps(old | {"files": kept}), encoding="utf-8")
+    done = attnkit("runs")
+    assert done.code == 0
+    shown = " ".join(done.out.split())
+    assert "manifest.json, scores.json, metrics.jsonl, data/test.json" in shown
+    assert "not checked: no hash recorded" in shown
+
+
+def test_answers_to_questions_are_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = questioned.make_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    table = called(capsys, "eval", str(run.path), "--device", "cpu", "--format", "json")
+    Path("table.json").write_text(table.out, encoding="utf-8")
+    words = ("--device", "cpu", "--format", "json", "--table", "table.json")
+    done = called(capsys, "verify", str(run.path), *words)
+    assert done.code == 0, (done.err, different(done))
+    rows = json.loads(done.out)["rows"]
+    same = {row["kind"] for row in rows if row["state"] == "same"}
+    assert same == {"file", "score", "output", "table"}
+    assert not [row for row in rows if row["state"] != "same" and row["kind"] != "file"]
+
+
+def test_mistakes(attnkit: Any) -> None:
+    assert attnkit("nothing-of-that-name").code in (66, 78)
+    assert attnkit("quickstart").refusal.endswith("`attnkit train RECIPE` makes one")

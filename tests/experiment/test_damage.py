@@ -1,0 +1,235 @@
+"""Damaged runs: detected or without effect, never a wrong answer in silence."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from experiment.test_training import session, texts
+from helpers.mutations import Subject, outcomes, subject
+from helpers.small import job, run_through, small_recipe, write_corpus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from attnkit.errors import DataError
+from attnkit.experiment.verification import verify
+from attnkit.runs import Run
+from attnkit.storage import tensors
+from attnkit.train import checkpoint
+from attnkit.train.fit import Training
+
+MUTATIONS = settings(max_examples=12, deadline=None, derandomize=True)
+"""Few here; `benchmarks/mutations.py` makes 2,000."""
+
+
+@pytest.fixture(scope="module", params=["finished", "stopped"])
+def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    folder = tmp_path_factory.mktemp("mutations") / "run"
+    return subject(folder, finished=request.param == "finished")
+
+
+@MUTATIONS
+@given(seed=st.integers(0, 2**32))
+def test_a_damaged_run_is_refused_or_answers_as_before(made: Subject, seed: int) -> None:
+    kind, found = outcomes(made, made.folder / "copy", seed)
+    for outcome in found:
+        assert outcome.verdict in ("same", "refused"), (seed, kind, outcome)
+
+
+def finished_run(folder: Path) -> Run:
+    session(folder)
+    return Run.open(folder / "runs/small/base/seed-1")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.model", "metrics.jsonl"])
+@pytest.mark.parametrize("damage", [b"", b"{}"], ids=["emptied", "swapped"])
+def test_training_a_finished_run_looks_at_its_files(
+    tmp_path: Path, name: str, damage: bytes
+) -> None:
+    """It said "already trained" and printed the old scores."""
+    run = finished_run(tmp_path)
+    whole = (run.path / name).read_bytes()
+    (run.path / name).write_bytes(damage)
+    with pytest.raises(DataError, match=rf"{name}: is not the file that was written"):
+        session(tmp_path)
+    (run.path / name).write_bytes(whole)
+    assert "already trained" in texts(session(tmp_path))
+
+
+def test_a_pipe_among_the_outputs_is_not_waited_for(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    path = run.output_path("test")
+    path.unlink()
+    os.mkfifo(path)
+    (run.path / "scores.json").unlink()
+    with pytest.raises(Exception, match=r"test.hyp.txt: is a pipe .* regular file"):
+        session(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"plugins": []}, r"plugins should be a valid dictionary, is \[\]"),
+        ({"plugins": {"mine": {"from": "a.py"}}}, "plugins.mine.sha256 is missing"),
+        ({"plugins": {"mine": {"sha256": "0" * 64}}}, "plugins.mine.from is missing"),
+        ({"finished": True}, "finished should be a valid dictionary, is True"),
+        ({"finished": 3}, "finished should be a valid dictionary, is 3"),
+        ({"finished": []}, r"finished should be a valid dictionary, is \[\]"),
+        ({"finished": {"step": "3", "seconds": 1.0}}, "finished.step should be a valid integer"),
+        ({"finished": {"step": -3, "seconds": 1.0}}, "finished.step should be greater than or"),
+        ({"threads": 1.5}, "threads should be a valid integer, is 1.5"),
+        ({"changes": [{"step": 1}]}, "changes.0.key is missing"),
+    ],
+)
+def test_wrong_types_in_a_manifest_are_named(
+    tmp_path: Path, entries: dict[str, Any], message: str
+) -> None:
+    """Without the manifest's own hash, as of earlier versions."""
+    run = Run.create(tmp_path / "run", small_recipe(write_corpus(tmp_path)),
+                     name="small", variant="base", seed=1)  # fmt: skip
+    path = run.path / "manifest.json"
+    value = json.loads(path.read_bytes())
+    del value["sha256"]
+    path.write_text(json.dumps(value | entries), encoding="utf-8")
+    with pytest.raises(DataError, match=rf"manifest\.json: {message}"):
+        Run.open(run.path)
+
+
+def damaged_checkpoint(
+    folder: Path,
+    change: Callable[[dict[str, torch.Tensor], dict[str, Any]], object],
+) -> None:
+    """Stop a training after a checkpoint, and write another in its place, rightly signed."""
+    made = job(folder, small_recipe(write_corpus(folder), steps=4, valid_every=2))
+    training = Training(made)
+    list(training.resume())
+    newest = checkpoint.latest(made.run)
+    assert newest is not None
+    values, state = checkpoint.load(newest.path)
+    change(values, state)
+    checkpoint.save(made.run, newest.step + 1, values, state)
+
+
+@pytest.mark.parametrize(
+    "key", ["step", "epoch", "position", "tokens", "seconds", "best", "worse", "recent"]
+)
+@pytest.mark.parametrize("value", ["3", {}, -1.5], ids=["text", "object", "negative"])
+def test_wrong_types_in_the_state_of_a_checkpoint_are_named(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    if (key, value) == ("best", -1.5):
+        pytest.skip("a score may be negative")
+    damaged_checkpoint(tmp_path, lambda _, state: state["counters"].update({key: value}))
+    with pytest.raises(DataError, match=rf"step-1: counters\.{key} should be"):
+        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda values: values.pop("rng.cpu"),
+        lambda values: values.update({"rng.cpu": values["rng.cpu"][:10].clone()}),
+        lambda values: values.update({"rng.cpu": values["rng.cpu"].float()}),
+        lambda values: values.update({"rng.cpu": torch.zeros_like(values["rng.cpu"])}),
+        lambda values: values.update({"interval": torch.zeros(1)}),
+    ],
+    ids=["missing", "short", "float", "zero", "interval"],
+)
+def test_a_random_state_that_is_none_is_refused(tmp_path: Path, change: Any) -> None:
+    damaged_checkpoint(tmp_path, lambda values, _: change(values))
+    with pytest.raises(DataError, match="step-1: the checkpoint does not fit this training"):
+        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
+
+
+def stopped_before_the_end(folder: Path, damage: Callable[[Run], object], **more: Any) -> Any:
+    """A training that averages three validations, stopped at step 6 of 10, damaged, resumed."""
+    recipe = small_recipe(write_corpus(folder), steps=10, valid_every=2, average=3)
+    training = Training(job(folder, recipe))
+    list(training.resume())
+    while training.progress.step < 6:
+        list(training.advance())
+    damage(training.job.run)
+    return job(folder, recipe, **more)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_of_the_average_is_refused_or_marked(tmp_path: Path) -> None:
+    """It was left out with a note, and the final weights were others."""
+
+    def damage(run: Run) -> None:
+        flip(run.checkpoints / "step-4/tensors.safetensors")
+
+    made = stopped_before_the_end(tmp_path, damage)
+    with pytest.raises(DataError, match=r"step-4: damaged .* --allow-damaged"):
+        run_through(made)
+    notes = texts(run_through(job(tmp_path, made.recipe, allow_damaged=True)))
+    assert "average of steps [2, 4, 6] -> [2, 6]" in notes
+    run = Run.open(made.run.path)
+    assert run.manifest["changes"] == [
+        {"step": 6, "key": "average of steps", "old": "[2, 4, 6]", "new": "[2, 6]"}
+    ]
+    assert run.finished
+    assert (run.checkpoints / "step-4.damaged").is_dir()
+
+
+def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: Path) -> None:
+    """At step 8 the average is of 4, 6 and 8."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "damaged").mkdir()
+    run_through(stopped_before_the_end(tmp_path / "whole", lambda run: None))
+    made = stopped_before_the_end(
+        tmp_path / "damaged", lambda run: flip(run.checkpoints / "step-2/tensors.safetensors")
+    )
+    run_through(made)
+    weights = [
+        load_file(tmp_path / name / "run/model.safetensors") for name in ("whole", "damaged")
+    ]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert "changes" not in Run.open(made.run.path).manifest
+
+
+def test_a_changed_log_is_refused_or_marked(tmp_path: Path) -> None:
+    def damage(run: Run) -> None:
+        text = run.log.path.read_text(encoding="utf-8").replace('"epoch": 0', '"epoch": 7', 1)
+        run.log.path.write_text(text, encoding="utf-8")
+
+    made = stopped_before_the_end(tmp_path, damage)
+    with pytest.raises(DataError, match=r"metrics.jsonl: the records until step 6 are not those"):
+        run_through(made)
+    run_through(job(tmp_path, made.recipe, allow_damaged=True))
+    (change,) = Run.open(made.run.path).manifest["changes"]
+    assert (change["key"], change["new"]) == ("metrics.jsonl", "damaged")
+
+
+def test_a_disk_that_cannot_hold_a_checkpoint_is_found_before_the_first_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensors, "write", full)
+    monkeypatch.setattr(Training, "advance", None)
+    with pytest.raises(Exception, match=r"step-0: cannot be written: No space left .* free some"):
+        run_through(made)
+
+
+def test_a_whole_run_verifies_and_nothing_is_written(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    found = list(verify(run.path))
+    assert {check.state for check in found} == {"same"}, found
+    cells = {check.cell for check in found}
+    assert {"manifest.json", "model.safetensors", "metrics.jsonl", "scores.json", "test bleu",
+            "checkpoints/step-5", "test: 20 of 40 lines"} <= cells  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
