@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, suppress
@@ -20,7 +21,7 @@ from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
 
 if TYPE_CHECKING:
-    from attnkit.recipe.schema import TrainConfig
+    from attnkit.recipe.schema import Recipe, TrainConfig
 
 Notice = Callable[[str], object]
 """Called with the name of the first signal."""
@@ -174,3 +175,16 @@ def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
         console.warn(text)
     how = "attnkit eval --columns NAME,... shows them"
     output.write_tables([replace(table, how=how) for table in tables(result)], "table")
+
+
+def use_command(recipe: "Recipe", folder: str) -> str:
+    """The command that uses a trained model, for a shell."""
+    from attnkit import mechanisms
+
+    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
+    if recipe.task == "question-answering":
+        files = ["--contexts", "passages.jsonl", "--prompts", "questions.txt"]
+        return shlex.join(["attnkit", "nbce", folder, *plugins, *files])
+    if recipe.masks:  # it writes no text
+        return shlex.join(["attnkit", "visualize-attn", folder, "a sentence", *plugins])
+    return f"{shlex.join(['attnkit', 'generate', folder, *plugins])} < input.txt"

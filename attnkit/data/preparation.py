@@ -124,11 +124,16 @@ def _check_lengths(
     longest = max(recipe.eval.lengths, default=0)
     for name in recipe.eval.splits if longest else ():
         tokens = len(encode_split(corpus, tokenizer, recipe, name, cache=cache).target.ids)
-        if tokens < longest:
-            raise DataError(
-                f"{corpus.name}: {name} has {tokens:,} tokens, fewer than the longest of "
-                f"eval.lengths ({longest:,}): lower it, or use more text"
-            )
+        check_reaches(f"{corpus.name}: {name}", tokens, longest)
+
+
+def check_reaches(name: str, tokens: int, longest: int) -> None:
+    """Raise DataError where a text is shorter than the longest of `eval.lengths`."""
+    if tokens < longest:
+        raise DataError(
+            f"{name} has {tokens:,} tokens, fewer than the longest of "
+            f"eval.lengths ({longest:,}): lower it, or use more text"
+        )
 
 
 def _check_labels(tokenizer: Tokenizer, labels: Sequence[str]) -> None:

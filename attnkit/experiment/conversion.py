@@ -120,9 +120,11 @@ def converted_recipe(
     for key, old, _ in changed_keys(recipe, new):
         if not key.startswith(CHANGES) or key.startswith(FIXED):
             raise UsageError(
-                f"{key}: convert keeps that of the run, {old}; it changes attention, training, "
-                "search and scoring"
+                f"{key}: convert keeps that of the run, {old}; only attention, training, search "
+                "and scoring can be others"
             )
+    if (steps := new.train.steps) != tuning["steps"]:
+        raise UsageError(f"train.steps: give --tune {steps} instead")
     return new
 
 
@@ -168,7 +170,8 @@ class _Conversion:
         model = self.recipe.model
         self.kinds = changed_places(self.old.recipe.model, model) or model.places
         *_, last, final = self.old.variant, *self.variants
-        train = {"init": str(self._path(last)), "seeds": (self.seed,)}
+        init = str(self._path(last).resolve())  # absolute, as those that are read from recipes
+        train = {"init": init, "seeds": (self.seed,)}
         self.tuned = settings.recipe.model_copy(
             update={"train": settings.recipe.train.model_copy(update=train)}
         )
@@ -271,7 +274,8 @@ class _Conversion:
         """The new model with the weights that fit."""
         model, old = run.untrained(), last.weights()
         swapped = swap(old, model)
-        shapes = {name: tensor.shape for name, tensor in (old | weights_of(model)).items()}
+        shapes = {name: tensor.shape for name, tensor in (old | weights_of(model)).items()
+                  if tensor.is_floating_point()}  # fmt: skip
         yield NoteEvent(
             f"{len(swapped['kept'])} of {len(old)} weights are kept; new: "
             f"{listed(swapped['new'], shapes)}; left out: {listed(swapped['left_out'], shapes)}"
@@ -361,10 +365,14 @@ class _Conversion:
 
 
 def listed(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:
-    """Weights by name and shape, those of all layers together: blocks.*.q.weight [64, 64] x 3."""
-    if not names:
+    """Weights by name and shape, those of all layers together: blocks.*.q.weight [64, 64] x 3.
+
+    Names without a shape, of seeds and counters, are passed over.
+    """
+    known = [name for name in names if name in shapes]
+    if not known:
         return "nothing"
-    kinds = Counter((re.sub(r"\.\d+(?=\.)", ".*", name), str([*shapes[name]])) for name in names)
+    kinds = Counter((re.sub(r"\.\d+(?=\.)", ".*", name), str([*shapes[name]])) for name in known)
     return ", ".join(
         f"{name} {shape}" + (f" x {count}" if count > 1 else "")
         for (name, shape), count in kinds.items()

@@ -75,7 +75,8 @@ def length_obstacle(recipe: Recipe, length: int) -> str:
     if model.positions == "learned":
         return (
             f"learned positions end at data.max_length ({trained}), so no text of {length} tokens "
-            "can be read; use sinusoidal, rope, alibi or relative positions"
+            f"can be read; use lengths up to {trained}, or sinusoidal, rope, alibi or relative "
+            "positions"
         )
     for attention in (getattr(model.attention, role) for role in model.places):
         limit = mechanism_registry.capable(attention.name, attention.options()).limit
@@ -83,7 +84,7 @@ def length_obstacle(recipe: Recipe, length: int) -> str:
             most = f"data.max_length ({trained})" if isinstance(limit, str) else limit
             return (
                 f"{attention.name} has weights for {most} positions only, so no text of {length} "
-                f"tokens can be read; use {AttentionConfig().name}"
+                f"tokens can be read; use lengths up to {trained}, or {AttentionConfig().name}"
             )
     return ""
 

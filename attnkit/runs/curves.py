@@ -167,7 +167,7 @@ def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
 def _logs(runs: Sequence[Run], note: Callable[[str], object]) -> dict[Path, Sequence[Object]]:
     """The records of each run; runs without or with a damaged log are noted and left out."""
     logs: dict[Path, Sequence[Object]] = {}
-    reasons = []
+    reasons, untrained = [], []
     for run in runs:
         try:
             records = run.log.records()
@@ -176,8 +176,12 @@ def _logs(runs: Sequence[Run], note: Callable[[str], object]) -> dict[Path, Sequ
             continue
         if records:
             logs[run.path] = records
+        elif run.finished and run.manifest["finished"].get("reason") == "converted":
+            untrained.append(str(run.path))
         else:
             reasons.append(f"{run.log.path}: has no record yet")
+    if untrained:
+        reasons.append(f"{', '.join(untrained)}: converted, not trained, so without curves")
     if not logs:
         raise DataError("; ".join(reasons))
     for reason in reasons:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from attnkit.data.preparation import check_reaches
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
@@ -45,7 +46,7 @@ from attnkit.scoring.saved_scores import (
     reusable_scores,
 )
 from attnkit.scoring.systems import Entry
-from attnkit.scoring.teacher_forced import teacher_forced_scores
+from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, classify, translate
 
 Progress = Callable[[str, int, int], object]
@@ -81,7 +82,7 @@ def evaluate(
 
     Raises:
         MissingInputError: the run is not finished, or the corpus has no such split.
-        DataError: a split has no rows.
+        DataError: a split has no rows, or fewer tokens than one of `eval.lengths`.
         RecipeError: a metric of output text for a language model, or a length that it cannot read.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
@@ -222,6 +223,10 @@ class _EvaluationJob:
             recipe = self.run.recipe
             saved.scores |= answer_scores(missing, saved.texts, rows, recipe, self.eval)
         if set(missing) & set(TEACHER_FORCED):
+            if length:
+                encoded = encode_rows(rows, self.tokenizer, length, stream=True)
+                name = f"{self.run.path}: {split}"
+                check_reaches(name, len(encoded.target.ids), length)
             measured = [name for name in missing if name in TEACHER_FORCED]
             saved.scores |= model_scores(
                 measured, self.model, self.tokenizer, rows, self.run.recipe, length=length

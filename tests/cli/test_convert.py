@@ -51,6 +51,20 @@ def test_events_come_as_lines_of_json(convert: Any) -> None:
     assert losses == {"mean squared error", "training loss"}
 
 
+def test_the_command_can_be_repeated_also_where_the_runs_have_moved(convert: Any) -> None:
+    """The fine-tuned run names the one before it relative to itself."""
+    assert convert("--attention", "linear", *QUICK).code == 0
+    recipe = Path("runs/small/base-linear-tuned/seed-1/recipe.yaml")
+    assert "init: ../../base-linear-transferred/seed-1\n" in recipe.read_text()
+    Path("runs").rename("moved")
+    again = convert(
+        "--attention", "linear", *QUICK, "--out", "moved", run="moved/small/base/seed-1"
+    )
+    assert again.code == 0
+    assert again.err.count("skipped: already") == 3
+    assert "recipe changed" not in again.err
+
+
 def test_stages_can_be_left_out(convert: Any) -> None:
     done = convert("--attention", "{encoder: nystrom}", "--transfer", "0", "--tune", "0", "-q")
     assert done.code == 0
@@ -70,6 +84,7 @@ REFUSED = [
     (["--attention", "linear", "train.lr=1e-3,1e-4"], 2, "each key one value"),
     (["--attention", "linear", "model.width=32"], 2, "model.width: convert keeps that of the run"),
     (["--attention", "linear", "train.seeds=[2]"], 2, "train.seeds: convert keeps that of the run"),
+    (["--attention", "linear", "train.steps=9"], 2, "train.steps: give --tune 9 instead"),
     (["--attention", "linear", "train.lr=fast"], 78, "train.lr: must be a number"),
     (["--attention", "linear", "--transfer", "-1"], 2, "'--transfer'"),
     (["--attention", "linear", "--data-dir", "nowhere"], 66, "nowhere"),

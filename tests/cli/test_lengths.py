@@ -45,6 +45,8 @@ def test_the_table_has_a_column_for_each_length(
     assert head.split() == ["metric", "variant", "8", "32"]
     assert [row.split()[-3] for row in rows[:2]] == ["plain", "scaled"]
     assert ("word perplexity" in done.stdout) == (objective == "causal")
+    use = "visualize-attn" if objective == "masked" else "generate"
+    assert f"use one model:  attnkit {use} runs/{objective}/plain/seed-1" in done.stderr
     again = command("eval", "runs", "--format", "csv")
     found = [(row["variant"], row["length"]) for row in csv.DictReader(again.stdout.splitlines())]
     assert found == [("plain", "8"), ("plain", "32"), ("scaled", "8"), ("scaled", "32")]

@@ -143,6 +143,19 @@ def test_runs_without_a_readable_log_are_named_and_left_out(
     assert said in notes[0]
 
 
+def test_converted_runs_without_a_log_are_named_in_one_note(tmp_path: Path) -> None:
+    for name in ("swapped", "transferred"):
+        run = make_logged(tmp_path, name)
+        _broken(run, None)
+        run.update(finished=run.manifest["finished"] | {"reason": "converted"})
+    make_logged(tmp_path)
+    notes: list[str] = []
+    drawn(tmp_path, "training-loss", note=notes.append)
+    (note,) = notes
+    assert "swapped/seed-1, " in note
+    assert note.endswith("converted, not trained, so without curves")
+
+
 def test_scores_need_no_log(tmp_path: Path) -> None:
     _broken(make_logged(tmp_path, scores={"bleu": 20.0}), "{x\n")
     assert points(drawn(tmp_path, "score")[0]) == {"base": [[(30, 20)]]}

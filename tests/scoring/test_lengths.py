@@ -12,7 +12,7 @@ from attnkit.data.encoded import Encoded
 from attnkit.data.masking import masked
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
-from attnkit.errors import RecipeError
+from attnkit.errors import DataError, RecipeError
 from attnkit.recipe.schema import DataConfig, EvalConfig, TokenizerConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
@@ -108,6 +108,14 @@ def test_what_was_scored_before_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Run, "model", lambda *_: pytest.fail("scored again"))
     again = evaluate(run, ["test"], METRICS, device="cpu")
     assert [e.row["metrics"] for e in again] == [e.row["metrics"] for e in first]
+
+
+def test_a_window_that_is_longer_than_the_text_is_refused(tmp_path: Path) -> None:
+    run = made(tmp_path, "plain")
+    longer = METRICS.model_copy(update={"lengths": (3, 10**6)})
+    with pytest.raises(DataError, match=r"test has \d+ tokens, fewer than .* \(1,000,000\)"):
+        evaluate(run, ["test"], longer, device="cpu")
+    assert stored_splits(METRICS.model_copy(update={"lengths": (3,)})) == [*run.scores()]
 
 
 def test_learned_positions_do_not_reach_longer_texts(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def convert(
       attnkit convert RUN --attention '{encoder: nystrom}' --tune 1000 train.lr=5e-4
       attnkit convert RUN --attention '{encoder: local, decoder: local}'
     """
-    from attnkit.cli.training_display import follow
+    from attnkit.cli.training_display import follow, use_command
     from attnkit.experiment.conversion import ConversionSettings, converted_recipe
     from attnkit.runs import Run
     from attnkit.show.training_board import Board, BoardRun
@@ -88,4 +88,4 @@ def convert(
     if not (as_json or quiet):
         console.say("")
         last = Run.find(out, trained.name, settings.stages[-1], trained.seed)
-        console.say(f"use the converted model:  attnkit generate {last} < input.txt")
+        console.say(f"use the converted model:  {use_command(recipe, str(last))}")

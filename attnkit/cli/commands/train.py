@@ -363,6 +363,7 @@ def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int) -> None
 def _next_commands(file: "RecipeFile", planned: Sequence[PlannedRun], out: Path) -> None:
     """Commands that use the trained runs."""
     from attnkit import mechanisms
+    from attnkit.cli.training_display import use_command
 
     plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
     runs = [str(out / file.name)] if len(planned) > 1 else [str(planned[0].folder)]
@@ -371,9 +372,4 @@ def _next_commands(file: "RecipeFile", planned: Sequence[PlannedRun], out: Path)
     folder, recipe = str(planned[0].folder), file.variants[planned[0].variant]
     if len({run.variant for run in planned}) > 1 and recipe.task != "language-modeling":
         console.say(f"see examples:   {shlex.join(['attnkit', 'compare', *runs, *plugins])}")
-    if recipe.task == "question-answering":
-        words = ["attnkit", "nbce", folder, *plugins, "--contexts", "passages.jsonl"]
-        console.say(f"use one model:  {shlex.join([*words, '--prompts', 'questions.txt'])}")
-    else:
-        words = ["attnkit", "generate", folder, *plugins]
-        console.say(f"use one model:  {shlex.join(words)} < input.txt")
+    console.say(f"use one model:  {use_command(recipe, folder)}")
