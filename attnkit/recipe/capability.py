@@ -146,14 +146,21 @@ def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> 
         yield Objection(text, next(blamed, facts.composite))
 
 
+def _fits(attention: AttentionConfig, place: str) -> bool:
+    """Whether a mechanism can be encoder, decoder or cross attention, as its options stand."""
+    facts = mechanism_registry.capable(attention.name, attention.options())
+    return {"decoder": facts.causal, "cross": facts.cross}.get(place, True)
+
+
 def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
     model = recipe.model
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
-        places = {name: getattr(model.attention, name) for name in model.places if name != role}
-        able = (a for a in places.values() if mechanism_registry.capable(a.name, a.options()).cross)
-        places["cross"] = next(able, AttentionConfig())
+        plain = AttentionConfig()
+        given = {name: getattr(model.attention, name) for name in model.places if name != role}
+        places = {name: one if _fits(one, name) else plain for name, one in given.items()}
+        places["cross"] = next((one for one in places.values() if _fits(one, role)), plain)
         instead = shown({place: attention.as_written() for place, attention in places.items()})
         yield Objection(f"{facts.word} cannot be cross attention{why}; use {instead}")
     if role == "decoder" and not facts.causal:

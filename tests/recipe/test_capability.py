@@ -1,5 +1,6 @@
 """A mechanism that cannot serve its place is refused with the reason and what would work."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,13 @@ def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(
     found = complaint(attention(text), kind=RecipeError)
     assert message in found
     assert "\n" not in found
+
+
+@pytest.mark.parametrize("word", ["landmarks", "synthesizer-random"])
+def test_what_is_advised_for_cross_attention_is_accepted(word: str) -> None:
+    found = complaint(GOOD + f"model: {{attention: {word}}}\n")
+    (advice,) = re.findall(r"; use (\{encoder: .*\})$", found, re.MULTILINE)
+    assert read(GOOD + f"model: {{attention: {advice}}}\n").variants
 
 
 def test_positions_need_a_mechanism_that_knows_them() -> None:
