@@ -17,6 +17,7 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any
     """`attnkit WORDS` in a folder with a run in runs/small/base/seed-1."""
     make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words: str, run: str = "runs/small/base/seed-1") -> Done:
         return called(capsys, "convert", run, *words)

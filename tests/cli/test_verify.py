@@ -35,6 +35,7 @@ def attnkit(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     """The command in a folder with a copy of the runs."""
     shutil.copytree(root, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     return lambda *words: called(capsys, "verify", "--device", "cpu", *words)
 
 
