@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 
+LONGEST = ("test_docs.py", "test_shipped_recipes.py")
+"""Files whose tests take longest, which come first: no worker waits for them in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of all workers."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_threads() -> None:
