@@ -45,6 +45,8 @@ NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
 PATIENCE = 0.2
 """Seconds between two looks at the signals meanwhile."""
+GRACE = 1.0
+"""Seconds that a preparation has to tidy up after a signal."""
 STOPPED_EARLY = "while preparing the data; run the same command again"
 
 
@@ -326,7 +328,7 @@ class Experiment:
                 message = messages.get(timeout=PATIENCE)
             except queue.Empty:
                 if self.stop.requested:
-                    worker.join(PATIENCE)  # it tidies up, unless a library keeps it busy
+                    worker.join(GRACE)  # unless a library keeps it busy
                     self._obey(STOPPED_EARLY)
                 continue
             if isinstance(message, PreparedData):
