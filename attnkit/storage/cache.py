@@ -83,7 +83,7 @@ def _build(path: Path, build: Callable[[Path], None]) -> None:
     remove_leftovers(path.parent)
     draft = temporary(path)
     with writing(path):
-        draft.mkdir()
+        DISK.mkdir(draft)
         try:
             build(draft)
             DISK.fsync_folder(draft)
