@@ -1,6 +1,7 @@
 """The training loop: exact resume, sums before division, averages, stops, and what goes wrong."""
 
 import json
+import re
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -271,29 +272,33 @@ def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:
     assert 0 <= validated[0].value <= 100
 
 
-def poisoned(training: Training) -> None:
-    with torch.no_grad():
-        training.model.decoder.blocks[0].feed_forward.up.weight[0, 0] = torch.nan
-
-
+@pytest.mark.parametrize(
+    ("parameter", "module"),
+    [("decoder.blocks.0.feed_forward.up.weight", "decoder.blocks.0.feed_forward.up"),
+     ("encoder.blocks.0.attention.q.weight", "encoder.blocks.0.attention.q"),
+     ("embed_source.tokens.weight", "embed_source.tokens")],
+)  # fmt: skip
 def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parameter: str, module: str
 ) -> None:
     made = job(tmp_path, small_recipe(write_corpus(tmp_path)))
-    plain = Training.advance
+    plain, update, updates = Training.advance, torch.optim.AdamW.step, []
 
     def poison(self: Training) -> Any:
-        poisoned(self)
+        with torch.no_grad():
+            self.model.get_parameter(parameter)[:, 0] = torch.nan
         return plain(self)
 
     monkeypatch.setattr(Training, "advance", poison)
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: updates.append(update))
     with pytest.raises(DivergedError) as caught:
         run_through(made)
     text = str(caught.value)
-    assert text.startswith("step 1: the loss is not finite (first in the output of decoder.blocks")
-    assert "feed_forward.up; training rows " in text
+    assert text.startswith(f"step 1: the loss is not finite (first in the output of {module}; ")
+    assert re.search(r"training rows \d+(, \d+)*", text)
     assert "nothing is saved yet" in text
     assert caught.value.code == 3
+    assert updates == []
     assert [path.name for path in made.run.checkpoints.glob("step-*")] == ["step-0"]
 
 
