@@ -1,7 +1,9 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,24 @@ def _quiet_threads() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _collect_garbage_of_tests_only() -> None:
+    """Trainings collect garbage before they measure memory; modules that stay need no look."""
+    import sacrebleu  # noqa: F401
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401  (what autograd imports when used)
+
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """No test loses power; those of what is forced to the disk use a disk of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
