@@ -18,7 +18,13 @@ from urllib.parse import urlsplit
 from attnkit.data.formats import count_lines
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.corpus_cards import Archive, Card, File
-from attnkit.storage.files import atomic_write, check_file, make_folder, sha256_file
+from attnkit.storage.files import (
+    atomic_write,
+    check_file,
+    make_folder,
+    remove_leftovers,
+    sha256_file,
+)
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a stage, how much is done, and the total where it is known.
@@ -60,6 +66,7 @@ def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
         with suppress(AttnkitError):  # a cache that cannot be written costs time, nothing else
             make_folder(note.parent)
+            remove_leftovers(note.parent)
             atomic_write(note, json.dumps([state, *facts]))
     return facts
 

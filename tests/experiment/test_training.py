@@ -13,11 +13,13 @@ import pytest
 import torch
 from helpers.small import small_recipe, write_corpus
 
+from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import (
     AttnkitError,
     DataError,
     DivergedError,
     MissingInputError,
+    OutputError,
     OutputPathError,
     RecipeError,
     StoppedError,
@@ -364,3 +366,21 @@ def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
         session(tmp_path)
     assert time.monotonic() - start < 30
     released.set()
+
+
+def test_a_run_whose_tokenizer_could_not_be_written_gets_it_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it is trained to its end, and then cannot be scored."""
+
+    def full(self: Tokenizer, folder: Path) -> None:
+        raise OutputError("no space")
+
+    (tmp_path / "first").mkdir()
+    session(tmp_path / "first")  # from now on the tokenizer is in the cache
+    with monkeypatch.context() as patch:
+        patch.setattr(Tokenizer, "save", full)
+        with pytest.raises(OutputError, match="no space"):
+            session(tmp_path)
+    session(tmp_path)
+    assert Run.open(tmp_path / "runs/small/base/seed-1").scores()
