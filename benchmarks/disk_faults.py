@@ -16,6 +16,7 @@ results/disk-faults.md.
 """
 
 import argparse
+import gc
 import random
 import shutil
 import subprocess
@@ -74,6 +75,7 @@ def main() -> int:
     import attnkit.experiment.training  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.freeze()  # each process collects garbage, and need not look through imported modules
     if options.inside:
         print(disk_faults.fill_up())
         return 0

@@ -14,6 +14,7 @@ results/mutations.json.
 """
 
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -52,9 +53,12 @@ def tried(subjects: Sequence[Any], folder: Path, seed: int) -> tuple[int, bool, 
 
 
 def begin() -> None:
+    """One thread; trainings, which collect garbage, need not look through imported modules."""
     import torch
+    from helpers import mutations  # noqa: F401
 
     torch.set_num_threads(1)
+    gc.freeze()
 
 
 def results(
