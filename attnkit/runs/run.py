@@ -340,6 +340,15 @@ class Run(Results):
         """
         from attnkit.storage import tensors
 
+        self.check_weights()
+        return tensors.read(self.path / layout.MODEL)
+
+    def check_weights(self) -> str:
+        """The SHA-256 of the chosen weights, which must be there and be what was written.
+
+        Raises:
+            MissingInputError, DataError: as `weights`.
+        """
         if not self.finished:
             raise MissingInputError(
                 f"{self.path}: training is not finished; run `attnkit train` again to resume"
@@ -347,7 +356,7 @@ class Run(Results):
         if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
-        return tensors.read(self.path / layout.MODEL)
+        return str(self.manifest["files"][layout.MODEL])
 
     def model(self, device: str = "cpu") -> "Model":
         """The trained model in float32 and evaluation mode.
