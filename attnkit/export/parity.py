@@ -13,7 +13,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.models import Model
 from attnkit.recipe import Recipe
 from attnkit.recipe.metrics import metric_facts
-from attnkit.recipe.schema import EvalConfig, SearchConfig
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import score
 from attnkit.search import LineCounts, classify, translate
 from attnkit.search.decoding import Engine, encode_lines, pad
@@ -27,18 +27,21 @@ EQUAL = 0.98
 PROMPT = 12
 """Words of a line of running text that are the prompt of what follows."""
 
+Batch = tuple[Int[Tensor, "B S"] | None, Int[Tensor, "B T"] | None]
+"""What `Model.forward` takes, padded on the right; every row ends with EOS."""
+
 
 class Reader(NamedTuple):
-    """What reads an exported folder."""
+    """What reads an exported folder; None stands for what it does not do."""
 
     outputs: Callable[[Sequence[str]], Iterable[str]] | None
-    """The best output of each text; None where the model writes none."""
+    """The best output of each text."""
     logits: Callable[[Tensor | None, Tensor | None], Tensor] | None = None
     """As `Model.forward`."""
-    log_probs: Callable[[Tensor, Tensor], list[Tensor]] | None = None
-    """Of the tokens of each target behind BOS, for engines that show no logits."""
+    log_probs: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Those of the tokens of targets, in a row."""
     encode: Callable[[Sequence[str]], list[list[int]]] | None = None
-    """Ids of each text, where the folder has a tokenizer of its own."""
+    """Ids of each text."""
     exact: bool = True
     """False where weights were rounded: differences are then shown and not judged."""
 
@@ -46,7 +49,7 @@ class Reader(NamedTuple):
 class Check(NamedTuple):
     """One comparison."""
 
-    name: str
+    check: str
     found: str
     needed: str
     passed: bool
@@ -54,90 +57,76 @@ class Check(NamedTuple):
 
 def compare(
     model: Model, tokenizer: Tokenizer, recipe: Recipe, reader: Reader, rows: Sequence[Row]
-) -> list[Check]:
+) -> Iterator[Check]:
     """Compare a model with what it was exported to, on rows with text.
 
-    Ids of the texts, logits (also of rows of random tokens as short and as long as can be),
-    outputs, and the scores of the outputs.
+    Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs,
+    and their scores.
     """
     texts = [row.source or " ".join(row.target.split()[:PROMPT]) for row in rows]
-    longest, checks = recipe.data.max_length, list[Check]()
+    longest, decoder = recipe.data.max_length, recipe.model.shape == "decoder"
     sources = encode_lines(tokenizer, texts, longest, LineCounts(), prompts=recipe.prompts)
     if reader.encode is not None:
-        found = reader.encode(texts)
-        prompts = recipe.model.shape == "decoder" and not recipe.prompts
-        wanted = [[*ids, BOS] if prompts else ids for ids in sources]
-        checks.append(_equal("ids of the tokenizer equal", wanted, found, 1.0))
+        behind = [BOS] if decoder and not recipe.prompts else []
+        wanted = [[*ids, *behind] for ids in sources]
+        yield _equal("ids of the tokenizer equal", wanted, reader.encode(texts), 1.0)
     targets = tokenizer.target.encode([row.target for row in rows])
     targets = [[BOS, *ids[: longest - 1], EOS] for ids in targets]
-    pairs = _batches(recipe, sources, targets)
-    worst = max(_difference(model, reader, source, ids) for source, ids in pairs)
-    name = "logits" if reader.logits else "log-probabilities"
+    worst = max(_difference(model, reader, *one) for one in _batches(recipe, sources, targets))
     needed = f"at most {LARGEST:.0e}" if reader.exact else "-"
-    passed = not reader.exact or worst <= LARGEST
-    checks.append(Check(f"{name}, largest difference", f"{worst:.1e}", needed, passed))
-    if reader.outputs is not None:
-        ours = list(outputs(model, tokenizer, recipe, texts))
-        theirs = list(reader.outputs(texts))
-        checks.append(_equal("outputs equal", ours, theirs, EQUAL if reader.exact else 0.0))
-        if not recipe.prompts:
-            references = [row.references or (row.target,) for row in rows]
-            checks += _scores(ours, theirs, references)
-    return checks
+    what = f"{'logits' if reader.logits else 'log-probabilities'}, largest difference"
+    yield Check(what, f"{worst:.1e}", needed, not reader.exact or worst <= LARGEST)
+    if reader.outputs is None:
+        return
+    ours = list(outputs(model, tokenizer, recipe, texts))
+    theirs = list(reader.outputs(texts))
+    yield _equal("outputs equal", ours, theirs, EQUAL if reader.exact else 0.0)
+    references = [row.references or (row.target,) for row in rows]
+    for name in () if recipe.prompts else ("bleu", "chrf"):
+        a, b = (score([name], lines, references, EvalConfig())[name] for lines in (ours, theirs))
+        title = f"{metric_facts(name).title} of run and export"
+        yield Check(title, f"{a.value:.2f} {b.value:.2f}", "-", True)
 
 
 def outputs(
     model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: Sequence[str]
 ) -> Iterator[str]:
-    """The best output of each text by our search, or the likeliest label."""
-    longest = recipe.data.max_length
-    if recipe.model.shape == "encoder":
-        assert isinstance(model, Model)
+    """The best output of each text by our search (greedy for sampling), or the likeliest label."""
+    search, longest = recipe.search, recipe.data.max_length
+    if isinstance(model, Model) and model.shape == "encoder":
         found = classify(model, tokenizer, texts, recipe.data.labels, max_source=longest,
-                         batch_tokens=recipe.search.batch_tokens)  # fmt: skip
+                         batch_tokens=search.batch_tokens)  # fmt: skip
     else:
+        method = "greedy" if search.method == "sample" else search.method
+        spec = search.model_copy(update={"method": method, "n_best": 1})
         found = translate(
-            model, tokenizer, texts, best(recipe.search), max_source=longest, prompts=recipe.prompts
-        )
+            model, tokenizer, texts, spec, max_source=longest, prompts=recipe.prompts
+        )  # fmt: skip
     yield from (answers[0][0] for answers in found)
-
-
-def best(search: SearchConfig) -> SearchConfig:
-    """The search with one output, which no random number decides."""
-    method = "greedy" if search.method == "sample" else search.method
-    return search.model_copy(update={"method": method, "n_best": 1})
-
-
-Batch = tuple[Int[Tensor, "B S"] | None, Int[Tensor, "B T"] | None]
-"""What `Model.forward` takes, padded on the right; every row ends with EOS."""
 
 
 def _batches(
     recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]
 ) -> Iterator[Batch]:
-    """Sources and targets, then rows of random tokens as short and as long as can be."""
+    """Sources and targets, then rows of random tokens."""
     for start in range(0, len(sources), AT_ONCE):
         some = slice(start, start + AT_ONCE)
         yield _batch(recipe, sources[some], targets[some])
     draw = torch.Generator().manual_seed(1)
+    tops = [max(EOS + 2, *map(max, side)) for side in (sources, targets)]
     for tokens in (2, max(2, recipe.data.max_length)):
-        drawn = (
-            torch.randint(EOS, 1 + max(map(max, side)), (2, tokens - 1), generator=draw).tolist()
-            for side in (sources, targets)
-        )
+        size = (2, tokens - 1)
+        drawn = (torch.randint(EOS + 1, n, size, generator=draw).tolist() for n in tops)
         left, right = ([[*ids, EOS] for ids in rows] for rows in drawn)
         yield _batch(recipe, left, [[BOS, *ids] for ids in right])
 
 
 def _batch(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Batch:
     shape, device = recipe.model.shape, torch.device("cpu")
-    if shape == "encoder":
-        return pad(sources, device), None
-    if recipe.prompts:
-        return None, pad(targets, device)
     if shape == "decoder":
-        return None, pad([[*a, *b] for a, b in zip(sources, targets, strict=True)], device)
-    return pad(sources, device), pad(targets, device)
+        joined = [[*a, *b] for a, b in zip(sources, targets, strict=True)]
+        return None, pad(targets if recipe.prompts else joined, device)
+    return pad(sources, device), None if shape == "encoder" else pad(targets, device)
 
 
 @torch.inference_mode()
@@ -153,24 +142,12 @@ def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor
     assert source is not None
     assert ids is not None
     ours = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
-    theirs = torch.cat(reader.log_probs(source, ids))
-    return float((theirs - ours[ids[:, 1:] != PAD]).abs().max())
+    return float((reader.log_probs(source, ids) - ours[ids[:, 1:] != PAD]).abs().max())
 
 
 def _equal(name: str, ours: Sequence[Any], theirs: Sequence[Any], share: float) -> Check:
     """How many of two lists are equal, and whether they are enough."""
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     least = math.ceil(share * len(ours))
-    found, needed = f"{same} of {len(ours)}", f"at least {least}" if share else "-"
-    return Check(name, found, needed, same >= least)
-
-
-def _scores(
-    ours: Sequence[str], theirs: Sequence[str], references: Sequence[Sequence[str]]
-) -> Iterator[Check]:
-    """BLEU and chrF of both, which nothing depends on."""
-    metrics, settings = ("bleu", "chrf"), EvalConfig(bootstrap=0)
-    mine, other = (score(metrics, lines, references, settings) for lines in (ours, theirs))
-    for name in metrics:
-        a, b = mine[name].value, other[name].value
-        yield Check(f"{metric_facts(name).title}, run and export", f"{a:.2f} {b:.2f}", "-", True)
+    needed = f"at least {least}" if share else "-"
+    return Check(name, f"{same} of {len(ours)}", needed, same >= least)

@@ -10,25 +10,17 @@ from attnkit.cli.options import choice
 from attnkit.errors import UsageError
 from attnkit.recipe.export_rules import TARGETS, refusal
 
-QUANTIZATION = ("int8", "int16", "float16", "bfloat16")
+WEIGHTS = ("int8", "int16", "float16", "bfloat16")
 
 
 def export(
     run: options.RunFolder,
     folder: Annotated[Path, Argument(metavar="DIR", help="New or empty folder to write.")],
     *,
-    to: Annotated[
-        Literal["huggingface", "ctranslate2", "onnx"],
-        choice("--to", tuple(TARGETS), "huggingface, ctranslate2 or onnx.", "FORMAT"),
-    ],
+    to: Annotated[str, choice("--to", [*TARGETS], "huggingface, ctranslate2 or onnx.", "FORMAT")],
     quantization: Annotated[
         Literal["int8", "int16", "float16", "bfloat16"] | None,
-        choice(
-            "--quantization",
-            QUANTIZATION,
-            "Weights of ctranslate2: int8, int16, float16 or bfloat16. [default: as trained]",
-            "TYPE",
-        ),
+        choice("--quantization", WEIGHTS, f"Type of ctranslate2's weights: {', '.join(WEIGHTS)}."),
     ] = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
@@ -40,7 +32,7 @@ def export(
     huggingface gives a folder that transformers opens by its own classes (Pegasus, Marian or OPT),
     with its tokenizer; ctranslate2 a folder for that engine; onnx graphs of any mechanism that ONNX
     can express. `attnkit recipe explain` says before training what a model can be exported to. The
-    export is compared with the run on 200 lines, and where answers differ no folder is left.
+    export is compared with the run on 200 lines; where answers differ, no folder is left.
 
       attnkit export runs/translation/multi30k/vanilla/seed-1 --to huggingface multi30k-en-de
       attnkit export RUN --to ctranslate2 DIR --quantization int8
@@ -50,18 +42,15 @@ def export(
 
     trained = Run.open(run)
     if why := refusal(trained.recipe, to):
-        raise UsageError(f"{run}: --to {to}: {why}")
+        raise UsageError(f"{run}: {why}")
     if quantization and to != "ctranslate2":
         raise UsageError(f"--quantization is for --to ctranslate2, not for {to}")
-    from attnkit.export.exporting import Export, check_folder, check_installed
-    from attnkit.export.exporting import export as write
+    from attnkit.export import exporting
     from attnkit.show.table import Table
 
-    check_installed(to)
-    check_folder(folder)
+    exporting.check(to, folder)
     console.say(f"{run}: exporting, then comparing answers")
-    settings = Export(trained, to, folder, quantization, data_dir, offline)
-    heads = ("check", "found", "needed")
-    rows = [check[:3] for check in write(settings)]
-    output.write_tables([Table.of_texts("", heads, rows)], "table")
+    checks = exporting.export(trained, to, folder, quantization, data_dir, offline)
+    rows = [found[:3] for found in checks]
+    output.write_tables([Table.of_texts("", ("check", "found", "needed"), rows)], "table")
     console.say(f"wrote {folder}; README.md says how to use it")

@@ -148,16 +148,16 @@ def _check_engine(recipe: "Recipe", method: str) -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
     from attnkit.recipe.export_rules import obstacle
 
-    why = obstacle(recipe, "ctranslate2")
+    what = obstacle(recipe, "ctranslate2")
     if recipe.task == "classification":
-        why = why or "task: classification"
+        what = what or "task: classification"
     elif method == "sample":
-        why = why or "it samples other outputs"
-    if why:
-        raise UsageError(f"--engine ctranslate2 is not for this: {why}; leave --engine out")
-    from attnkit.export.exporting import check_installed
+        what = what or "sampling with the seeds of attnkit"
+    if what:
+        raise UsageError(f"--engine ctranslate2 does not have {what}; leave --engine out")
+    from attnkit.export.exporting import check
 
-    check_installed("ctranslate2")
+    check("ctranslate2")
 
 
 def _opened(run: "Run", engine: str, device: str) -> "Model | Engine":
