@@ -22,6 +22,9 @@ from attnkit.storage.cache import cache_dir, complete
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 """Word of a recipe -> member of `ctranslate2.specs.Activation`."""
 
+NO_PENALTY = 1e-9
+"""Instead of 0, for which the engine has another rule of when a sentence is done."""
+
 
 class CTranslate2Model:
     """A converted model: an `Engine` of `attnkit.search`."""
@@ -56,7 +59,8 @@ class CTranslate2Model:
         beams = spec.beam if spec.method == "beam" else 1
         found = self.translator.translate_batch(
             [[self.source[id_] for id_ in ids[:-1]] for ids in sources],  # it adds the end token
-            beam_size=beams, num_hypotheses=spec.n_best, length_penalty=spec.length_penalty,
+            beam_size=beams, num_hypotheses=spec.n_best,
+            length_penalty=spec.length_penalty or NO_PENALTY,
             max_decoding_length=min(spec.max_length, self.limit or spec.max_length),
             min_decoding_length=spec.min_length, no_repeat_ngram_size=spec.no_repeat_ngram,
             suppress_sequences=[[RESERVED[id_]] for id_ in (PAD, UNK, BOS)], max_input_length=0,
@@ -157,4 +161,4 @@ def _norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     """A copy, since quantisation changes it in place."""
-    return np.array(tensor.detach())
+    return tensor.detach().numpy().copy()

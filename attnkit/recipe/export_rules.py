@@ -33,8 +33,8 @@ def refusal(recipe: Recipe, target: str) -> str:
     """Why a model cannot be exported, and what can be done instead; "" where it can."""
     what = obstacle(recipe, target)
     others = [other for other in TARGETS if not obstacle(recipe, other)]
-    instead = f"use --to {' or '.join(others)}" if others else "nor to any other format"
-    return f"{what} cannot be exported to {TARGETS[target]}; {instead}" if what else ""
+    instead = f"; use --to {' or '.join(others)}" if others else ", nor to any other format"
+    return f"{what} cannot be exported to {TARGETS[target]}{instead}" if what else ""
 
 
 def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
