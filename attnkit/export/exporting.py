@@ -12,7 +12,7 @@ import attnkit
 from attnkit.data.rows import Row
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export.card import card
-from attnkit.export.parity import LINES, Check, Reader, compare, outputs
+from attnkit.export.parity import LINES, Agreement, Reader, compare, outputs
 from attnkit.recipe import dump
 from attnkit.runs import Run
 from attnkit.runs.results import json_text
@@ -56,7 +56,7 @@ def export(
     weights: str | None = None,
     data_dir: Path | None = None,
     offline: bool = False,
-) -> list[Check]:
+) -> list[Agreement]:
     """Export a run; the comparison that is also written into the folder.
 
     `weights` is a type of CTranslate2's weights; None leaves them as they are.
@@ -68,7 +68,7 @@ def export(
     """
     check(target, folder)
     recipe, digest, (split, rows) = run.recipe, run.check_weights(), _rows(run, data_dir, offline)
-    checks: list[Check] = []
+    checks: list[Agreement] = []
 
     def build(draft: Path) -> None:
         reader = _written(run, target, draft, weights)

@@ -46,7 +46,7 @@ class Reader(NamedTuple):
     """False where weights were rounded: differences are then shown and not judged."""
 
 
-class Check(NamedTuple):
+class Agreement(NamedTuple):
     """One comparison."""
 
     check: str
@@ -57,7 +57,7 @@ class Check(NamedTuple):
 
 def compare(
     model: Model, tokenizer: Tokenizer, recipe: Recipe, reader: Reader, rows: Sequence[Row]
-) -> Iterator[Check]:
+) -> Iterator[Agreement]:
     """Compare a model with what it was exported to, on rows with text.
 
     Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs,
@@ -75,7 +75,7 @@ def compare(
     worst = max(_difference(model, reader, *one) for one in _batches(recipe, sources, targets))
     needed = f"at most {LARGEST:.0e}" if reader.exact else "-"
     what = f"{'logits' if reader.logits else 'log-probabilities'}, largest difference"
-    yield Check(what, f"{worst:.1e}", needed, not reader.exact or worst <= LARGEST)
+    yield Agreement(what, f"{worst:.1e}", needed, not reader.exact or worst <= LARGEST)
     if reader.outputs is None:
         return
     ours = list(outputs(model, tokenizer, recipe, texts))
@@ -85,7 +85,7 @@ def compare(
     for name in () if recipe.prompts else ("bleu", "chrf"):
         a, b = (score([name], lines, references, EvalConfig())[name] for lines in (ours, theirs))
         title = f"{metric_facts(name).title} of run and export"
-        yield Check(title, f"{a.value:.2f} {b.value:.2f}", "-", True)
+        yield Agreement(title, f"{a.value:.2f} {b.value:.2f}", "-", True)
 
 
 def outputs(
@@ -145,9 +145,9 @@ def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor
     return float((reader.log_probs(source, ids) - ours[ids[:, 1:] != PAD]).abs().max())
 
 
-def _equal(name: str, ours: Sequence[Any], theirs: Sequence[Any], share: float) -> Check:
+def _equal(name: str, ours: Sequence[Any], theirs: Sequence[Any], share: float) -> Agreement:
     """How many of two lists are equal, and whether they are enough."""
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     least = math.ceil(share * len(ours))
     needed = f"at least {least}" if share else "-"
-    return Check(name, f"{same} of {len(ours)}", needed, same >= least)
+    return Agreement(name, f"{same} of {len(ours)}", needed, same >= least)

@@ -20,7 +20,7 @@ def export(
     to: Annotated[str, choice("--to", [*TARGETS], "huggingface, ctranslate2 or onnx.", "FORMAT")],
     quantization: Annotated[
         Literal["int8", "int16", "float16", "bfloat16"] | None,
-        choice("--quantization", WEIGHTS, f"Type of ctranslate2's weights: {', '.join(WEIGHTS)}."),
+        choice("--quantization", WEIGHTS, f"Weights of ctranslate2: {', '.join(WEIGHTS)}.", "TYPE"),
     ] = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,

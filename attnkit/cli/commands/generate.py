@@ -110,8 +110,7 @@ def generate(
     if labels:
         options = _label_options(options | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, options, sample)
-    if engine == "ctranslate2":
-        _check_engine(recipe, spec.method)
+    _check_engine(engine, recipe, spec.method)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
 
@@ -144,8 +143,10 @@ def generate(
             console.warn(f"{what}: {count:,}")
 
 
-def _check_engine(recipe: "Recipe", method: str) -> None:
+def _check_engine(engine: str, recipe: "Recipe", method: str) -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
+    if engine == "attnkit":
+        return
     from attnkit.recipe.export_rules import obstacle
 
     what = obstacle(recipe, "ctranslate2")
