@@ -1,7 +1,7 @@
 """A run as a folder for another library: written, compared with the run, and only then named."""
 
+import importlib
 import os
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
@@ -12,7 +12,7 @@ import attnkit
 from attnkit.data.rows import Row
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export.card import card
-from attnkit.export.parity import LINES, Agreement, Reader, compare, outputs
+from attnkit.export.parity import LINES, Agreement, compare
 from attnkit.recipe import dump
 from attnkit.runs import Run
 from attnkit.runs.results import json_text
@@ -67,20 +67,22 @@ def export(
         MissingInputError: no lines to compare are at hand, or training is not finished.
     """
     check(target, folder)
-    recipe, digest, (split, rows) = run.recipe, run.check_weights(), _rows(run, data_dir, offline)
-    checks: list[Agreement] = []
+    recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
+    (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
+    exporter: Any = importlib.import_module(f"attnkit.export.to_{target}")
 
     def build(draft: Path) -> None:
-        reader = _written(run, target, draft, weights)
-        checks.extend(compare(run.model(), run.tokenizer(), recipe, reader, rows))
+        reader = exporter.write(model, tokenizer, recipe, draft, *filter(None, [weights]))
+        checks.extend(compare(model, tokenizer, recipe, reader, rows))
         if failed := [one for one in checks if not one.passed]:
             text = "; ".join(f"{one.check}: {one.found} ({one.needed})" for one in failed)
             raise DataError(f"{run.path}: not exported, since it would answer otherwise: {text}")
         facts: dict[str, Any] = {
             "attnkit": attnkit.__version__, "to": target, "quantization": weights,
             "library": f"{PACKAGES[target][0]} {version(PACKAGES[target][0])}",
-            "recipe": run.name, "variant": run.variant, "seed": run.seed, "weights": digest,
-            "split": split, "checks": [one._asdict() for one in checks],
+            "recipe": run.name, "variant": run.variant, "seed": run.seed,
+            "weights": run.check_weights(), "split": split,
+            "checks": [one._asdict() for one in checks],
         }  # fmt: skip
         texts = {"export.json": json_text(facts), "README.md": card(run, facts)}
         for name, text in (texts | {"recipe.yaml": _recipe_text(run)}).items():
@@ -101,31 +103,6 @@ def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row
         except MissingInputError as error:
             missing = error
     raise missing
-
-
-def _written(run: Run, target: str, folder: Path, weights: str | None) -> Reader:
-    """Fill the folder, and open it as its users do."""
-    recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
-    if target == "huggingface":
-        from attnkit.export import to_huggingface
-
-        to_huggingface.write(model, tokenizer, recipe, folder)
-        opened = to_huggingface.HuggingFaceModel(folder, len(tokenizer.target))
-        return Reader(opened.outputs, logits=opened.logits, encode=opened.encode)
-    tokenizer.save(folder)
-    if target == "ctranslate2":
-        from attnkit.export import to_ctranslate2
-
-        to_ctranslate2.write(model, tokenizer, recipe, folder, weights)
-        engine = to_ctranslate2.CTranslate2Model(folder, tokenizer, model.limit, "cpu")
-        answers = partial(outputs, engine, tokenizer, recipe)
-        return Reader(answers, log_probs=engine.log_probs, exact=weights is None)
-    from attnkit.export import to_onnx
-
-    to_onnx.write(model, recipe.model.width, max(2, recipe.data.max_length), folder)
-    graphs = to_onnx.OnnxModel(folder, model)
-    found = partial(outputs, graphs, tokenizer, recipe)
-    return Reader(None if recipe.masks else found, logits=graphs)
 
 
 def _recipe_text(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, RESERVED, UNK, Tokenizer
 from attnkit.errors import DataError, UnavailableError
+from attnkit.export.parity import Reader, outputs
 from attnkit.export.projections import position_table, projection, stacks
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
@@ -94,18 +96,22 @@ def opened(run: Run, device: str) -> CTranslate2Model:
     """
     tokenizer, recipe = run.tokenizer(), run.recipe
     limit = recipe.data.max_length + 1 if recipe.model.positions == "learned" else None
-    found, _ = complete(
-        cache_dir() / "ctranslate2" / run.check_weights(),
-        lambda folder: CTranslate2Model(folder, tokenizer, limit, device),
-        lambda folder: write(run.model(), tokenizer, recipe, folder),
-    )
-    return found
+
+    def build(folder: Path) -> None:
+        write(run.model(), tokenizer, recipe, folder)
+
+    place = cache_dir() / "ctranslate2" / run.check_weights()
+    return complete(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
 
 
 def write(
     model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
-) -> None:
-    """Convert into an empty folder; `weights` is a type of CTranslate2's converters."""
+) -> Reader:
+    """Convert into an empty folder, and open it; `weights` is a type of CTranslate2's converters.
+
+    Raises as `CTranslate2Model`.
+    """
+    tokenizer.save(folder)
     specs: Any = importlib.import_module("ctranslate2.specs")
     shape, eps = recipe.model, nn.LayerNorm(1).eps
     options: dict[str, Any] = {
@@ -135,6 +141,9 @@ def write(
     whole.validate()
     whole.optimize(weights)
     whole.save(str(folder))
+    engine = CTranslate2Model(folder, tokenizer, model.limit, "cpu")
+    answers = partial(outputs, engine, tokenizer, recipe)
+    return Reader(answers, log_probs=engine.log_probs, exact=weights is None)
 
 
 def _block(spec: Any, block: Any) -> None:

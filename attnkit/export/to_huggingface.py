@@ -16,8 +16,9 @@ from torch.nn import functional as F
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
 from attnkit.export.fast_tokenizer import fast_tokenizer
+from attnkit.export.parity import Reader
 from attnkit.export.projections import position_table, projection, stacks
-from attnkit.huggingface.opening import LOCAL
+from attnkit.huggingface.opening import LOCAL, open_model
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.models import Model
 from attnkit.recipe import Recipe
@@ -40,22 +41,12 @@ class HuggingFaceModel:
     """What stands in such a folder, opened as its users open it."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
-        """`vocabulary` is the size of the target's.  Raises ValueError: weights do not fit."""
-        library, self.vocabulary = transformers(), vocabulary
-        with quiet():
-            config = library.AutoConfig.from_pretrained(folder, **LOCAL)
-            self.decoder = not config.is_encoder_decoder
-            kind = library.AutoModelForCausalLM if self.decoder else library.AutoModelForSeq2SeqLM
-            self.model, faults = kind.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, **LOCAL
-            )
-            places = (folder, folder / TARGET if (folder / TARGET).is_dir() else folder)
-            self.source, self.target = (
-                library.AutoTokenizer.from_pretrained(place, **LOCAL) for place in places
-            )
-        if any(faults.values()):
-            raise ValueError(f"{type(self.model).__name__}: {faults}")
-        self.model.eval()
+        """`vocabulary` is the size of the target's.  Raises as `open_model`."""
+        opened = open_model(folder, device="cpu")
+        self.model, self.source, self.target = opened.model, opened.tokenizer, opened.tokenizer
+        self.decoder, self.vocabulary = opened.shape == "decoder", vocabulary
+        if (own := folder / TARGET).is_dir():
+            self.target = transformers().AutoTokenizer.from_pretrained(own, **LOCAL)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each source, as its own tokenizer gives them to the model."""
@@ -84,10 +75,14 @@ class HuggingFaceModel:
         return logits
 
 
-def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> None:
-    """Fill a folder with weights, settings and tokenizer.  Raises as `fast_tokenizer`."""
+def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> Reader:
+    """Fill a folder with weights, settings and tokenizer, and open it.
+
+    Raises as `fast_tokenizer` and `open_model`.
+    """
     named = _weights(model)
-    config = _config(recipe, named)
+    size = max(len(tokenizer.source), len(tokenizer.target))
+    config = _config(recipe, size, len(named["model.decoder.embed_positions.weight"]))
     _tie(named, config)
     with quiet():
         tensors.write(folder / "model.safetensors", named, {"format": "pt"})
@@ -96,6 +91,8 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> N
         _tokenizer(tokenizer.source, recipe).save_pretrained(folder)
         if not tokenizer.shared:
             _tokenizer(tokenizer.target, recipe).save_pretrained(folder / TARGET)
+    opened = HuggingFaceModel(folder, len(tokenizer.target))
+    return Reader(opened.outputs, opened.logits, encode=opened.encode)
 
 
 def _weights(model: Any) -> dict[str, Tensor]:
@@ -103,28 +100,27 @@ def _weights(model: Any) -> dict[str, Tensor]:
     layers: dict[str, Any] = {}
     tables: dict[str, Tensor] = {"lm_head": model.output.weight.detach()}
     for side, stack, embedding in stacks(model):
-        positions, tokens = (
-            position_table(embedding, model.length),
+        tokens, positions = (
             embedding.tokens.weight.detach(),
+            position_table(embedding, model.length),
         )
         if opt := model.encoder is None:  # which does not scale
             positions, tokens = F.pad(positions, (0, 0, SKIPPED, 0)), tokens * embedding.scale
         tables |= {f"{side}.embed_positions": positions, f"{side}.embed_tokens": tokens}
         layers[f"{side}.{'final_layer_norm' if opt else 'layer_norm'}"] = stack.norm
         for number, block in enumerate(stack.blocks):
-            names = {
+            names: dict[str, Any] = {
                 "self_attn_layer_norm": block.norm_attention,
                 "encoder_attn_layer_norm": block.norm_cross,
                 "final_layer_norm": block.norm_feed_forward,
                 "fc1": block.feed_forward.up,
                 "fc2": block.feed_forward.down,
             }
-            layers |= {f"{side}.layers.{number}.{name}": part for name, part in names.items()}
             for name, attention in (("self_attn", block.attention), ("encoder_attn", block.cross)):
-                for letter, long in zip("qkvo", ("q", "k", "v", "out"), strict=True):
-                    if attention is not None:
-                        place = f"{side}.layers.{number}.{name}.{long}_proj"
-                        layers[place] = projection(attention, letter)
+                for letter in "qkvo" if attention is not None else "":
+                    place = f"{name}.{letter.replace('o', 'out')}_proj"
+                    names[place] = projection(attention, letter)
+            layers |= {f"{side}.layers.{number}.{name}": part for name, part in names.items()}
     for name, layer in layers.items():
         if isinstance(layer, torch.nn.Linear | torch.nn.LayerNorm):
             layer = layer.weight.detach(), layer.bias.detach()
@@ -151,40 +147,35 @@ def _tie(named: dict[str, Tensor], config: Any) -> None:
         named["model.shared.weight"] = named[tables[0]]
 
 
-def _config(recipe: Recipe, named: dict[str, Tensor]) -> Any:
-    """The settings of the architecture."""
+def _config(recipe: Recipe, size: int, positions: int) -> Any:
+    """The settings of the architecture, with `size` pieces."""
     ours, kind = recipe.model, pretrained_class(recipe)
-    sizes = {name.split(".")[-2]: len(table) for name, table in named.items() if table.dim() > 1}
     tied, inside = ours.tie == "all", ours.activation_dropout
-    rows = [len(t) for name, t in named.items() if "embed_tokens" in name or name == OUTPUT]
     values: dict[str, Any] = {
-        "vocab_size": max(rows), "max_position_embeddings": sizes["embed_positions"],
+        "vocab_size": size, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS,
         "activation_function": ours.activation, "dropout": ours.dropout,
-        "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS,
         "architectures": [kind + HEADS[kind]], "dtype": "float32",
     }  # fmt: skip
     if kind == "OPT":
         values |= {
-            "max_position_embeddings": sizes["embed_positions"] - SKIPPED,
+            "max_position_embeddings": positions - SKIPPED, "tie_word_embeddings": False,
             "hidden_size": ours.width, "word_embed_proj_dim": ours.width, "ffn_dim": ours.ff,
             "num_hidden_layers": ours.layers.decoder, "num_attention_heads": ours.heads,
-            "do_layer_norm_before": ours.norm == "pre", "tie_word_embeddings": False,
+            "do_layer_norm_before": ours.norm == "pre",
         }  # fmt: skip
-        return transformers().OPTConfig(**values)
-    values |= {
-        "d_model": ours.width, "scale_embedding": True, "tie_word_embeddings": tied,
-        "activation_dropout": ours.dropout if inside is None else inside,
-        "decoder_start_token_id": BOS, "forced_eos_token_id": None,
-        "encoder_layers": ours.layers.encoder, "decoder_layers": ours.layers.decoder,
-        "encoder_attention_heads": ours.heads, "decoder_attention_heads": ours.heads,
-        "encoder_ffn_dim": ours.ff, "decoder_ffn_dim": ours.ff,
-    }  # fmt: skip
-    if kind == "Pegasus":
-        return transformers().PegasusConfig(**values)
-    size = values["vocab_size"]
-    return transformers().MarianConfig(
-        **values, share_encoder_decoder_embeddings=tied, decoder_vocab_size=size
-    )
+    else:
+        values |= {
+            "max_position_embeddings": positions, "tie_word_embeddings": tied,
+            "d_model": ours.width, "scale_embedding": True,
+            "activation_dropout": ours.dropout if inside is None else inside,
+            "decoder_start_token_id": BOS, "forced_eos_token_id": None,
+            "encoder_layers": ours.layers.encoder, "decoder_layers": ours.layers.decoder,
+            "encoder_attention_heads": ours.heads, "decoder_attention_heads": ours.heads,
+            "encoder_ffn_dim": ours.ff, "decoder_ffn_dim": ours.ff,
+        }  # fmt: skip
+    if kind == "Marian":
+        values |= {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": size}
+    return getattr(transformers(), f"{kind}Config")(**values)
 
 
 def _generation(recipe: Recipe) -> Any:

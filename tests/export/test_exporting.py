@@ -65,8 +65,8 @@ def test_what_answers_otherwise_leaves_nothing(
 
     def wrong(model: Any) -> Any:
         named = weights(model)
-        named["model.encoder.layers.0.fc1.weight"] *= 1.001
-        return named
+        name = "model.encoder.layers.0.fc1.weight"
+        return named | {name: named[name] * 1.01}
 
     monkeypatch.setattr(to_huggingface, "_weights", wrong)
     folder = tmp_path / "model"

@@ -13,6 +13,7 @@ from attnkit import models
 from attnkit.data.tokenizer import PAD
 from attnkit.errors import DataError
 from attnkit.models import Model
+from attnkit.recipe import Recipe
 from attnkit.recipe.schema import Layers
 from attnkit.search import translate
 
@@ -22,9 +23,8 @@ to_onnx = pytest.importorskip("attnkit.export.to_onnx")
 ONE = Layers(encoder=1, decoder=1)
 
 
-def exported(model: Model, folder: Path) -> Any:
-    to_onnx.write(model, 16, LENGTH, folder)
-    return to_onnx.OnnxModel(folder, model)
+def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
+    return to_onnx.write(model, tokenizer(), chosen, folder).logits
 
 
 def differ(model: Model, graphs: Any, source: Any, ids: Any) -> None:
@@ -40,7 +40,7 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
     places = {"encoder": "nystrom", "decoder": "synthesizer-random", "cross": "additive"}
     chosen = recipe(attention=places, positions="learned", tie="none", layers=ONE)
     model = decided(build(chosen))
-    graphs = exported(model, tmp_path)
+    graphs = exported(model, chosen, tmp_path)
     for rows, longest in ((1, 2), (3, 9), (2, LENGTH)):
         differ(model, graphs, *batch(chosen, rows, longest))
     texts = [row.source for row in ROWS]
@@ -59,7 +59,7 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
 def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
     chosen = recipe("decoder", word, positions=positions, layers=ONE, activation="geglu")
     model = build(chosen)
-    graphs = exported(model, tmp_path)
+    graphs = exported(model, chosen, tmp_path)
     for rows, longest in ((1, 2), (2, LENGTH)):
         differ(model, graphs, None, batch(chosen, rows, longest)[1])
     prompts = ["ein hund", "zwei katzen und", "katzen"]  # of different lengths: pads in between
@@ -73,13 +73,13 @@ def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
 def test_an_encoder(tmp_path: Path) -> None:
     chosen = recipe("encoder", "sparse", layers=ONE)
     model = models.build(chosen.model, (len(tokenizer().source), 7), LENGTH).eval()
-    graphs = exported(model, tmp_path)
+    graphs = exported(model, chosen, tmp_path)
     source, _ = batch(chosen)
     with torch.no_grad():
         torch.testing.assert_close(graphs(source, None), model(source, None), atol=1e-5, rtol=0)
 
 
 def test_what_onnx_has_not_is_refused(tmp_path: Path) -> None:
-    model = build(recipe("decoder", "gated-delta", layers=ONE))
+    chosen = recipe("decoder", "gated-delta", layers=ONE)
     with pytest.raises(DataError, match="No ONNX function found.*linalg_solve_triangular"):
-        to_onnx.write(model, 16, LENGTH, tmp_path)
+        exported(build(chosen), chosen, tmp_path)
