@@ -34,14 +34,17 @@ Batch = tuple[Int[Tensor, "B S"] | None, Int[Tensor, "B T"] | None]
 class Reader(NamedTuple):
     """What reads an exported folder; None stands for what it does not do."""
 
-    outputs: Callable[[Sequence[str]], Iterable[str]] | None
-    """The best output of each text."""
+    outputs: Callable[[Recipe, Sequence[str]], Iterable[str]] | None
+    """The best output of each text by the search of a recipe."""
     logits: Callable[[Tensor | None, Tensor | None], Tensor] | None = None
     """As `Model.forward`."""
     log_probs: Callable[[Tensor, Tensor], Tensor] | None = None
     """Those of the tokens of targets, in a row."""
     encode: Callable[[Sequence[str]], list[list[int]]] | None = None
     """Ids of each text."""
+    bans: bool = True
+    """False where banned tokens are left out before probabilities are normalised: min_length and
+    no_repeat_ngram then lead to other outputs, and are not compared."""
     exact: bool = True
     """False where weights were rounded: differences are then shown and not judged."""
 
@@ -63,6 +66,9 @@ def compare(
     Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs,
     and their scores.
     """
+    if not reader.bans:
+        unbanned = recipe.search.model_copy(update={"min_length": 0, "no_repeat_ngram": 0})
+        recipe = recipe.model_copy(update={"search": unbanned})
     texts = [row.source or " ".join(row.target.split()[:PROMPT]) for row in rows]
     longest, decoder = recipe.data.max_length, recipe.model.shape == "decoder"
     sources = encode_lines(tokenizer, texts, longest, LineCounts(), prompts=recipe.prompts)
@@ -79,10 +85,10 @@ def compare(
     if reader.outputs is None:
         return
     ours = list(outputs(model, tokenizer, recipe, texts))
-    theirs = list(reader.outputs(texts))
+    theirs = list(reader.outputs(recipe, texts))
     yield _equal("outputs equal", ours, theirs, EQUAL if reader.exact else 0.0)
     references = [row.references or (row.target,) for row in rows]
-    for name in () if recipe.prompts else ("bleu", "chrf"):
+    for name in () if recipe.prompts or recipe.data.labels else ("bleu", "chrf"):
         a, b = (score([name], lines, references, EvalConfig())[name] for lines in (ours, theirs))
         title = f"{metric_facts(name).title} of run and export"
         yield Agreement(title, f"{a.value:.2f} {b.value:.2f}", "-", True)

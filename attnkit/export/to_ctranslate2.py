@@ -142,8 +142,8 @@ def write(
     whole.optimize(weights)
     whole.save(str(folder))
     engine = CTranslate2Model(folder, tokenizer, model.limit, "cpu")
-    answers = partial(outputs, engine, tokenizer, recipe)
-    return Reader(answers, log_probs=engine.log_probs, exact=weights is None)
+    answers = partial(outputs, engine, tokenizer)
+    return Reader(answers, log_probs=engine.log_probs, bans=False, exact=weights is None)
 
 
 def _block(spec: Any, block: Any) -> None:

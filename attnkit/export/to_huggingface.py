@@ -92,7 +92,7 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> R
         if not tokenizer.shared:
             _tokenizer(tokenizer.target, recipe).save_pretrained(folder / TARGET)
     opened = HuggingFaceModel(folder, len(tokenizer.target))
-    return Reader(opened.outputs, opened.logits, encode=opened.encode)
+    return Reader(lambda _, texts: opened.outputs(texts), opened.logits, encode=opened.encode)
 
 
 def _weights(model: Any) -> dict[str, Tensor]:

@@ -121,7 +121,7 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> R
             text = " ".join((reason or str(error)).split())[:200]
             raise DataError(f"torch cannot export this model to ONNX: {text}") from error
     opened = OnnxModel(folder, model)
-    writes = partial(outputs, opened, tokenizer, recipe)
+    writes = partial(outputs, opened, tokenizer)
     return Reader(None if recipe.masks else writes, logits=opened)
 
 

@@ -24,7 +24,8 @@ MORE = [{"positions": "rope", "activation": "swiglu", "tie": "none"},
 
 def exported(model: Model, chosen: Recipe, folder: Path, weights: str | None = None) -> Any:
     pieces = tokenizer(chosen.tokenizer.shared)
-    to_ctranslate2.write(model, pieces, chosen, folder, weights)
+    reader = to_ctranslate2.write(model, pieces, chosen, folder, weights)
+    assert (reader.bans, reader.exact) == (False, weights is None)
     return to_ctranslate2.CTranslate2Model(folder, pieces, model.limit, "cpu")
 
 

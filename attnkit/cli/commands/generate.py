@@ -16,6 +16,7 @@ from attnkit.errors import UsageError
 if TYPE_CHECKING:
     from attnkit.models import Model
     from attnkit.recipe import Recipe
+    from attnkit.recipe.schema import SearchConfig
     from attnkit.runs import Run
     from attnkit.search.decoding import Engine
 
@@ -110,7 +111,7 @@ def generate(
     if labels:
         options = _label_options(options | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, options, sample)
-    _check_engine(engine, recipe, spec.method)
+    _check_engine(engine, recipe, spec)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
 
@@ -143,7 +144,7 @@ def generate(
             console.warn(f"{what}: {count:,}")
 
 
-def _check_engine(engine: str, recipe: "Recipe", method: str) -> None:
+def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig") -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
     if engine == "attnkit":
         return
@@ -152,13 +153,18 @@ def _check_engine(engine: str, recipe: "Recipe", method: str) -> None:
     what = obstacle(recipe, "ctranslate2")
     if recipe.task == "classification":
         what = what or "task: classification"
-    elif method == "sample":
+    elif spec.method == "sample":
         what = what or "sampling with the seeds of attnkit"
     if what:
         raise UsageError(f"--engine ctranslate2 does not have {what}; leave --engine out")
     from attnkit.export.exporting import check
 
     check("ctranslate2")
+    if spec.min_length or spec.no_repeat_ngram:
+        console.warn(
+            "with min_length or no_repeat_ngram ctranslate2 normalises the tokens that are left, so "
+            "some outputs differ from those of attnkit"
+        )
 
 
 def _opened(run: "Run", engine: str, device: str) -> "Model | Engine":
