@@ -10,6 +10,7 @@ from typing import Any
 
 import attnkit
 from attnkit.data.rows import Row
+from attnkit.data.tokenizer import clean
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export.card import card
 from attnkit.export.parity import LINES, Agreement, compare
@@ -96,11 +97,13 @@ def export(
 def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row]]:
     """The name of a split, and its first lines with text."""
     corpus = RunCorpus(run, data_dir, offline, keep=False)
+    missing: Exception = MissingInputError(f"{run.path}: no lines with text to compare answers on")
     for split in (VALID, *run.recipe.eval.splits):
         try:
-            lines = (row for row in corpus.rows(split) if (row.source or row.target).split())
-            return split, list(islice(lines, LINES))
-        except MissingInputError as error:
+            lines = (row for row in corpus.rows(split) if clean(row.source or row.target))
+            if rows := list(islice(lines, LINES)):
+                return split, rows
+        except (MissingInputError, UnavailableError) as error:
             missing = error
     raise missing
 

@@ -41,10 +41,10 @@ class CTranslate2Model:
             UnavailableError: it cannot compute on this device.
         """
         place, _, index = device.partition(":")
-        if place not in ("cpu", "cuda"):
-            raise UnavailableError(f"ctranslate2 computes on cpu or cuda, not on {device}")
-        options = {"device_index": int(index or 0), "intra_threads": torch.get_num_threads()}
         library: Any = importlib.import_module("ctranslate2")
+        if place != "cpu" and (place != "cuda" or not library.get_cuda_device_count()):
+            raise UnavailableError(f"ctranslate2 cannot compute on {device} here; use --device cpu")
+        options = {"device_index": int(index or 0), "intra_threads": torch.get_num_threads()}
         try:
             self.translator = library.Translator(str(folder), place, **options)
         except (RuntimeError, ValueError) as error:

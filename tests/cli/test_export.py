@@ -67,9 +67,9 @@ def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
     theirs = called(capsys, *command, "--engine", "ctranslate2", stdin=TEXT)
     assert theirs == ours
     assert ours.out.strip()
-    assert "some outputs differ" not in theirs.err
+    assert "outputs differ" not in theirs.err
     banned = called(capsys, *command, "--engine", "ctranslate2", "--min-length", "2", stdin=TEXT)
-    assert (banned.code, "some outputs differ" in banned.err) == (0, True)
+    assert (banned.code, "outputs differ" in banned.err) == (0, True)
     sampled = called(capsys, *command[:2], "--sample", "--engine", "ctranslate2", stdin=TEXT)
     assert (sampled.code, "does not have sampling" in sampled.refusal) == (2, True)
 

@@ -162,7 +162,7 @@ def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig") -> None:
     check("ctranslate2")
     if spec.min_length or spec.no_repeat_ngram:
         console.warn(
-            "with min_length or no_repeat_ngram ctranslate2 normalises the tokens that are left, so "
+            "min_length and no_repeat_ngram: ctranslate2 normalises the tokens that are left, so "
             "some outputs differ from those of attnkit"
         )
 
