@@ -1,7 +1,5 @@
 """`python -m attnkit` is the command line."""
 
-import sys
+from attnkit.cli import script
 
-from attnkit.cli import main
-
-sys.exit(main())
+script()

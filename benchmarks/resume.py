@@ -15,9 +15,11 @@ Part "training": a small recipe is trained once without a stop.  Then, each in a
 Of each, the SHA-256 of model.safetensors, of the last checkpoint's tensors (weights, optimiser,
 random state) and of the loss log must be those of the first.
 
-Part "signals": `--kills` runs get SIGTERM, SIGINT, or SIGINT twice, at random moments from the
-start of the process to the end of scoring.  They must end within 10 s with exit code 75 (130 after
-two, where the first one had not ended it yet), and have the same hashes when started again.
+Part "signals": `--kills` runs send themselves SIGTERM, SIGINT, or SIGINT twice, each at a random
+moment of one of the phases: preparing the data, choosing the precision, training, validating,
+saving, decoding, comparing; or get it while the process starts.  They must end within 10 s with
+exit code 75 (130 after two, where the first one had not ended it yet), and have the same hashes
+when started again.
 
 Part "comparison": two variants with two seeds are trained by `attnkit train --jobs N`, which is
 interrupted `--kills` times at random moments: by SIGTERM, by Ctrl-C, by SIGKILL of one of its
@@ -29,6 +31,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +59,9 @@ train: {{steps: {steps}, batch_tokens: 128, accumulate: {accumulate}, lr: 3e-3, 
 search: {{method: greedy, max_length: 16}}
 eval: {{metrics: [bleu], bootstrap: 0}}
 """
+SCORED = {"fp32": "auto", "test: [valid.a, valid.b]": "test: [test.a, test.b]",
+          "bootstrap: 0": "bootstrap: 1000"}  # fmt: skip
+"""What is other where signals are sent: there is more to prepare and to score."""
 VARIANTS = "variants: {plain: {}, linear: {model.attention: linear}}\n"
 PARTS = {"training": "One training", "signals": "Signals at any moment",
          "comparison": "A comparison with `--jobs`"}  # fmt: skip
@@ -64,18 +70,31 @@ STOPPED, LEFT = 75, 130
 """Exit codes of a training that a signal stopped, and of one that was left at once."""
 LATEST = 10.0
 """Seconds from a signal to the end of the process, at most."""
+STARTING = "starting"
+PHASES = {
+    "preparing": ("attnkit.experiment.training.prepare", 1.0),
+    "choosing the precision": ("attnkit.experiment.cost.choose_precision", 1.0),
+    "training": ("attnkit.train.fit.Training.advance", 3.0),
+    "validating": ("attnkit.train.fit.Training._validate", 0.05),
+    "saving": ("attnkit.train.fit.Training.save", 0.05),
+    "decoding": ("attnkit.experiment.training.evaluate", 0.5),
+    "comparing": ("attnkit.experiment.training.comparison", 0.01),
+}
+"""The function that each phase begins with, and the seconds within which the signal comes."""
 OPERATIONS = 12
 """File operations (fsync, rename) from the beginning of a save on, one of which is chosen."""
 MEMORY = 71
 """Exit code of a comparison of which one process was killed."""
 FINGERPRINTS = ("model.safetensors", "tensors of the last checkpoint", "loss log")
 MOST_STARTS = 12
+START = 2.0
+"""Seconds within which a signal comes while a process starts."""
 
 
 def write_data(folder: Path) -> None:
     """Pairs of words and their spelling backwards, from a seeded generator."""
     generator = random.Random(1)
-    for split, rows in (("train", 2400), ("valid", 24)):
+    for split, rows in (("train", 2400), ("valid", 24), ("test", 2400)):
         pairs = []
         for _ in range(rows):
             words = [
@@ -147,6 +166,15 @@ class Trial:
             if done.returncode != STOPPED:
                 break
         raise SystemExit(f"{self.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+
+    def started(self, phase: str, seconds: float, numbers: Sequence[int]) -> subprocess.Popen[str]:
+        """A process that signals itself so long after a phase has begun; see `signal_in`."""
+        there = json.dumps([phase, seconds, list(map(int, numbers))])
+        return subprocess.Popen(
+            [sys.executable, __file__, "--child", there, "--", *self.words()],
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self.work,
+            env=self.environment(),
+        )  # fmt: skip
 
     def stop_at(self, place: Place, number: signal.Signals) -> None:
         """Start a process that sends itself a signal at a place.
@@ -399,37 +427,78 @@ def measure(options: argparse.Namespace, work: Path) -> bool:
     return equal == len(done)
 
 
-def signalled(trial: Trial, kind: str, seed: int, most: float) -> Trial:
-    """A trial that is stopped once, at a moment drawn with this seed."""
-    moment = random.Random(seed).uniform(0.0, most)
-    child = subprocess.Popen(
-        attnkit(*trial.words()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        cwd=trial.work, env=trial.environment(),
-    )  # fmt: skip
-    assert child.stdout is not None
-    seen: Counter[str] = Counter()
-    reader = threading.Thread(target=count_events, args=(child.stdout, seen))
-    reader.start()
-    time.sleep(moment)
-    began, ended = time.monotonic(), child.poll() is not None
+def signal_in(phase: str, seconds: float, numbers: Sequence[int], words: Sequence[str]) -> None:
+    """The command line in a process that signals itself so long after a phase began.
+
+    Whatever is measured for `precision: auto`, float32 is chosen, so that all are alike.
+    """
+    import pkgutil
+
+    from attnkit.cli import script
+    from attnkit.experiment import cost
+
+    def send() -> None:
+        print(json.dumps({"signalled": time.time()}), file=sys.stderr, flush=True)
+        for number in numbers:
+            os.kill(os.getpid(), number)
+            time.sleep(0.05)
+
+    timer = threading.Timer(seconds, send)
+    timer.daemon = True
+    choose = cost.choose_precision
+    cost.choose_precision = lambda *rest: ("fp32", choose(*rest)[1])  # type: ignore[assignment]
+    if phase in PHASES:
+        place, _, name = PHASES[phase][0].rpartition(".")
+        owner = pkgutil.resolve_name(place)
+        begin = getattr(owner, name)
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            if timer.ident is None:
+                timer.start()
+            return begin(*arguments, **options)
+
+        setattr(owner, name, watched)
+    sys.argv[1:] = words
+    script()
+
+
+def signalled(trial: Trial, kind: str, phase: str, seed: int) -> Trial:
+    """A trial that is stopped once, at a moment of a phase drawn with this seed."""
+    latest = PHASES[phase][1] if phase in PHASES else START
+    moment = random.Random(seed).uniform(0.0, latest)
     first = signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT
-    child.send_signal(first)
-    if kind == "SIGINT twice":
-        time.sleep(0.05)
-        child.send_signal(first)
-    code = child.wait()
-    seconds = time.monotonic() - began
-    reader.join()
+    numbers = [first] * (2 if kind == "SIGINT twice" else 1)
+    early = phase == STARTING
+    child = trial.started(phase, moment, numbers)
+    if early:
+        time.sleep(moment)
+        sent = time.time()
+        for number in numbers:
+            child.send_signal(number)
+            time.sleep(0.05)
+    _, errors = child.communicate()
+    code, seconds = child.returncode, 0.0
+    reports = [line for line in errors.splitlines() if line.startswith('{"signalled"')]
+    if reports:
+        sent = json.loads(reports[0])["signalled"]
+    if reports or early:
+        seconds = time.time() - sent
     allowed = {STOPPED, 0} | ({LEFT} if first == signal.SIGINT else set())
-    if not seen:  # the interpreter starts: nothing to save, and no handler yet
+    if early:  # the interpreter starts: nothing to save, and no handler yet
         allowed |= {-first, LEFT}
-    phase = "after its end" if ended else "scoring" if seen["finished"] else "training"
-    if not seen["started"]:
-        phase = "preparing" if seen else "starting"
-    trial.stops.append(f"{kind} after {moment:.1f} s, {phase}: exit {code} in {seconds:.1f} s")
-    if code not in allowed or seconds > LATEST:
+        errors = ""
+    late = "" if reports or early else ", never sent"
+    trial.stops.append(f"{kind}, {phase} + {moment:.2f} s: exit {code} in {seconds:.1f} s{late}")
+    if code not in allowed or seconds > LATEST or "Traceback" in errors:
+        say(errors)
         trial.stops.append("WRONG")
-    trial.finish()
+    again = trial.started("", 0.0, [])
+    _, errors = again.communicate()
+    if again.returncode:
+        say(errors)
+        trial.stops.append("WRONG")
+    else:
+        trial.found = fingerprints(trial.run)
     return trial
 
 
@@ -437,24 +506,34 @@ def send_signals(options: argparse.Namespace, work: Path) -> bool:
     """Signals at random moments, and the report; whether all is as it should be."""
     load = load_before()
     write_data(work)
-    (work / "small.yaml").write_text(RECIPE.format(steps=options.steps, accumulate=ACCUMULATE))
-    first, start, training, _ = baseline(work)
-    kinds, most = ("SIGTERM", "SIGINT", "SIGINT twice"), start + training
-    with ThreadPoolExecutor(options.jobs) as pool:
-        pending = []
-        for number in range(options.kills):
-            trial = Trial(str(number + 1), work / f"signalled-{number}", work)
-            kind, seed = kinds[number % len(kinds)], 2000 * options.seed + number
-            pending.append(pool.submit(signalled, trial, kind, seed, most))
-        done = [one.result() for one in pending]
+    recipe = RECIPE.format(steps=options.steps, accumulate=ACCUMULATE)
+    for old, new in SCORED.items():
+        recipe = recipe.replace(old, new)
+    (work / "small.yaml").write_text(recipe)
+    first = Trial("uninterrupted", work / "uninterrupted", work)
+    began = time.monotonic()
+    if first.started("", 0.0, []).wait():
+        raise SystemExit("the uninterrupted training ended otherwise")
+    seconds = time.monotonic() - began
+    first.found = fingerprints(first.run)
+    kinds, phases = ("SIGTERM", "SIGINT", "SIGINT twice"), (STARTING, *PHASES)
+    done = []
+    for number in range(options.kills):
+        trial = Trial(str(number + 1), work / f"signalled-{number}", work)
+        if phases[number % len(phases)] == "preparing":  # whose result others find in the cache
+            shutil.rmtree(work / "cache")
+        kind, phase = kinds[number % len(kinds)], phases[number % len(phases)]
+        done.append(signalled(trial, kind, phase, 2000 * options.seed + number))
+        say(f"{number + 1}: {'; '.join(done[-1].stops)}")
     good = sum(trial.found == first.found and len(trial.stops) == 1 for trial in done)
+    stopped = sum(": exit 0" not in trial.stops[0] for trial in done)
     facts = {
         "command": f"`{command(options)}`",
         "versions": versions("attnkit", "torch", "sentencepiece"),
         "load of the machine": load,
-        "training": f"as above; {start:.1f} s to its start, {training:.1f} s to its scores",
+        "training": f"as above, {seconds:.1f} s in all on this machine",
         "result": f"**{good} of {len(done)} ended in time with the right exit code, and equal to "
-        "the uninterrupted one when started again**",
+        f"the uninterrupted one when started again**; {len(done) - stopped} had ended already",
     }
     body = table(["signal", "where", *FINGERPRINTS], rows_of(done, first.found), 5)
     _publish("signals", facts, body)
@@ -616,8 +695,10 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        *place, number = json.loads(options.child)
-        return child(Place(*place), number, options.words)
+        *place, last = json.loads(options.child)
+        if isinstance(last, list):
+            signal_in(*place, last, options.words)
+        return child(Place(*place), last, options.words)
     equal = True
     for part, run in (("training", measure), ("signals", send_signals), ("comparison", compare)):
         if options.part in (None, part):

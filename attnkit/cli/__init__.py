@@ -1,9 +1,10 @@
 """The command line: each command is a module that is imported when it is called or completed."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.main import get_command
@@ -116,3 +117,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     share_processor()
     words = sys.argv[1:] if arguments is None else arguments
     return console.run(lambda: get_command(root_app()), words)
+
+
+def script() -> NoReturn:
+    """The console script: ends with the command, without what Python does at its end.
+
+    That takes up to a second once torch is imported, during which a second Ctrl-C shows a
+    traceback, and it aborts where a library still computes in a thread.
+    """
+    try:
+        code = main()
+    except KeyboardInterrupt:  # another Ctrl-C, after the command
+        code = 130
+    os._exit(code)

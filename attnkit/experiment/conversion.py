@@ -18,7 +18,7 @@ from typing import Any
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
-from attnkit.errors import MissingInputError, RecipeError, StoppedError, UsageError
+from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.experiment import attention_transfer, initial_weights
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
@@ -101,10 +101,7 @@ def converted_recipe(
         MissingInputError: the run is not finished.
     """
     recipe = run.recipe
-    if not run.finished:
-        raise MissingInputError(
-            f"{run.path}: training is not finished; run `attnkit train` again to resume it"
-        )
+    run.require_finished()
     if not recipe.model.places:
         raise UsageError(f"{run.path}: a model of type {recipe.model.type} has no attention")
     train = recipe.train

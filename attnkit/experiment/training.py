@@ -43,6 +43,11 @@ from attnkit.train.signals import StopSignals
 
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
+PATIENCE = 0.2
+"""Seconds between two looks at the signals meanwhile."""
+GRACE = 1.0
+"""Seconds that a preparation has to tidy up after a signal."""
+STOPPED_EARLY = "while preparing the data; run the same command again"
 
 
 def train(
@@ -304,7 +309,7 @@ class Experiment:
         messages: queue.Queue[Any] = queue.Queue()
 
         def progress(stage: str, done: int, total: int | None) -> None:
-            self._obey("while preparing the data; run the same command again")
+            self._obey(STOPPED_EARLY)
             messages.put(f"{stage}: {done:,}" + (f" of {total:,}" if total else ""))
 
         def work() -> None:
@@ -315,10 +320,17 @@ class Experiment:
             except BaseException as error:  # handed to the caller's thread, which raises it
                 messages.put(error)
 
-        threading.Thread(target=work, daemon=True).start()
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
         reported = time.monotonic()
         while True:
-            message = messages.get()
+            try:
+                message = messages.get(timeout=PATIENCE)
+            except queue.Empty:
+                if self.stop.requested:
+                    worker.join(GRACE)  # unless a library keeps it busy
+                    self._obey(STOPPED_EARLY)
+                continue
             if isinstance(message, PreparedData):
                 return message
             if isinstance(message, BaseException):

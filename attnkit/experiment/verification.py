@@ -22,7 +22,6 @@ from attnkit.scoring.evaluation import answer_scores, answers, model_scores, ref
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, run_id
 from attnkit.storage import files
-from attnkit.storage.lock import is_held
 from attnkit.train import checkpoint
 
 SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
@@ -67,7 +66,7 @@ def verify(
         yield Check(path.as_posix(), "", "file", layout.MANIFEST, "different", _short(error, path))
         return
     verification = _Verification(run, run_id(run), lines, device, data_dir)
-    if is_held(path / layout.LOCK):
+    if run.in_training:
         yield verification.check("file", "run", "not checked", "is being trained")
         return
     yield from verification.files()

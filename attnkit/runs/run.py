@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnkit
-from attnkit.errors import DataError, MissingInputError, OutputPathError
+from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
 from attnkit.runs.log import Log
 from attnkit.runs.results import Results, json_text
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
-from attnkit.storage.lock import exclusive, held
+from attnkit.storage.lock import exclusive, held, is_held, is_lost
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -147,13 +147,29 @@ class Run(Results):
         Makes the folder.  Gives None, or a warning where the file system knows no locks.
 
         Raises:
-            OutputPathError: another process trains this run (says which), or no file can be made.
+            OutputPathError: another process trains this run (says which), or no file can be made;
+                or the folder is no longer there when something fails inside.
         """
         files.make_folder(self.path, self.fs)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
             for folder in (self.path, self.path / layout.OUTPUTS, self.path / layout.DATA):
                 files.remove_leftovers(folder, self.fs)
-            yield warning
+            try:
+                yield warning
+            except AttnkitError:
+                self.require_locked()
+                raise
+
+    def require_locked(self) -> None:
+        """Refuse to write where a folder that this process locked is no longer (OutputPathError).
+
+        Another one may have its name.
+        """
+        if is_lost(self.path / layout.LOCK):
+            raise OutputPathError(
+                f"{self.path}: was moved or removed while it was being trained; move it back and "
+                "run the same command again to resume from its last checkpoint"
+            )
 
     @cached_property
     def recipe(self) -> "Recipe":
@@ -203,6 +219,7 @@ class Run(Results):
 
         What other processes have written meanwhile stays.
         """
+        self.require_locked()
         with exclusive(self.path):
             self.__dict__.pop("manifest", None)
             entries = dict(self.manifest)
@@ -245,12 +262,7 @@ class Run(Results):
         )
 
     def verify(self) -> None:
-        """Compare every file with its SHA-256 in the manifest; scores need not be there.
-
-        Raises:
-            DataError: one is not the file that was written.
-            MissingInputError: one is missing.
-        """
+        """`check_file` for every file in the manifest; scores need not be there."""
         for name in self.manifest["files"]:
             if (self.path / name).exists() or name.partition("/")[0] not in _REMEDY:
                 self.check_file(name)
@@ -285,6 +297,19 @@ class Run(Results):
     def trained(self) -> bool:
         """Whether it has weights of its own: chosen ones, or a checkpoint."""
         return self.finished or bool(self.checkpoint_steps())
+
+    @property
+    def in_training(self) -> bool:
+        """Whether a process trains it now."""
+        return is_held(self.path / layout.LOCK)
+
+    def require_finished(self) -> None:
+        """Refuse a run that has no chosen weights yet.  Raises MissingInputError."""
+        if not self.finished:
+            what = "training is not finished; run `attnkit train` again to resume it"
+            if self.in_training:
+                what = "is being trained; its weights are chosen at the end"
+            raise MissingInputError(f"{self.path}: {what}")
 
     def write_tokenizer(self, tokenizer: "Tokenizer") -> None:
         """Store the tokenizer, in place of any other, and record its hashes."""
@@ -349,10 +374,7 @@ class Run(Results):
         Raises:
             MissingInputError, DataError: as `weights`.
         """
-        if not self.finished:
-            raise MissingInputError(
-                f"{self.path}: training is not finished; run `attnkit train` again to resume"
-            )
+        self.require_finished()
         if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
@@ -425,8 +447,7 @@ class Run(Results):
             DataError: the weights are damaged.
             OutputPathError: the folder cannot be changed.
         """
-        if not self.finished:
-            raise MissingInputError(f"{self.path}: training is not finished; its checkpoints stay")
+        self.require_finished()
         self.check_file(layout.MODEL)
         with files.writing(self.checkpoints):
             for path in layout.checkpoint_folders(self.path):

@@ -11,7 +11,6 @@ from attnkit.runs import layout
 from attnkit.runs.find import BASELINE, order
 from attnkit.runs.layout import run_folders
 from attnkit.runs.run import Run
-from attnkit.storage.lock import is_held
 
 State = Literal["done", "unfinished", "training", "failed", "damaged"]
 SEEDS = "train.seeds"
@@ -99,7 +98,7 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
     for status in runs:
         if not status.removable:
             continue
-        if is_held(status.path / layout.LOCK):
+        if Run(status.path).in_training:
             note(f"{status.path}: is being trained; its checkpoints stay")
             continue
         with Run(status.path).lock():
@@ -151,11 +150,12 @@ def _lines(changed: dict[str, str]) -> tuple[str, ...]:
 
 def _status(run: Run) -> RunStatus:
     """What is known of a run whose manifest can be read; faults of its other files are noted."""
-    training = is_held(run.path / layout.LOCK)
     failed = run.manifest.get("failed")
-    state: State = (
-        "training" if training else "done" if run.finished else "failed" if failed else "unfinished"
-    )
+    state: State = "failed" if failed else "unfinished"
+    if run.in_training:
+        state = "training"
+    elif run.finished:
+        state = "done"
     faults = [str(failed)] if state == "failed" else []
     facts: dict[str, Any] = {}
     for read in (_recipe, _updates, _logged, _score):

@@ -18,7 +18,7 @@ from attnkit.data.preparation import check_reaches
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
-from attnkit.errors import MissingInputError, RecipeError
+from attnkit.errors import RecipeError
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_obstacle
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
@@ -108,10 +108,7 @@ def corpus_of(
     Raises:
         MissingInputError: the run is not finished, or there is no folder `data_dir`.
     """
-    if not run.finished:
-        raise MissingInputError(
-            f"{run.path}: training is not finished; run `attnkit train` again to resume it"
-        )
+    run.require_finished()
     return RunCorpus(run, data_dir, offline, fresh=fresh)
 
 

@@ -86,7 +86,7 @@ def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
     """
     draft = temporary(path)
     with writing(path):
-        draft.mkdir()
+        DISK.mkdir(draft)
         try:
             build(draft)
             DISK.fsync_folder(draft)

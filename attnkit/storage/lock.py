@@ -14,6 +14,9 @@ from attnkit.storage import files
 TRIES, WAIT = 5, 0.02
 """How often, and after how many seconds, a taken lock is tried again: it may only be looked at."""
 
+_ours: set[Path] = set()
+"""Lock files that this process holds."""
+
 
 @contextmanager
 def held(path: Path, what: str) -> Iterator[str | None]:
@@ -42,9 +45,11 @@ def held(path: Path, what: str) -> Iterator[str | None]:
             warning = f"{path}: no locks here ({error.strerror}): train this run only once"
         with files.writing(path):
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            os.write(descriptor, _us())
+        _ours.add(path.absolute())
         yield warning
     finally:
+        _ours.discard(path.absolute())
         os.close(descriptor)
 
 
@@ -58,6 +63,19 @@ def _take(descriptor: int) -> None:
             if not left:
                 raise
             time.sleep(WAIT)
+
+
+def _us() -> bytes:
+    """What a lock file says of this process."""
+    return f"process {os.getpid()} on {socket.gethostname()}\n".encode()
+
+
+def is_lost(path: Path) -> bool:
+    """Whether this process holds a lock file that is no longer under this name."""
+    try:
+        return path.absolute() in _ours and path.read_bytes() != _us()
+    except OSError:
+        return True
 
 
 def is_held(path: Path) -> bool:

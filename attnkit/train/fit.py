@@ -203,6 +203,7 @@ class Training(TrainingState):
 
     def _record(self, group: str, /, **record: Any) -> None:
         """Append a record to the log of the run, and to what the recipe logs to."""
+        self.job.run.require_locked()
         self.job.run.log.append(record)
         assert self.writers is not None
         self.writers.add(group, record)
@@ -264,6 +265,7 @@ class Training(TrainingState):
 
     def save(self) -> events.SavedEvent:
         """A checkpoint of everything that decides the next update."""
+        self.job.run.require_locked()
         progress = self.progress
         progress.epoch, progress.position = self.stream.epoch, self.stream.position
         self._measure_memory()

@@ -1,5 +1,11 @@
 """Sessions: what becomes of a run that is there already."""
 
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +18,9 @@ from attnkit.errors import (
     DataError,
     DivergedError,
     MissingInputError,
+    OutputPathError,
     RecipeError,
+    StoppedError,
 )
 from attnkit.experiment.resumption import allowed_changes, goes_on, state_of
 from attnkit.experiment.settings import TrainingSettings
@@ -24,17 +32,24 @@ from attnkit.scoring.published_figures import published_figures
 from attnkit.scoring.saved_comparison import comparison
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
-from attnkit.train.events import Event
+from attnkit.train.events import Event, SavedEvent
 from attnkit.train.peak_memory import reset_peak_memory
 
 
 def session(folder: Path, model: dict[str, Any] | None = None, **more: Any) -> list[Event]:
     """All events of a session of the small recipe, with settings of `train` or `model` changed."""
+    return list(begun(folder, model, **more))
+
+
+def begun(
+    folder: Path, model: dict[str, Any] | None = None, **more: Any
+) -> Generator[Event, None, None]:
+    """The same, event by event."""
     options = {key: more.pop(key) for key in ("fresh", "allow_change") if key in more}
     recipe = small_recipe(write_corpus(folder), **{"steps": 5} | more)
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model or {})})
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {})
-    return list(train(TrainingSettings(file=file, out=folder / "runs", device="cpu", **options)))
+    return train(TrainingSettings(file=file, out=folder / "runs", device="cpu", **options))
 
 
 def texts(events: list[Event]) -> str:
@@ -294,3 +309,58 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     assert f"{tmp_path}/old/rows.jsonl -> {tmp_path}/new/rows.jsonl" in told
     with pytest.raises(DataError, match="the data or the tokenizer is not what this run began"):
         again("other")
+
+
+@pytest.mark.parametrize("fate", ["moved", "replaced", "of another run"])
+def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
+    tmp_path: Path, fate: str
+) -> None:
+    """Nothing is written to another folder of that name, and the one that was moved resumes."""
+    (tmp_path / "other").mkdir()
+    session(tmp_path / "other", log_every=1)
+    run, moved = tmp_path / "runs/small/base/seed-1", tmp_path / "moved"
+    events = begun(tmp_path, log_every=1, valid_every=2)
+    for event in events:
+        if isinstance(event, SavedEvent):
+            break
+    run.rename(moved)
+    if fate == "replaced":
+        run.mkdir(parents=True)
+    elif fate == "of another run":
+        shutil.copytree(tmp_path / "other/runs/small/base/seed-1", run)
+        (run / ".lock").write_text("process 1 on another machine\n", encoding="utf-8")
+    before = {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
+    with pytest.raises(
+        OutputPathError, match=r"seed-1: was moved or removed while .* move it back"
+    ):
+        list(events)
+    assert before == {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
+    if fate == "moved":
+        moved.rename(run)
+        session(tmp_path, log_every=1, valid_every=2)
+        assert Run.open(run).finished
+
+
+def test_a_run_that_is_being_trained_says_so(tmp_path: Path) -> None:
+    events = begun(tmp_path, valid_every=2)
+    next(event for event in events if isinstance(event, SavedEvent))
+    with pytest.raises(MissingInputError, match="seed-1: is being trained; its weights are chosen"):
+        Run.open(tmp_path / "runs/small/base/seed-1").weights()
+    events.close()
+    with pytest.raises(MissingInputError, match="seed-1: training is not finished"):
+        Run.open(tmp_path / "runs/small/base/seed-1").weights()
+
+
+def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learning a tokenizer takes long and reports nothing."""
+    released = threading.Event()
+    monkeypatch.setattr("attnkit.experiment.training.prepare", lambda *_, **__: released.wait(60))
+    sender = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
+    sender.start()
+    start = time.monotonic()
+    with pytest.raises(StoppedError, match="stopped by SIGTERM while preparing the data"):
+        session(tmp_path)
+    assert time.monotonic() - start < 30
+    released.set()

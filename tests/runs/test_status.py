@@ -167,5 +167,5 @@ def test_cleaning_follows_no_link(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_keeps_its_checkpoints_whoever_asks(tmp_path: Path) -> None:
     run = make_logged(tmp_path, finished=False)
-    with pytest.raises(MissingInputError, match="its checkpoints stay"):
+    with pytest.raises(MissingInputError, match="training is not finished"):
         run.remove_checkpoints()
