@@ -16,6 +16,7 @@ from attnkit.export.card import card
 from attnkit.export.parity import LINES, Agreement, compare
 from attnkit.recipe import dump
 from attnkit.runs import Run
+from attnkit.runs.layout import MODEL
 from attnkit.runs.results import json_text
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
@@ -82,7 +83,7 @@ def export(
             "attnkit": attnkit.__version__, "to": target, "quantization": weights,
             "library": f"{PACKAGES[target][0]} {version(PACKAGES[target][0])}",
             "recipe": run.name, "variant": run.variant, "seed": run.seed,
-            "weights": run.check_weights(), "split": split,
+            "weights": run.manifest["files"][MODEL], "split": split,
             "checks": [one._asdict() for one in checks],
         }  # fmt: skip
         texts = {"export.json": json_text(facts), "README.md": card(run, facts)}

@@ -18,6 +18,7 @@ from attnkit.export.projections import position_table, projection, stacks
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
+from attnkit.runs.layout import MODEL
 from attnkit.search import Hypothesis
 from attnkit.storage.cache import cache_dir, complete
 
@@ -94,13 +95,15 @@ def opened(run: Run, device: str) -> CTranslate2Model:
 
     Raises as `Run.model`, `CTranslate2Model` and `complete`.
     """
+    run.require_finished()
+    run.check_file(MODEL)
     tokenizer, recipe = run.tokenizer(), run.recipe
     limit = recipe.data.max_length + 1 if recipe.model.positions == "learned" else None
 
     def build(folder: Path) -> None:
         write(run.model(), tokenizer, recipe, folder)
 
-    place = cache_dir() / "ctranslate2" / run.check_weights()
+    place = cache_dir() / "ctranslate2" / str(run.manifest["files"].get(MODEL))
     return complete(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
 
 

@@ -365,20 +365,11 @@ class Run(Results):
         """
         from attnkit.storage import tensors
 
-        self.check_weights()
-        return tensors.read(self.path / layout.MODEL)
-
-    def check_weights(self) -> str:
-        """The SHA-256 of the chosen weights, which must be there and be what was written.
-
-        Raises:
-            MissingInputError, DataError: as `weights`.
-        """
         self.require_finished()
         if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
-        return str(self.manifest["files"][layout.MODEL])
+        return tensors.read(self.path / layout.MODEL)
 
     def model(self, device: str = "cpu") -> "Model":
         """The trained model in float32 and evaluation mode.

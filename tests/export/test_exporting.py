@@ -32,7 +32,7 @@ def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
     assert (said["split"], said["to"], said["weights"]) == (
         "test",
         "huggingface",
-        run.check_weights(),
+        run.manifest["files"][MODEL],
     )
     card = (folder / "README.md").read_text("utf-8")
     assert "# toy base" in card

@@ -14,6 +14,7 @@ from attnkit.data.tokenizer import EOS, PAD
 from attnkit.errors import DataError, UnavailableError
 from attnkit.models import Model
 from attnkit.recipe import Recipe
+from attnkit.runs.layout import MODEL
 from attnkit.search import translate
 
 peer("ctranslate2")
@@ -85,7 +86,7 @@ def test_a_run_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run = make_run(tmp_path)
     to_ctranslate2.opened(run, "cpu")
     (folder,) = (tmp_path / "cache" / "ctranslate2").iterdir()
-    assert folder.name == run.check_weights()
+    assert folder.name == run.manifest["files"][MODEL]
     monkeypatch.setattr(to_ctranslate2, "write", None)
     to_ctranslate2.opened(run, "cpu")
     other = make_run(tmp_path, "other")
