@@ -34,6 +34,7 @@ BLOCKS = [
             for name in (
                 "recipes",
                 "comparing",
+                "export",
                 "mechanisms",
                 "metrics",
                 "runs",

@@ -61,8 +61,11 @@ def check_length(mask: Mask, limit: int, word: str) -> None:
 
 
 def position_count(mask: Mask, limit: int) -> int:
-    """How many positions a mask can name: no position is larger than its column."""
-    return min(mask.k_pos.shape[1], limit)
+    """How many positions a mask can name: no position is larger than its column.
+
+    A graph that is exported is for masks of any length.
+    """
+    return limit if torch.compiler.is_exporting() else min(mask.k_pos.shape[1], limit)
 
 
 def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:

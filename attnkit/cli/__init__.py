@@ -24,6 +24,7 @@ COMMANDS = {
     "runs": "List runs with state, score, age and size, pack them, or remove checkpoints.",
     "verify": "Check that runs and their scores are what was recorded.",
     "generate": "Translate, summarise or answer line by line with a trained run.",
+    "export": "Export a trained model to transformers, CTranslate2 or ONNX.",
     "visualize-attn": "Show attention maps on the terminal, as a picture or as a web page.",
     "probe": "Study attention: which heads matter, noise, entropy, rank.",
     "align": "Align the words of sentence pairs by cross attention.",

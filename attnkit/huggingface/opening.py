@@ -123,7 +123,7 @@ def open_model(
         DataError: its files are damaged, unknown, pickled, or need code of their own.
         UsageError: an unknown dtype or word for `quantization`.
     """
-    _require_transformers()
+    require_transformers()
     if dtype not in TYPES:
         raise UsageError(f"dtype {dtype}: use {nearest(dtype, TYPES) or ', '.join(TYPES)}")
     chosen = pick_device(device)
@@ -144,7 +144,7 @@ def open_model(
     )
 
 
-def _require_transformers() -> None:
+def require_transformers() -> None:
     """Raise UnavailableError where transformers is missing or too old."""
     advice = f"Hugging Face models need transformers >= {OLDEST}: pip install 'attnkit[hf]'"
     try:

@@ -6,6 +6,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol
 
 import torch
 from jaxtyping import Int
@@ -42,8 +43,20 @@ class LineCounts:
     """Lines whose best output was closed without an end token, at the maximum length."""
 
 
+class Engine(Protocol):
+    """A model in another library, which searches by itself."""
+
+    shape: str
+    limit: int | None
+
+    def search_all(
+        self, sources: Sequence[Sequence[int]], spec: SearchConfig, *, lines: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        """The n best outputs of each source, in order; see the function of this name."""
+
+
 def translate(
-    model: Model,
+    model: Model | Engine,
     tokenizer: Tokenizer,
     texts: Iterable[str],
     spec: SearchConfig,
@@ -60,7 +73,7 @@ def translate(
     fewer hypotheses than requested, empty ones with score -inf take their places.
 
     Args:
-        model: an encoder-decoder or a decoder.
+        model: an encoder-decoder or a decoder, ours or in another library.
         tokenizer: the model's.
         texts: one line each.
         spec: how to search; batch_tokens bounds sentences x beams x the longest source.
@@ -113,7 +126,7 @@ def encode_lines(
     return sources
 
 
-def within_positions(model: Model, spec: SearchConfig, max_source: int) -> SearchConfig:
+def within_positions(model: Model | Engine, spec: SearchConfig, max_source: int) -> SearchConfig:
     """The search with outputs short enough that a decoder has positions for the longest source.
 
     The limit is the same for every line, whatever the longest one in its batch.
@@ -125,7 +138,7 @@ def within_positions(model: Model, spec: SearchConfig, max_source: int) -> Searc
 
 
 def search_all(
-    model: Model,
+    model: Model | Engine,
     sources: Sequence[Sequence[int]],
     spec: SearchConfig,
     *,
@@ -140,6 +153,8 @@ def search_all(
     Raises:
         RecipeError, UsageError, DataError: as `search`.
     """
+    if not isinstance(model, Model):
+        return model.search_all(sources, spec, lines=lines)
     answers: list[list[Hypothesis]] = [[] for _ in sources]
     beams = spec.beam if spec.method == "beam" else spec.n_best
     device = model.output.weight.device

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
-from attnkit.recipe import Recipe, RecipeFile, flat, library, places
+from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library, places
 from attnkit.recipe.check import TYPES_WITH
 from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table, Value
@@ -162,7 +162,8 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
         "effective = what the mechanism amounts to"
     )
-    return Table("attention", columns, tuple(rows), (note,), HOW)
+    exports = export_rules.notes([(name, file.variants[name]) for name in variants])
+    return Table("attention", columns, tuple(rows), (note, *exports), HOW)
 
 
 class Cost(NamedTuple):

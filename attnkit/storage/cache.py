@@ -58,7 +58,8 @@ def complete(
     with exclusive(lock, create=True):
         value, damage = _try(path, read)
         if value is None:
-            _build(path, build)
+            remove_leftovers(path.parent)
+            fill_folder(path, build)
         # Only after success: whoever waits finds the folder finished and builds nothing.
         with suppress(OSError):
             lock.unlink()
@@ -78,9 +79,11 @@ def _try(path: Path, read: Callable[[Path], Value]) -> tuple[Value | None, str |
         return None, str(error)
 
 
-def _build(path: Path, build: Callable[[Path], None]) -> None:
-    """Fill a folder beside `path` and give it the name; nothing is left after a fault."""
-    remove_leftovers(path.parent)
+def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
+    """Fill a folder beside `path` and give it the name; nothing is left after a fault.
+
+    What has the name before is removed.
+    """
     draft = temporary(path)
     with writing(path):
         DISK.mkdir(draft)

@@ -12,7 +12,8 @@ from attnkit.cli import console, options, output, streams, user_defaults
 from attnkit.errors import AttnkitError
 
 EXTRAS = {
-    "hf": "transformers", "ja": "mecab-python3", "ko": "mecab-ko", "plot": "matplotlib",
+    "ctranslate2": "ctranslate2", "hf": "transformers", "ja": "mecab-python3", "ko": "mecab-ko",
+    "onnx": "onnxruntime", "plot": "matplotlib",
     "tensorboard": "tensorboard", "trackio": "trackio", "wandb": "wandb",
 }  # fmt: skip
 """Extra -> the package for which it is there."""

@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from typer import Argument
 
@@ -13,7 +13,15 @@ from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 
+if TYPE_CHECKING:
+    from attnkit.models import Model
+    from attnkit.recipe import Recipe
+    from attnkit.recipe.schema import SearchConfig
+    from attnkit.runs import Run
+    from attnkit.search.decoding import Engine
+
 BLOCK = 2048  # lines read before the first output
+ENGINES = ("attnkit", "ctranslate2")
 
 
 def generate(
@@ -62,6 +70,14 @@ def generate(
             "POLICY",
         ),
     ] = "strict",
+    engine: Annotated[
+        Literal["attnkit", "ctranslate2"],
+        choice(
+            "--engine",
+            ENGINES,
+            "What computes: attnkit, or ctranslate2, into which the run is converted once.",
+        ),
+    ] = "attnkit",
     device: options.Device = "auto",
     threads: options.Threads = None,
     plugins: options.Plugins = None,
@@ -75,6 +91,7 @@ def generate(
       echo "A man rides a horse." | attnkit generate runs/translation/multi30k/vanilla/seed-1
       attnkit generate RUN input.txt --output output.txt --beam 8
       attnkit generate RUN input.txt --sample --top-p 0.9 --seed 7 --n-best 3 --scores
+      attnkit generate RUN input.txt --engine ctranslate2
     """
     if scores and as_json:
         raise UsageError("--json already includes the scores: leave --scores out")
@@ -94,6 +111,7 @@ def generate(
     if labels:
         options = _label_options(options | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, options, sample)
+    _check_engine(engine, recipe, spec)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
 
@@ -102,14 +120,14 @@ def generate(
         typed = input == "-" and sys.stdin.isatty()
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
-        model, tokenizer = trained.model(place), trained.tokenizer()
+        model, tokenizer = _opened(trained, engine, place), trained.tokenizer()
         how: dict[str, Any] = {
             "max_source": recipe.data.max_length, "counts": counts,
             "block": block or (1 if typed else BLOCK),
         }  # fmt: skip
         if labels:
             how["batch_tokens"] = spec.batch_tokens
-            answers = classify(model, tokenizer, lines, labels, **how)
+            answers = classify(cast("Model", model), tokenizer, lines, labels, **how)
         else:
             how["prompts"] = recipe.prompts
             answers = translate(model, tokenizer, lines, spec, **how)
@@ -124,6 +142,37 @@ def generate(
     ):
         if count:
             console.warn(f"{what}: {count:,}")
+
+
+def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig") -> None:
+    """Refuse what CTranslate2 cannot do, before anything is read."""
+    if engine == "attnkit":
+        return
+    from attnkit.recipe.export_rules import obstacle
+
+    what = obstacle(recipe, "ctranslate2")
+    if recipe.task == "classification":
+        what = what or "task: classification"
+    elif spec.method == "sample":
+        what = what or "sampling with the seeds of attnkit"
+    if what:
+        raise UsageError(f"--engine ctranslate2 does not have {what}; leave --engine out")
+    from attnkit.export.exporting import check
+
+    check("ctranslate2")
+    if spec.min_length or spec.no_repeat_ngram:
+        console.warn(
+            "min_length and no_repeat_ngram: ctranslate2 normalises the tokens that are left, so "
+            "some outputs differ from those of attnkit"
+        )
+
+
+def _opened(run: "Run", engine: str, device: str) -> "Model | Engine":
+    if engine == "attnkit":
+        return run.model(device)
+    from attnkit.export.to_ctranslate2 import opened
+
+    return opened(run, device)
 
 
 def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:

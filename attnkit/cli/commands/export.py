@@ -1,0 +1,56 @@
+"""`attnkit export`: a trained model for transformers, CTranslate2 or ONNX."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Argument
+
+from attnkit.cli import console, options, output
+from attnkit.cli.options import choice
+from attnkit.errors import UsageError
+from attnkit.recipe.export_rules import TARGETS, refusal
+
+WEIGHTS = ("int8", "int16", "float16", "bfloat16")
+
+
+def export(
+    run: options.RunFolder,
+    folder: Annotated[Path, Argument(metavar="DIR", help="New or empty folder to write.")],
+    *,
+    to: Annotated[str, choice("--to", [*TARGETS], "huggingface, ctranslate2 or onnx.", "FORMAT")],
+    quantization: Annotated[
+        Literal["int8", "int16", "float16", "bfloat16"] | None,
+        choice("--quantization", WEIGHTS, f"Weights of ctranslate2: {', '.join(WEIGHTS)}.", "TYPE"),
+    ] = None,
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    threads: options.Threads = None,
+    plugins: options.Plugins = None,
+) -> None:
+    """Export a trained model for use without attnkit, and check that it answers as before.
+
+    huggingface gives a folder that transformers opens by its own classes (Pegasus, Marian or OPT),
+    with its tokenizer; ctranslate2 a folder for that engine; onnx graphs of any mechanism that ONNX
+    can express. `attnkit recipe explain` says before training what a model can be exported to. The
+    export is compared with the run on 200 lines; where answers differ, no folder is left.
+
+      attnkit export runs/translation/multi30k/vanilla/seed-1 --to huggingface multi30k-en-de
+      attnkit export RUN --to ctranslate2 DIR --quantization int8
+      attnkit export RUN --to onnx DIR
+    """
+    from attnkit.runs import Run
+
+    trained = Run.open(run)
+    if why := refusal(trained.recipe, to):
+        raise UsageError(f"{run}: {why}")
+    if quantization and to != "ctranslate2":
+        raise UsageError(f"--quantization is for --to ctranslate2, not for {to}")
+    from attnkit.export import exporting
+    from attnkit.show.table import Table
+
+    exporting.check(to, folder)
+    console.say(f"{run}: exporting, then comparing answers")
+    checks = exporting.export(trained, to, folder, quantization, data_dir, offline)
+    rows = [found[:3] for found in checks]
+    output.write_tables([Table.of_texts("", ("check", "found", "needed"), rows)], "table")
+    console.say(f"wrote {folder}; README.md says how to use it")

@@ -1,0 +1,86 @@
+"""README.md of an exported folder: what it is, how it is used, how well it scores."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnkit.recipe.export_rules import TARGETS, pretrained_class
+from attnkit.recipe.metrics import metric_facts
+from attnkit.runs import Run
+
+USAGE = {
+    "huggingface": """\
+from transformers import {auto}, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), {auto}.from_pretrained(".")
+given = tokenizer(["TEXT"], truncation=True, padding=True, return_tensors="pt")
+found = model.generate(**given){behind}
+{target}.batch_decode(found, skip_special_tokens=True)""",
+    "ctranslate2": """\
+import ctranslate2, sentencepiece
+
+source, target = map(sentencepiece.SentencePieceProcessor, ("tokenizer.model", "{model}"))
+tokens = source.encode(" ".join("TEXT".split()), out_type=str)
+found = ctranslate2.Translator(".").translate_batch(
+    [tokens], beam_size={beam}, length_penalty={length_penalty}, max_decoding_length={max_length},
+    suppress_sequences=[["<pad>"], ["<unk>"], ["<s>"]], return_end_token=True)
+target.decode(found[0].hypotheses[0])""",
+    "onnx": """\
+import onnxruntime
+
+# ids of tokenizer.model, int64 [rows, tokens]: 2 begins what is written, 3 ends, 0 pads behind
+{graphs}""",
+}
+GRAPHS = """\
+(memory,) = onnxruntime.InferenceSession("encoder.onnx").run(None, {"source": source})
+given = {"source": source, "memory": memory, "ids": ids}
+(logits,) = onnxruntime.InferenceSession("decoder.onnx").run(None, given)"""
+GRAPH = '(logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {"ids": ids})'
+RESAVED = """
+`save_pretrained` of Marian leaves the table of positions out, and opens with sinusoidal ones: copy
+this folder rather than save the model again.
+"""
+
+
+def card(run: Run, facts: Mapping[str, Any]) -> str:
+    """The text; `facts` are those of export.json."""
+    recipe, target = run.recipe, facts["to"]
+    family = f" ({pretrained_class(recipe)})" if target == "huggingface" else ""
+    rounded = f", weights as {facts['quantization']}" if facts["quantization"] else ""
+    scores = [
+        (split, metric_facts(name).title, f"{found['score']:.2f}")
+        for split, scored in run.scores().items()
+        for name, found in scored["metrics"].items()
+        if found["score"] is not None
+    ]
+    decoder, own = recipe.model.shape == "decoder", not run.tokenizer().shared
+    usage = USAGE[target].format(
+        auto="AutoModelForCausalLM" if decoder else "AutoModelForSeq2SeqLM",
+        behind='[:, given["input_ids"].shape[1]:]' if decoder else "",
+        target='AutoTokenizer.from_pretrained("target")' if own else "tokenizer",
+        model="tokenizer.target.model" if own else "tokenizer.model",
+        graphs=GRAPHS if recipe.model.shape == "encoder-decoder" else GRAPH,
+        **recipe.search.model_dump(exclude={"beam"}),
+        beam=recipe.search.beam if recipe.search.method == "beam" else 1,
+    )
+    checks = [(one["check"], one["found"], one["needed"]) for one in facts["checks"]]
+    return f"""\
+# {run.name} {run.variant}
+
+A model for {TARGETS[target]}{family}{rounded}, trained by attnkit {facts["attnkit"]} (task
+{recipe.task}, seed {run.seed}); its recipe is in recipe.yaml. It reads at most
+{recipe.data.max_length} tokens, end token included. In this folder:
+
+```python
+{usage}
+```
+{RESAVED if "Marian" in family else ""}{_table("split metric score", scores)}
+Compared with the run on lines of {facts["split"]}, by {facts["library"]}:
+{_table("check found needed", checks)}
+No licence comes with the weights: it depends on the data of the recipe. Add one before you publish.
+"""
+
+
+def _table(heads: str, rows: list[tuple[str, str, str]]) -> str:
+    """A table of three columns; nothing where it would be empty."""
+    lines = [heads.split(), ["---"] * 3, *rows]
+    return "".join(f"\n| {' | '.join(line)} |" for line in lines) + "\n" if rows else ""

@@ -1,0 +1,119 @@
+"""A run as a folder for another library: written, compared with the run, and only then named."""
+
+import importlib
+import os
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import attnkit
+from attnkit.data.rows import Row
+from attnkit.data.tokenizer import clean
+from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
+from attnkit.export.card import card
+from attnkit.export.parity import LINES, Agreement, compare
+from attnkit.recipe import dump
+from attnkit.runs import Run
+from attnkit.runs.layout import MODEL
+from attnkit.runs.results import json_text
+from attnkit.runs.run_corpus import RunCorpus
+from attnkit.storage import files
+from attnkit.storage.cache import fill_folder
+
+PACKAGES = {"huggingface": ("transformers",), "ctranslate2": ("ctranslate2",),
+            "onnx": ("onnxruntime", "onnxscript", "onnx")}  # fmt: skip
+"""Target -> what it needs; the first one reads the result."""
+VALID = "valid"
+"""The split that answers are compared on; where it is not at hand, one that is scored."""
+PATHS = {"data": ("train", "valid", "test"), "tokenizer": ("model",), "train": ("init",),
+         "eval": ("vectors",)}  # fmt: skip
+"""Keys of a recipe that name files, which the folder does not."""
+
+
+def check(target: str, folder: Path | None = None) -> None:
+    """Refuse a target whose library is not there, or a folder that holds something.
+
+    Raises:
+        UnavailableError, OutputPathError: so it is.
+    """
+    if target == "huggingface":
+        from attnkit.huggingface.opening import require_transformers
+
+        require_transformers()
+    for package in PACKAGES[target]:
+        if find_spec(package) is None:
+            raise UnavailableError(f"{package} is not installed: pip install 'attnkit[{target}]'")
+    if folder is not None and os.path.lexists(folder):
+        with files.writing(folder):
+            if folder.is_symlink() or not folder.is_dir() or any(folder.iterdir()):
+                raise OutputPathError(f"{folder}: is there already; choose another, or remove it")
+
+
+def export(
+    run: Run,
+    target: str,
+    folder: Path,
+    weights: str | None = None,
+    data_dir: Path | None = None,
+    offline: bool = False,
+) -> list[Agreement]:
+    """Export a run; the comparison that is also written into the folder.
+
+    `weights` is a type of CTranslate2's weights; None leaves them as they are.
+
+    Raises:
+        UnavailableError, OutputPathError: as `check`.
+        DataError: answers differ, and there is no folder; or the run is damaged.
+        MissingInputError: no lines to compare are at hand, or training is not finished.
+    """
+    check(target, folder)
+    recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
+    (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
+    exporter: Any = importlib.import_module(f"attnkit.export.to_{target}")
+
+    def build(draft: Path) -> None:
+        reader = exporter.write(model, tokenizer, recipe, draft, *filter(None, [weights]))
+        checks.extend(compare(model, tokenizer, recipe, reader, rows))
+        if failed := [one for one in checks if not one.passed]:
+            text = "; ".join(f"{one.check}: {one.found} ({one.needed})" for one in failed)
+            raise DataError(f"{run.path}: not exported, since it would answer otherwise: {text}")
+        facts: dict[str, Any] = {
+            "attnkit": attnkit.__version__, "to": target, "quantization": weights,
+            "library": f"{PACKAGES[target][0]} {version(PACKAGES[target][0])}",
+            "recipe": run.name, "variant": run.variant, "seed": run.seed,
+            "weights": run.manifest["files"][MODEL], "split": split,
+            "checks": [one._asdict() for one in checks],
+        }  # fmt: skip
+        texts = {"export.json": json_text(facts), "README.md": card(run, facts)}
+        for name, text in (texts | {"recipe.yaml": _recipe_text(run)}).items():
+            (draft / name).write_text(text, encoding="utf-8")
+
+    files.make_folder(folder.parent)
+    fill_folder(folder, build)
+    return checks
+
+
+def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row]]:
+    """The name of a split, and its first lines with text."""
+    corpus = RunCorpus(run, data_dir, offline, keep=False)
+    missing: Exception = MissingInputError(f"{run.path}: no lines with text to compare answers on")
+    for split in (VALID, *run.recipe.eval.splits):
+        try:
+            lines = (row for row in corpus.rows(split) if clean(row.source or row.target))
+            if rows := list(islice(lines, LINES)):
+                return split, rows
+        except (MissingInputError, UnavailableError) as error:
+            missing = error
+    raise missing
+
+
+def _recipe_text(run: Run) -> str:
+    """The recipe without the places of files on the machine where it was trained."""
+    sections = {
+        name: getattr(run.recipe, name).model_copy(update=dict.fromkeys(keys))
+        for name, keys in PATHS.items()
+    }
+    about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}
+    return dump(run.recipe.model_copy(update=sections), about)

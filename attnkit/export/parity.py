@@ -1,0 +1,159 @@
+"""Whether what was exported answers as the run does, on lines of a corpus."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attnkit.data.rows import Row
+from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from attnkit.models import Model
+from attnkit.recipe import Recipe
+from attnkit.recipe.metrics import metric_facts
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.metrics import score
+from attnkit.search import LineCounts, classify, translate
+from attnkit.search.decoding import Engine, encode_lines, pad
+
+LINES, AT_ONCE = 200, 25
+"""Lines that are compared, and how many of them at a time."""
+LARGEST = 1e-4
+"""Largest difference of two logits or log-probabilities."""
+EQUAL = 0.98
+"""Share of outputs that must be equal: where two hypotheses are level, rounding decides."""
+PROMPT = 12
+"""Words of a line of running text that are the prompt of what follows."""
+
+Batch = tuple[Int[Tensor, "B S"] | None, Int[Tensor, "B T"] | None]
+"""What `Model.forward` takes, padded on the right; every row ends with EOS."""
+
+
+class Reader(NamedTuple):
+    """What reads an exported folder; None stands for what it does not do."""
+
+    outputs: Callable[[Recipe, Sequence[str]], Iterable[str]] | None
+    """The best output of each text by the search of a recipe."""
+    logits: Callable[[Tensor | None, Tensor | None], Tensor] | None = None
+    """As `Model.forward`."""
+    log_probs: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Those of the tokens of targets, in a row."""
+    encode: Callable[[Sequence[str]], list[list[int]]] | None = None
+    """Ids of each text."""
+    bans: bool = True
+    """False where banned tokens are left out before probabilities are normalised: min_length and
+    no_repeat_ngram then lead to other outputs, and are not compared."""
+    exact: bool = True
+    """False where weights were rounded: differences are then shown and not judged."""
+
+
+class Agreement(NamedTuple):
+    """One comparison."""
+
+    check: str
+    found: str
+    needed: str
+    passed: bool
+
+
+def compare(
+    model: Model, tokenizer: Tokenizer, recipe: Recipe, reader: Reader, rows: Sequence[Row]
+) -> Iterator[Agreement]:
+    """Compare a model with what it was exported to, on rows with text.
+
+    Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs,
+    and their scores.
+    """
+    if not reader.bans:
+        unbanned = recipe.search.model_copy(update={"min_length": 0, "no_repeat_ngram": 0})
+        recipe = recipe.model_copy(update={"search": unbanned})
+    texts = [row.source or " ".join(row.target.split()[:PROMPT]) for row in rows]
+    longest, decoder = recipe.data.max_length, recipe.model.shape == "decoder"
+    sources = encode_lines(tokenizer, texts, longest, LineCounts(), prompts=recipe.prompts)
+    if reader.encode is not None:
+        behind = [BOS] if decoder and not recipe.prompts else []
+        wanted = [[*ids, *behind] for ids in sources]
+        yield _equal("ids of the tokenizer equal", wanted, reader.encode(texts), 1.0)
+    targets = tokenizer.target.encode([row.target for row in rows])
+    targets = [[BOS, *ids[: longest - 1], EOS] for ids in targets]
+    worst = max(_difference(model, reader, *one) for one in _batches(recipe, sources, targets))
+    needed = f"at most {LARGEST:.0e}" if reader.exact else "-"
+    what = f"{'logits' if reader.logits else 'log-probabilities'}, largest difference"
+    yield Agreement(what, f"{worst:.1e}", needed, not reader.exact or worst <= LARGEST)
+    if reader.outputs is None:
+        return
+    ours = list(outputs(model, tokenizer, recipe, texts))
+    theirs = list(reader.outputs(recipe, texts))
+    yield _equal("outputs equal", ours, theirs, EQUAL if reader.exact else 0.0)
+    references = [row.references or (row.target,) for row in rows]
+    for name in () if recipe.prompts or recipe.data.labels else ("bleu", "chrf"):
+        a, b = (score([name], lines, references, EvalConfig())[name] for lines in (ours, theirs))
+        title = f"{metric_facts(name).title} of run and export"
+        yield Agreement(title, f"{a.value:.2f} {b.value:.2f}", "-", True)
+
+
+def outputs(
+    model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: Sequence[str]
+) -> Iterator[str]:
+    """The best output of each text by our search (greedy for sampling), or the likeliest label."""
+    search, longest = recipe.search, recipe.data.max_length
+    if isinstance(model, Model) and model.shape == "encoder":
+        found = classify(model, tokenizer, texts, recipe.data.labels, max_source=longest,
+                         batch_tokens=search.batch_tokens)  # fmt: skip
+    else:
+        method = "greedy" if search.method == "sample" else search.method
+        spec = search.model_copy(update={"method": method, "n_best": 1})
+        found = translate(
+            model, tokenizer, texts, spec, max_source=longest, prompts=recipe.prompts
+        )  # fmt: skip
+    yield from (answers[0][0] for answers in found)
+
+
+def _batches(
+    recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]
+) -> Iterator[Batch]:
+    """Sources and targets, then rows of random tokens."""
+    for start in range(0, len(sources), AT_ONCE):
+        some = slice(start, start + AT_ONCE)
+        yield _batch(recipe, sources[some], targets[some])
+    draw = torch.Generator().manual_seed(1)
+    tops = [max(EOS + 2, *map(max, side)) for side in (sources, targets)]
+    for tokens in (2, max(2, recipe.data.max_length)):
+        size = (2, tokens - 1)
+        drawn = (torch.randint(EOS + 1, n, size, generator=draw).tolist() for n in tops)
+        left, right = ([[*ids, EOS] for ids in rows] for rows in drawn)
+        yield _batch(recipe, left, [[BOS, *ids] for ids in right])
+
+
+def _batch(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Batch:
+    shape, device = recipe.model.shape, torch.device("cpu")
+    if shape == "decoder":
+        joined = [[*a, *b] for a, b in zip(sources, targets, strict=True)]
+        return None, pad(targets if recipe.prompts else joined, device)
+    return pad(sources, device), None if shape == "encoder" else pad(targets, device)
+
+
+@torch.inference_mode()
+def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor | None) -> float:
+    """The largest one of logits, or of the log-probabilities of targets, where no pads are."""
+    logits: Tensor = model(source, ids)
+    if reader.logits is not None:
+        read = source if ids is None else ids
+        assert read is not None
+        gaps = (reader.logits(source, ids) - logits).abs().amax(-1)
+        return float(gaps[(read != PAD)[:, : gaps.shape[1]]].max())
+    assert reader.log_probs is not None
+    assert source is not None
+    assert ids is not None
+    ours = logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
+    return float((reader.log_probs(source, ids) - ours[ids[:, 1:] != PAD]).abs().max())
+
+
+def _equal(name: str, ours: Sequence[Any], theirs: Sequence[Any], share: float) -> Agreement:
+    """How many of two lists are equal, and whether they are enough."""
+    same = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    least = math.ceil(share * len(ours))
+    needed = f"at least {least}" if share else "-"
+    return Agreement(name, f"{same} of {len(ours)}", needed, same >= least)

@@ -1,0 +1,176 @@
+"""An encoder-decoder run as a model of CTranslate2, by that library's own model specifications."""
+
+import importlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attnkit.data.tokenizer import BOS, EOS, PAD, RESERVED, UNK, Tokenizer
+from attnkit.errors import DataError, UnavailableError
+from attnkit.export.parity import Reader, outputs
+from attnkit.export.projections import position_table, projection, stacks
+from attnkit.recipe import Recipe
+from attnkit.recipe.schema import SearchConfig
+from attnkit.runs import Run
+from attnkit.runs.layout import MODEL
+from attnkit.search import Hypothesis
+from attnkit.storage.cache import cache_dir, complete
+
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
+"""Word of a recipe -> member of `ctranslate2.specs.Activation`."""
+
+NO_PENALTY = 1e-9
+"""Instead of 0, for which the engine has another rule of when a sentence is done."""
+
+
+class CTranslate2Model:
+    """A converted model: an `Engine` of `attnkit.search`."""
+
+    shape = "encoder-decoder"
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, limit: int | None, device: str) -> None:
+        """`limit` is the number of positions that have weights.
+
+        Raises:
+            DataError: the files are damaged.
+            UnavailableError: it cannot compute on this device.
+        """
+        place, _, index = device.partition(":")
+        library: Any = importlib.import_module("ctranslate2")
+        if place != "cpu" and (place != "cuda" or not library.get_cuda_device_count()):
+            raise UnavailableError(f"ctranslate2 cannot compute on {device} here; use --device cpu")
+        options = {"device_index": int(index or 0), "intra_threads": torch.get_num_threads()}
+        try:
+            self.translator = library.Translator(str(folder), place, **options)
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"{folder}: ctranslate2 cannot open it: {error}") from error
+        self.limit = limit
+        parts = (tokenizer.source, tokenizer.target)
+        self.source, self.target = (part.pieces(range(len(part))) for part in parts)
+        self.ids = {piece: id_ for id_, piece in enumerate(self.target)}
+
+    def search_all(
+        self, sources: Sequence[Sequence[int]], spec: SearchConfig, *, lines: Sequence[int]
+    ) -> list[list[Hypothesis]]:
+        """The n best outputs of each source, in order; `lines` are not read."""
+        beams = spec.beam if spec.method == "beam" else 1
+        found = self.translator.translate_batch(
+            [[self.source[id_] for id_ in ids[:-1]] for ids in sources],  # it adds the end token
+            beam_size=beams, num_hypotheses=spec.n_best,
+            length_penalty=spec.length_penalty or NO_PENALTY,
+            max_decoding_length=min(spec.max_length, self.limit or spec.max_length),
+            min_decoding_length=spec.min_length, no_repeat_ngram_size=spec.no_repeat_ngram,
+            suppress_sequences=[[RESERVED[id_]] for id_ in (PAD, UNK, BOS)], max_input_length=0,
+            max_batch_size=max(1, spec.batch_tokens // beams), batch_type="tokens",
+            return_end_token=True, return_scores=True,
+        )  # fmt: skip
+        return [
+            [self._hypothesis(*one, spec) for one in zip(each.hypotheses, each.scores, strict=True)]
+            for each in found
+        ]
+
+    def _hypothesis(self, tokens: list[str], score: float, spec: SearchConfig) -> Hypothesis:
+        ended = tokens[-1:] == [RESERVED[EOS]]
+        ids = [self.ids[token] for token in tokens[: len(tokens) - ended]]
+        return Hypothesis(ids, score, score * len(tokens) ** spec.length_penalty, ended)
+
+    def log_probs(self, source: Int[Tensor, "B S"], ids: Int[Tensor, "B T"]) -> Float[Tensor, " n"]:
+        """Log-probabilities of all tokens of the targets behind BOS, end tokens included."""
+        given, wanted = (
+            [[pieces[id_] for id_ in row.tolist() if id_ not in (PAD, BOS, EOS)] for row in rows]
+            for pieces, rows in ((self.source, source), (self.target, ids))
+        )
+        found = self.translator.score_batch(given, wanted, max_input_length=0)
+        return torch.tensor([value for row in found for value in row.log_probs])
+
+
+def opened(run: Run, device: str) -> CTranslate2Model:
+    """A run in CTranslate2, converted into the cache the first time.
+
+    Raises as `Run.model`, `CTranslate2Model` and `complete`.
+    """
+    run.require_finished()
+    run.check_file(MODEL)
+    tokenizer, recipe = run.tokenizer(), run.recipe
+    limit = recipe.data.max_length + 1 if recipe.model.positions == "learned" else None
+
+    def build(folder: Path) -> None:
+        write(run.model(), tokenizer, recipe, folder)
+
+    place = cache_dir() / "ctranslate2" / str(run.manifest["files"].get(MODEL))
+    return complete(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
+
+
+def write(
+    model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
+) -> Reader:
+    """Convert into an empty folder, and open it; `weights` is a type of CTranslate2's converters.
+
+    Raises as `CTranslate2Model`.
+    """
+    tokenizer.save(folder)
+    specs: Any = importlib.import_module("ctranslate2.specs")
+    shape, eps = recipe.model, nn.LayerNorm(1).eps
+    options: dict[str, Any] = {
+        "pre_norm": shape.norm == "pre",
+        "activation": specs.Activation[ACTIVATIONS[shape.activation]],
+        "ffn_glu": shape.activation.endswith("glu"),
+    }
+    if rope := shape.positions == "rope":
+        options |= {"rotary_dim": 0, "rotary_interleave": False}
+    encoder = specs.TransformerEncoderSpec(shape.layers.encoder, shape.heads, **options)
+    decoder = specs.TransformerDecoderSpec(shape.layers.decoder, shape.heads, **options)
+    for side, stack, embedding in stacks(model):
+        spec = encoder if side == "encoder" else decoder
+        tokens = spec.embeddings[0] if side == "encoder" else spec.embeddings
+        tokens.weight = _array(embedding.tokens.weight)
+        if not rope:
+            spec.position_encodings.encodings = _array(position_table(embedding, model.length))
+        if isinstance(stack.norm, nn.LayerNorm):
+            _norm(spec.layer_norm, stack.norm)
+        for part, block in zip(spec.layer, stack.blocks, strict=True):
+            _block(part, block)
+    decoder.projection.weight = _array(model.output.weight)
+    whole = specs.TransformerSpec(encoder, decoder)
+    whole.config.add_source_eos, whole.config.layer_norm_epsilon = True, eps
+    whole.register_source_vocabulary(tokenizer.source.pieces(range(len(tokenizer.source))))
+    whole.register_target_vocabulary(tokenizer.target.pieces(range(len(tokenizer.target))))
+    whole.validate()
+    whole.optimize(weights)
+    whole.save(str(folder))
+    engine = CTranslate2Model(folder, tokenizer, model.limit, "cpu")
+    answers = partial(outputs, engine, tokenizer)
+    return Reader(answers, log_probs=engine.log_probs, bans=False, exact=weights is None)
+
+
+def _block(spec: Any, block: Any) -> None:
+    layers = [(spec.self_attention, block.attention, block.norm_attention, ("qkv", "o")),
+              (spec.attention, block.cross, block.norm_cross, ("q", "kv", "o"))
+              if block.cross is not None else None]  # fmt: skip
+    for part, attention, norm, fused in filter(None, layers):
+        _norm(part.layer_norm, norm)
+        for linear, names in zip(part.linear, fused, strict=True):
+            pairs = zip(*(projection(attention, name) for name in names), strict=True)
+            linear.weight, linear.bias = (_array(torch.cat(some)) for some in pairs)
+    forward = block.feed_forward
+    _norm(spec.ffn.layer_norm, block.norm_feed_forward)
+    linears = [(spec.ffn.linear_0, forward.gate or forward.up), (spec.ffn.linear_1, forward.down)]
+    if forward.gate is not None:
+        linears.append((spec.ffn.linear_0_noact, forward.up))
+    for linear, layer in linears:
+        linear.weight, linear.bias = _array(layer.weight), _array(layer.bias)
+
+
+def _norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """A copy, since quantisation changes it in place."""
+    return tensor.detach().numpy().copy()

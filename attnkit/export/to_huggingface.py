@@ -1,0 +1,210 @@
+"""A run as a folder that transformers opens by its own classes: Pegasus, Marian or OPT.
+
+Pegasus is the encoder-decoder that normalises before each sublayer, Marian the one that does after
+it, OPT the decoder that does either.  All of them read their tables of positions from the file, so
+sinusoidal and learned positions are exact.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
+from attnkit.export.fast_tokenizer import fast_tokenizer
+from attnkit.export.parity import Reader
+from attnkit.export.projections import position_table, projection, stacks
+from attnkit.huggingface.opening import LOCAL, open_model
+from attnkit.huggingface.quiet import quiet, transformers
+from attnkit.models import Model
+from attnkit.recipe import Recipe
+from attnkit.recipe.export_rules import pretrained_class
+from attnkit.storage import tensors
+
+HEADS = {"Pegasus": "ForConditionalGeneration", "Marian": "MTModel", "OPT": "ForCausalLM"}
+OUTPUT = "lm_head.weight"
+SKIPPED = 2
+"""First positions of OPT, which no token has."""
+ABSENT = -1e9
+"""Logit of ids that only the longer one of two vocabularies has."""
+TARGET = "target"
+"""Folder of the target's tokenizer, where it has its own."""
+AT_ONCE = 25
+"""Texts that are generated from at a time."""
+
+
+class HuggingFaceModel:
+    """What stands in such a folder, opened as its users open it."""
+
+    def __init__(self, folder: Path, vocabulary: int) -> None:
+        """`vocabulary` is the size of the target's.  Raises as `open_model`."""
+        opened = open_model(folder, device="cpu")
+        self.model, self.source, self.target = opened.model, opened.tokenizer, opened.tokenizer
+        self.decoder, self.vocabulary = opened.shape == "decoder", vocabulary
+        if (own := folder / TARGET).is_dir():
+            self.target = transformers().AutoTokenizer.from_pretrained(own, **LOCAL)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each source, as its own tokenizer gives them to the model."""
+        return [*self.source(list(texts), truncation=True)["input_ids"]]
+
+    @torch.inference_mode()
+    def outputs(self, texts: Sequence[str]) -> Iterator[str]:
+        """The best output of each text, by the settings that the folder itself has."""
+        for start in range(0, len(texts), AT_ONCE):
+            some = list(texts[start : start + AT_ONCE])
+            with quiet():
+                given = self.source(some, truncation=True, padding=True, return_tensors="pt")
+                found = self.model.generate(**given, do_sample=False, num_return_sequences=1)
+            found = found[:, given["input_ids"].shape[1] if self.decoder else 0 :]
+            yield from self.target.batch_decode(found, skip_special_tokens=True)
+
+    def logits(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T V"]:
+        """Logits of whole rows, padded on the right."""
+        read = ids if source is None else source
+        assert read is not None
+        given: dict[str, Any] = {"input_ids": read, "attention_mask": (read != PAD).long()}
+        given |= {} if source is None else {"decoder_input_ids": ids}
+        logits: Tensor = self.model(**given).logits[..., : self.vocabulary]
+        return logits
+
+
+def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> Reader:
+    """Fill a folder with weights, settings and tokenizer, and open it.
+
+    Raises as `fast_tokenizer` and `open_model`.
+    """
+    named = _weights(model)
+    size = max(len(tokenizer.source), len(tokenizer.target))
+    config = _config(recipe, size, len(named["model.decoder.embed_positions.weight"]))
+    _tie(named, config)
+    with quiet():
+        tensors.write(folder / "model.safetensors", named, {"format": "pt"})
+        config.save_pretrained(folder)
+        _generation(recipe).save_pretrained(folder)
+        _tokenizer(tokenizer.source, recipe).save_pretrained(folder)
+        if not tokenizer.shared:
+            _tokenizer(tokenizer.target, recipe).save_pretrained(folder / TARGET)
+    opened = HuggingFaceModel(folder, len(tokenizer.target))
+    return Reader(lambda _, texts: opened.outputs(texts), opened.logits, encode=opened.encode)
+
+
+def _weights(model: Any) -> dict[str, Tensor]:
+    """The tensors by the names of transformers, tied ones under each name."""
+    layers: dict[str, Any] = {}
+    tables: dict[str, Tensor] = {"lm_head": model.output.weight.detach()}
+    for side, stack, embedding in stacks(model):
+        tokens, positions = (
+            embedding.tokens.weight.detach(),
+            position_table(embedding, model.length),
+        )
+        if opt := model.encoder is None:  # which does not scale
+            positions, tokens = F.pad(positions, (0, 0, SKIPPED, 0)), tokens * embedding.scale
+        tables |= {f"{side}.embed_positions": positions, f"{side}.embed_tokens": tokens}
+        layers[f"{side}.{'final_layer_norm' if opt else 'layer_norm'}"] = stack.norm
+        for number, block in enumerate(stack.blocks):
+            names: dict[str, Any] = {
+                "self_attn_layer_norm": block.norm_attention,
+                "encoder_attn_layer_norm": block.norm_cross,
+                "final_layer_norm": block.norm_feed_forward,
+                "fc1": block.feed_forward.up,
+                "fc2": block.feed_forward.down,
+            }
+            for name, attention in (("self_attn", block.attention), ("encoder_attn", block.cross)):
+                for letter in "qkvo" if attention is not None else "":
+                    place = f"{name}.{letter.replace('o', 'out')}_proj"
+                    names[place] = projection(attention, letter)
+            layers |= {f"{side}.layers.{number}.{name}": part for name, part in names.items()}
+    for name, layer in layers.items():
+        if isinstance(layer, torch.nn.Linear | torch.nn.LayerNorm):
+            layer = layer.weight.detach(), layer.bias.detach()
+        if isinstance(layer, tuple):
+            tables[name], tables[f"{name}.bias"] = layer
+    named = {f"{name}{'' if name.endswith('bias') else '.weight'}": t for name, t in tables.items()}
+    return {f"{'' if name == OUTPUT else 'model.'}{name}": t for name, t in named.items()}
+
+
+def _tie(named: dict[str, Tensor], config: Any) -> None:
+    """Leave tables out that are tied; give all of them one length where two vocabularies differ."""
+    if config.model_type == "opt":
+        return
+    tables = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
+    tables.append(OUTPUT)
+    if config.tie_word_embeddings:
+        named["model.shared.weight"] = [named.pop(name) for name in tables][0]
+        return
+    bias = F.pad(torch.zeros(1, len(named[tables[2]])), (0, config.vocab_size), value=ABSENT)
+    named["final_logits_bias"] = bias[:, : config.vocab_size]
+    for name in tables:
+        named[name] = F.pad(named[name], (0, 0, 0, config.vocab_size - len(named[name])))
+    if config.model_type == "pegasus":
+        named["model.shared.weight"] = named[tables[0]]
+
+
+def _config(recipe: Recipe, size: int, positions: int) -> Any:
+    """The settings of the architecture, with `size` pieces."""
+    ours, kind = recipe.model, pretrained_class(recipe)
+    tied, inside = ours.tie == "all", ours.activation_dropout
+    values: dict[str, Any] = {
+        "vocab_size": size, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS,
+        "activation_function": ours.activation, "dropout": ours.dropout,
+        "architectures": [kind + HEADS[kind]], "dtype": "float32",
+    }  # fmt: skip
+    if kind == "OPT":
+        values |= {
+            "max_position_embeddings": positions - SKIPPED, "tie_word_embeddings": False,
+            "hidden_size": ours.width, "word_embed_proj_dim": ours.width, "ffn_dim": ours.ff,
+            "num_hidden_layers": ours.layers.decoder, "num_attention_heads": ours.heads,
+            "do_layer_norm_before": ours.norm == "pre",
+        }  # fmt: skip
+    else:
+        values |= {
+            "max_position_embeddings": positions, "tie_word_embeddings": tied,
+            "d_model": ours.width, "scale_embedding": True,
+            "activation_dropout": ours.dropout if inside is None else inside,
+            "decoder_start_token_id": BOS, "forced_eos_token_id": None,
+            "encoder_layers": ours.layers.encoder, "decoder_layers": ours.layers.decoder,
+            "encoder_attention_heads": ours.heads, "decoder_attention_heads": ours.heads,
+            "encoder_ffn_dim": ours.ff, "decoder_ffn_dim": ours.ff,
+        }  # fmt: skip
+    if kind == "Marian":
+        values |= {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": size}
+    return getattr(transformers(), f"{kind}Config")(**values)
+
+
+def _generation(recipe: Recipe) -> Any:
+    """The recipe's search; both rank by log-probability / length ** length_penalty, EOS included.
+
+    early_stopping: a sentence is done when as many hypotheses have ended as there are beams.
+    """
+    spec = recipe.search
+    beam = {"num_beams": spec.beam, "length_penalty": spec.length_penalty, "early_stopping": True}
+    sample = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k,
+              "top_p": spec.top_p}  # fmt: skip
+    chosen: dict[str, Any] = {"beam": beam, "sample": sample}.get(spec.method, {})
+    if recipe.model.shape != "decoder":
+        chosen["decoder_start_token_id"] = BOS
+    return transformers().GenerationConfig(
+        max_new_tokens=spec.max_length, min_new_tokens=spec.min_length or None,
+        no_repeat_ngram_size=spec.no_repeat_ngram or None, num_return_sequences=spec.n_best,
+        suppress_tokens=[PAD, UNK, BOS], pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS,
+        **chosen,
+    )  # fmt: skip
+
+
+def _tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> Any:
+    """A tokenizer that puts the end behind a source; a prompt begins with BOS and goes on."""
+    decoder, prompts = recipe.model.shape == "decoder", recipe.prompts
+    return fast_tokenizer(
+        vocabulary,
+        "<s> $A" if prompts else "$A </s> <s>" if decoder else "$A </s>",
+        model_max_length=recipe.data.max_length + (decoder and not prompts),
+        padding_side="left" if decoder else "right",
+        truncation_side="left" if prompts else "right",
+    )

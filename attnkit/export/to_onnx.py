@@ -1,0 +1,147 @@
+"""A run as ONNX graphs, by torch's exporter: any mechanism whose operations ONNX has.
+
+An encoder-decoder is encoder.onnx (source -> memory) and decoder.onnx (source, memory, ids ->
+logits), any other model is model.onnx (ids -> logits).  Ids are whole rows, padded on the right:
+there is no cache of keys and values, since every mechanism keeps another one.
+"""
+
+import importlib
+import logging
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.errors import DataError
+from attnkit.export.parity import Reader, outputs
+from attnkit.models import Decode, Model
+from attnkit.models.base import LogProbabilities
+from attnkit.recipe import Recipe
+
+ENCODER, DECODER, WHOLE = "encoder.onnx", "decoder.onnx", "model.onnx"
+
+
+class Graph(nn.Module):
+    """A model, or a part of it, as one function of whole rows."""
+
+    def __init__(self, model: Any, part: str) -> None:
+        super().__init__()
+        self.model, self.part = model, part
+
+    def forward(
+        self, source: Tensor | None = None, memory: Tensor | None = None, ids: Tensor | None = None
+    ) -> Tensor:
+        """See the head of this file."""
+        found: Tensor
+        if self.part == ENCODER:
+            found, _ = self.model.encode(source)
+        elif source is None or ids is None:
+            found = self.model(*((ids, None) if self.model.shape == "encoder" else (None, ids)))
+        else:
+            valid = source != PAD
+            state = Decode(((), valid.new_ones((len(ids), 0))), (valid, memory, ()))
+            found, _ = self.model.step(ids, state)
+        return found
+
+
+class OnnxModel(Model):
+    """What stands in such a folder, as a model for our own search."""
+
+    def __init__(self, folder: Path, like: Model) -> None:
+        super().__init__()
+        runtime: Any = importlib.import_module("onnxruntime")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self.shape, self.limit = like.shape, like.limit
+        self.output = LogProbabilities(like.output.out_features)
+        self.graphs = {
+            path.name: runtime.InferenceSession(path, options, ["CPUExecutionProvider"])
+            for path in folder.glob("*.onnx")
+        }
+
+    def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
+        if self.shape == "encoder-decoder" and source is not None:
+            return Decode((source[:, :0],), (source, self._run(ENCODER, source=source)))
+        read = torch.zeros((rows or 1, 0), dtype=torch.long) if source is None else source
+        return Decode((read,), None)
+
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
+    ) -> tuple[Float[Tensor, "R t V"], Decode]:
+        read = torch.cat((state.moving[0], ids), 1)
+        if state.fixed is not None:
+            beams = len(ids) // len(state.fixed[0])
+            source, memory = (part.repeat_interleave(beams, 0) for part in state.fixed)
+            logits = self._run(DECODER, source=source, memory=memory, ids=read)
+            return logits[:, -ids.shape[1] :], Decode((read,), state.fixed)
+        # pads between a source and what follows go behind it
+        order = (read == PAD).int().argsort(dim=1, stable=True)
+        logits = self._run(WHOLE, ids=read.gather(1, order))
+        back = order.argsort(1)[:, -ids.shape[1] :, None].expand(-1, -1, logits.shape[2])
+        return logits.gather(1, back), Decode((read,), None)
+
+    def hidden(
+        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
+    ) -> Float[Tensor, "B T V"]:
+        if ids is None:
+            return self._run(WHOLE, ids=source)
+        return self.advance(ids, self.start(source, len(ids)))[0]
+
+    def _run(self, graph: str, **inputs: Tensor | None) -> Tensor:
+        arrays = {name: tensor.numpy() for name, tensor in inputs.items() if tensor is not None}
+        return torch.from_numpy(self.graphs[graph].run(None, arrays)[0])
+
+
+def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> Reader:
+    """Fill a folder with graphs for any number of rows and tokens, and open it.
+
+    They are traced with rows as long as can be, so that no branch for short rows is taken for all.
+
+    Raises:
+        DataError: torch cannot export what a mechanism does.
+    """
+    tokenizer.save(folder)
+    longest = max(2, recipe.data.max_length)
+    ids, targets = (torch.full((2, tokens), EOS) for tokens in (longest, longest + 1))
+    graphs: dict[str, dict[str, Tensor]] = {WHOLE: {"ids": ids}}
+    if model.shape == "encoder-decoder":
+        memory = torch.zeros(2, longest, recipe.model.width)
+        given = {"source": ids, "memory": memory, "ids": targets}
+        graphs = {ENCODER: {"source": ids}, DECODER: given}
+    for name, inputs in graphs.items():
+        try:
+            _export(Graph(model, name), inputs, folder / name)
+        except Exception as error:
+            reason = next((line for line in str(error).splitlines()[::-1] if "No ONNX" in line), "")
+            text = " ".join((reason or str(error)).split())[:200]
+            raise DataError(f"torch cannot export this model to ONNX: {text}") from error
+    opened = OnnxModel(folder, model)
+    writes = partial(outputs, opened, tokenizer)
+    return Reader(None if recipe.masks else writes, logits=opened)
+
+
+def _export(graph: Graph, inputs: dict[str, Tensor], path: Path) -> None:
+    """Write one graph, without the exporter's notes about itself and about places in the source."""
+    sizes = {name: {0: "rows", 1: "tokens" if name == "ids" else "source"} for name in inputs}
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = torch.onnx.export(
+                graph.eval(), kwargs=inputs, input_names=[*inputs], dynamic_shapes=sizes,
+                output_names=["memory" if graph.part == ENCODER else "logits"],
+                dynamo=True, verbose=False,
+            )  # fmt: skip
+    finally:
+        logging.disable(before)
+    assert made is not None
+    traversal: Any = importlib.import_module("onnx_ir.traversal")
+    for node in traversal.RecursiveGraphIterator(made.model.graph):
+        node.metadata_props.clear()
+    made.save(path)

@@ -1,0 +1,99 @@
+"""What a trained model can be exported to, from the facts of its recipe alone."""
+
+from collections.abc import Iterator, Sequence
+
+from attnkit.recipe import mechanism_registry
+from attnkit.recipe.schema import Recipe
+
+TARGETS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
+"""Word of `attnkit export --to` -> the name of what reads the result."""
+PRODUCTS = ("scaled-dot", "dot")
+"""Mechanisms that libraries for plain transformers compute; `dot` by larger queries."""
+ONLY_TRAINED = ("attention_dropout", "score_noise")
+"""Options that change nothing after training."""
+NOT_ONNX = {"gated-delta": ("encoder", "decoder"), "performer": ("decoder",)}
+"""Mechanisms that torch's exporter cannot express for all lengths, and where."""
+POSITIONS = {"huggingface": ("sinusoidal", "learned", "none"),
+             "ctranslate2": ("sinusoidal", "learned", "none", "rope")}  # fmt: skip
+
+
+def pretrained_class(recipe: Recipe) -> str:
+    """The family of transformers that computes what an exported model does."""
+    if recipe.model.shape == "decoder":
+        return "OPT"
+    return "Pegasus" if recipe.model.norm == "pre" else "Marian"
+
+
+def obstacle(recipe: Recipe, target: str) -> str:
+    """What of a model cannot be exported to one of `TARGETS`; "" where all can."""
+    return next(_obstacles(recipe, target), "")
+
+
+def refusal(recipe: Recipe, target: str) -> str:
+    """Why a model cannot be exported, and what can be done instead; "" where it can."""
+    what = obstacle(recipe, target)
+    others = [other for other in TARGETS if not obstacle(recipe, other)]
+    instead = f"; use --to {' or '.join(others)}" if others else ", nor to any other format"
+    return f"{what} cannot be exported to {TARGETS[target]}{instead}" if what else ""
+
+
+def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
+    """What named variants can be exported to; why not, where all are alike."""
+    groups: dict[str, list[str]] = {}
+    for name, recipe in recipes:
+        able = [target for target in TARGETS if not obstacle(recipe, target)]
+        if "huggingface" in able:
+            able[0] += f" ({pretrained_class(recipe)})"
+        groups.setdefault(", ".join(able) or "none", []).append(name)
+    for able_text, names in groups.items():
+        if len(groups) > 1:
+            yield f"export: {able_text} ({', '.join(names)})"
+            continue
+        reasons: dict[str, list[str]] = {}
+        for target in TARGETS:
+            if what := obstacle(recipes[0][1], target):
+                reasons.setdefault(what, []).append(target)
+        rest = (f"; not {', '.join(targets)} ({what})" for what, targets in reasons.items())
+        yield f"export: {able_text}{''.join(rest)}"
+
+
+def _obstacles(recipe: Recipe, target: str) -> Iterator[str]:
+    model = recipe.model
+    if model.type != "transformer":
+        yield f"model.type: {model.type}"
+        return
+    if recipe.task == "question-answering":
+        yield f"task: {recipe.task}"
+    if target == "onnx":
+        for role, word in _words(recipe):
+            if role in NOT_ONNX.get(word, ()):
+                yield f"{word} in the {role}"
+        return
+    if model.shape == "encoder" or (target, model.shape) == ("ctranslate2", "decoder"):
+        yield f"model.shape: {model.shape}"
+    for role in model.places:
+        chosen = getattr(model.attention, role)
+        if chosen.name not in PRODUCTS:
+            yield chosen.name
+        options = {name: value for name, value in chosen.options().items() if value}
+        if options.get("key_heads") == model.heads:
+            del options["key_heads"]
+        yield from (f"{chosen.name} with {name}" for name in options if name not in ONLY_TRAINED)
+    if model.positions not in POSITIONS[target]:
+        yield f"model.positions: {model.positions}"
+    if target == "huggingface":
+        if model.activation.endswith("glu"):
+            yield f"model.activation: {model.activation}"
+        if recipe.tokenizer.type == "word" and not recipe.tokenizer.model:
+            yield "tokenizer.type: word"
+
+
+def _words(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Places and the mechanisms there, parts of composites in their stead."""
+    for role in recipe.model.places:
+        chosen = getattr(recipe.model.attention, role)
+        known, options = mechanism_registry.facts(chosen.name), chosen.options()
+        inside = (
+            mechanism_registry.parts(known, options[known.composite]) if known.composite else ()
+        )
+        yield from ((role, word) for word in [part.word for part in inside] or [chosen.name])

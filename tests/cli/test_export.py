@@ -1,0 +1,82 @@
+"""`attnkit export` and `generate --engine`: what they say and refuse."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.called import called
+from helpers.peers import peer
+from helpers.trained import make_run
+
+from attnkit.runs import Run
+
+TEXT = "one red dog\n\ncats\na very red cat and two dogs\n"
+
+
+@pytest.mark.parametrize(("target", "library"), [("huggingface", "transformers"),
+                                                 ("ctranslate2", "ctranslate2")])  # fmt: skip
+def test_a_run_is_exported(
+    target: str, library: str, run: Run, tmp_path: Path, capsys: Any
+) -> None:
+    peer(library)
+    folder = tmp_path / "out"
+    done = called(capsys, "export", str(run.path), str(folder), "--to", target)
+    assert done.code == 0, done.err
+    assert "outputs equal" in done.out
+    assert "largest difference" in done.out
+    assert (folder / "README.md").is_file()
+    assert f"wrote {folder}" in done.err
+    again = called(capsys, "export", str(run.path), "--to", target, str(folder))
+    assert (again.code, "is there already" in again.refusal) == (73, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--to", "onxx"], 2, "did you mean onnx?"),
+        (["--to", "onnx", "--quantization", "int8"], 2, "--quantization is for --to ctranslate2"),
+        (["--to", "ctranslate2", "--quantization", "int7"], 2, "did you mean int8?"),
+    ],
+)
+def test_mistakes_cost_one_line(
+    words: list[str], code: int, said: str, run: Run, tmp_path: Path, capsys: Any
+) -> None:
+    done = called(capsys, "export", str(run.path), str(tmp_path / "out"), *words)
+    assert (done.code, said in done.refusal) == (code, True), done.refusal
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_has_no_class_is_told_what_works(tmp_path: Path, capsys: Any) -> None:
+    run = make_run(tmp_path, model_options={"positions": "alibi"})
+    done = called(capsys, "export", str(run.path), str(tmp_path / "out"), "--to", "huggingface")
+    assert done.code == 2
+    assert done.refusal.endswith(
+        "model.positions: alibi cannot be exported to transformers; use --to onnx"
+    )
+    done = called(capsys, "generate", str(run.path), "--engine", "ctranslate2", stdin=TEXT)
+    assert done.code == 2
+    assert done.refusal.endswith(
+        "--engine ctranslate2 does not have model.positions: alibi; leave --engine out"
+    )
+
+
+def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
+    peer("ctranslate2")
+    command = ("generate", str(run.path), "--beam", "1", "--max-length", "6")
+    ours = called(capsys, *command, stdin=TEXT)
+    theirs = called(capsys, *command, "--engine", "ctranslate2", stdin=TEXT)
+    assert theirs == ours
+    assert ours.out.strip()
+    assert "outputs differ" not in theirs.err
+    banned = called(capsys, *command, "--engine", "ctranslate2", "--min-length", "2", stdin=TEXT)
+    assert (banned.code, "outputs differ" in banned.err) == (0, True)
+    sampled = called(capsys, *command[:2], "--sample", "--engine", "ctranslate2", stdin=TEXT)
+    assert (sampled.code, "does not have sampling" in sampled.refusal) == (2, True)
+
+
+def test_explain_says_what_a_model_can_be_exported_to(capsys: Any) -> None:
+    done = called(capsys, "recipe", "explain", "quickstart", "--quick")
+    lines = " ".join(done.out.split())
+    assert "export: huggingface (Pegasus), ctranslate2, onnx (scaled-dot)" in lines
+    done = called(capsys, "recipe", "explain", "quickstart", "--quick", "--variant", "linear")
+    assert "export: onnx; not huggingface, ctranslate2 (linear)" in " ".join(done.out.split())

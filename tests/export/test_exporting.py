@@ -1,0 +1,107 @@
+"""Exports are whole or absent, say what they are, and name no place on this machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.peers import peer
+from helpers.trained import make_run
+
+from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
+from attnkit.export import exporting
+from attnkit.runs import Run
+from attnkit.runs.layout import MODEL
+
+peer("transformers")
+to_huggingface = pytest.importorskip("attnkit.export.to_huggingface")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return make_run(tmp_path)
+
+
+def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
+    run.write_scores("test", ["x"], {"metrics": {"bleu": {"score": 12.345, "signature": "s|t"}}})
+    folder = tmp_path / "new" / "model"
+    checks = exporting.export(run, "huggingface", folder)
+    assert all(one.passed for one in checks)
+    said = json.loads((folder / "export.json").read_text("utf-8"))
+    assert said["checks"] == [one._asdict() for one in checks]
+    assert (said["split"], said["to"], said["weights"]) == (
+        "test",
+        "huggingface",
+        run.manifest["files"][MODEL],
+    )
+    card = (folder / "README.md").read_text("utf-8")
+    assert "# toy base" in card
+    assert "| test | BLEU | 12.35 |" in card
+    assert "AutoModelForSeq2SeqLM" in card
+    assert "licence" in card.lower()
+    for file in folder.iterdir():
+        assert str(tmp_path).encode() not in file.read_bytes(), file.name
+    assert [*folder.parent.iterdir()] == [folder]
+
+
+def test_the_card_can_be_followed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    exporting.export(run, "huggingface", folder)
+    code = (folder / "README.md").read_text("utf-8").split("```")[1].removeprefix("python\n")
+    monkeypatch.chdir(folder)
+    scope: dict[str, Any] = {}
+    exec(code.replace("TEXT", "one red dog"), scope)
+    opened = to_huggingface.HuggingFaceModel(folder, len(run.tokenizer().target))
+    (expected,) = opened.outputs(["one red dog"])
+    assert eval(code.rsplit("\n", 2)[-2], scope) == [expected]
+
+
+def test_what_answers_otherwise_leaves_nothing(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = to_huggingface._weights
+
+    def wrong(model: Any) -> Any:
+        named = weights(model)
+        name = "model.encoder.layers.0.fc1.weight"
+        return named | {name: named[name] * 1.01}
+
+    monkeypatch.setattr(to_huggingface, "_weights", wrong)
+    folder = tmp_path / "model"
+    with pytest.raises(DataError, match=r"logits, largest difference: \S+ \(at most 1e-04\)"):
+        exporting.export(run, "huggingface", folder)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("model")]
+
+
+def test_an_empty_folder_is_filled_and_no_other(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    exporting.export(run, "huggingface", folder)
+    before = sorted(folder.iterdir())
+    for taken in (folder, folder / "README.md"):
+        with pytest.raises(OutputPathError, match="is there already"):
+            exporting.check("huggingface", taken)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OutputPathError, match="is there already"):
+        exporting.check("huggingface", link)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("target", ["ctranslate2", "onnx"])
+def test_an_absent_library_is_named(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError, match=rf"pip install 'attnkit\[{target}\]'"):
+        exporting.check(target)
+
+
+def test_without_weights_or_lines_there_is_nothing_to_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").unlink()
+    with pytest.raises(MissingInputError, match=r"test\.jsonl"):
+        exporting.export(run, "huggingface", tmp_path / "model")
+    (run.path / MODEL).unlink()
+    with pytest.raises(MissingInputError, match="training is not finished"):
+        exporting.export(run, "huggingface", tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,85 @@
+"""ONNX graphs answer as the models that they were made from, at any size."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.exported import LENGTH, batch, build, decided, recipe, tokenizer
+from helpers.peers import peer
+from helpers.trained import ROWS
+
+from attnkit import models
+from attnkit.data.tokenizer import PAD
+from attnkit.errors import DataError
+from attnkit.models import Model
+from attnkit.recipe import Recipe
+from attnkit.recipe.schema import Layers
+from attnkit.search import translate
+
+peer("onnxscript")
+peer("onnxruntime")
+to_onnx = pytest.importorskip("attnkit.export.to_onnx")
+ONE = Layers(encoder=1, decoder=1)
+
+
+def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
+    return to_onnx.write(model, tokenizer(), chosen, folder).logits
+
+
+def differ(model: Model, graphs: Any, source: Any, ids: Any) -> None:
+    with torch.no_grad():
+        expected = model(source, ids)
+    read = source if ids is None else ids
+    torch.testing.assert_close(
+        graphs(source, ids)[read != PAD], expected[read != PAD], atol=1e-5, rtol=1e-5
+    )
+
+
+def test_an_encoder_decoder(tmp_path: Path) -> None:
+    places = {"encoder": "nystrom", "decoder": "synthesizer-random", "cross": "additive"}
+    chosen = recipe(attention=places, positions="learned", tie="none", layers=ONE)
+    model = decided(build(chosen))
+    graphs = exported(model, chosen, tmp_path)
+    for rows, longest in ((1, 2), (3, 9), (2, LENGTH)):
+        differ(model, graphs, *batch(chosen, rows, longest))
+    texts = [row.source for row in ROWS]
+    ours, theirs = (
+        [*translate(one, tokenizer(), texts, chosen.search, max_source=LENGTH)]
+        for one in (model, graphs)
+    )
+    assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
+    assert b"attnkit/" not in (tmp_path / "decoder.onnx").read_bytes()  # places in the source
+
+
+@pytest.mark.parametrize(
+    ("word", "positions"),
+    [("linear", "sinusoidal"), ("synthesizer-factorized-dense", "relative"), ("local", "rope")],
+)
+def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
+    chosen = recipe("decoder", word, positions=positions, layers=ONE, activation="geglu")
+    model = build(chosen)
+    graphs = exported(model, chosen, tmp_path)
+    for rows, longest in ((1, 2), (2, LENGTH)):
+        differ(model, graphs, None, batch(chosen, rows, longest)[1])
+    prompts = ["ein hund", "zwei katzen und", "katzen"]  # of different lengths: pads in between
+    ours, theirs = (
+        [*translate(one, tokenizer(), prompts, chosen.search, max_source=LENGTH, prompts=True)]
+        for one in (model, graphs)
+    )
+    assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
+
+
+def test_an_encoder(tmp_path: Path) -> None:
+    chosen = recipe("encoder", "sparse", layers=ONE)
+    model = models.build(chosen.model, (len(tokenizer().source), 7), LENGTH).eval()
+    graphs = exported(model, chosen, tmp_path)
+    source, _ = batch(chosen)
+    with torch.no_grad():
+        torch.testing.assert_close(graphs(source, None), model(source, None), atol=1e-5, rtol=0)
+
+
+def test_what_onnx_has_not_is_refused(tmp_path: Path) -> None:
+    chosen = recipe("decoder", "gated-delta", layers=ONE)
+    with pytest.raises(DataError, match="No ONNX function found.*linalg_solve_triangular"):
+        exported(build(chosen), chosen, tmp_path)
