@@ -25,13 +25,13 @@ def _quiet_threads() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _collect_garbage_of_tests_only() -> None:
-    """Trainings collect garbage before they measure memory; modules that stay need no look."""
+    """Trainings collect garbage before they measure memory; what stays needs no look each time."""
     import sacrebleu  # noqa: F401
     import torch.fx.experimental.symbolic_shapes  # noqa: F401  (what autograd imports when used)
 
-    gc.collect()
+    gc.collect(1)
     gc.freeze()
 
 
