@@ -485,7 +485,7 @@ def signalled(trial: Trial, kind: str, phase: str, seed: int) -> Trial:
         seconds = time.time() - sent
     allowed = {STOPPED, 0} | ({LEFT} if first == signal.SIGINT else set())
     if early:  # the interpreter starts: nothing to save, and no handler yet
-        allowed |= {-first, LEFT}
+        allowed |= {-first, 128 + first}
         errors = ""
     late = "" if reports or early else ", never sent"
     trial.stops.append(f"{kind}, {phase} + {moment:.2f} s: exit {code} in {seconds:.1f} s{late}")

@@ -1,6 +1,7 @@
 """The command line: each command is a module that is imported when it is called or completed."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -119,14 +120,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return console.run(lambda: get_command(root_app()), words)
 
 
+def _end(number: int, _: object) -> NoReturn:
+    """A signal ends the command as Ctrl-C does: nothing that is half written stays."""
+    raise SystemExit(128 + number)
+
+
 def script() -> NoReturn:
     """The console script: ends with the command, without what Python does at its end.
 
     That takes up to a second once torch is imported, during which a second Ctrl-C shows a
     traceback, and it aborts where a library still computes in a thread.
     """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _end)
     try:
         code = main()
-    except KeyboardInterrupt:  # another Ctrl-C, after the command
+    except KeyboardInterrupt:  # another one, after the command
         code = 130
     os._exit(code)

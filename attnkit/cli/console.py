@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "attnkit"
 COMPLETE = "_ATTNKIT_COMPLETE"
+ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
+"""Exit codes of commands that SIGHUP, SIGINT and SIGTERM end, and what is said then."""
 
 # The parser's own errors: where typer keeps the class has moved between its versions, what
 # BadParameter descends from has not.
@@ -103,9 +105,9 @@ def outcome(error: BaseException) -> Outcome:
         case SystemExit():
             if isinstance(error.code, str):
                 return Outcome(1, (f"error: {error.code}",))
-            return Outcome(error.code or 0, ("interrupted",) if error.code == 130 else ())
+            return Outcome(error.code or 0, ENDED.get(error.code or 0, ()))
         case KeyboardInterrupt() | typer.Abort():
-            return Outcome(130, ("interrupted",))
+            return Outcome(130, ENDED[130])
         case BrokenPipeError():
             return Outcome(141)
         case OSError() if write_failed(error):

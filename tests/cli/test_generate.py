@@ -5,8 +5,10 @@ import json
 import os
 import pty
 import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +265,28 @@ def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run)
         child.stdin.close()
         assert child.wait(120) in (0, 141)
         assert child.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(signal.SIGHUP, "hung up"), (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")],
+)
+def test_a_signal_leaves_no_half_written_output(
+    run: Run, tmp_path: Path, number: signal.Signals, told: str
+) -> None:
+    output = tmp_path / "out.txt"
+    with process(run, "--block", "1", "--beam", "1", "--output", str(output)) as child:
+        assert child.stdin
+        assert child.stderr
+        child.stdin.write(b"cats\ndog\n")
+        child.stdin.flush()
+        while not list(tmp_path.glob("out.txt*")):
+            assert child.poll() is None
+            time.sleep(0.05)
+        child.send_signal(number)
+        assert child.wait(60) == 128 + number
+        assert child.stderr.read().decode() == f"attnkit: {told}\n"
+    assert not list(tmp_path.glob("out.txt*"))
 
 
 def test_a_full_disk_behind_standard_output_is_one_line(run: Run) -> None:
