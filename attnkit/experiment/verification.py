@@ -15,7 +15,7 @@ from attnkit.nbce import question_sets
 from attnkit.nbce.question_sets import Condition, EvaluatedModel
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
-from attnkit.runs import Run, layout
+from attnkit.runs import Run, json_files, layout
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
 from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
@@ -205,7 +205,8 @@ class _Verification:
         if saved.search.get("method") == "sample":  # a draw depends on the number of its line
             places = list(range(number))
         search = {key: value for key, value in saved.search.items() if key != "contexts"}
-        again = maker.decode(places, SearchConfig.model_validate(search))
+        where = f"{layout.SCORES}: {saved.name}.search"
+        again = maker.decode(places, json_files.parse(search, SearchConfig, where))
         wrong = [place + 1 for place, text in zip(places, again, strict=True)
                  if text != saved.texts[place]]  # fmt: skip
         cell = f"{saved.name}: {number} of {count} lines"
@@ -293,7 +294,8 @@ def _settings(run: Run, saved: SavedScores) -> EvalConfig:
     """How the outputs were scored."""
     stored = {key: saved.scoring[key] for key in ("tokenize", "lowercase", "sentences")
               if key in saved.scoring}  # fmt: skip
-    return EvalConfig.model_validate(run.recipe.eval.model_dump() | stored)
+    where = f"{layout.SCORES}: {saved.name}.scoring"
+    return json_files.parse(run.recipe.eval.model_dump() | stored, EvalConfig, where)
 
 
 def _same(one: float | None, other: float | None, tolerance: float = SAME_TEXT) -> bool:

@@ -1,7 +1,7 @@
 """The JSON files of a run: what each must hold, and the one reader of all of them."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
@@ -10,6 +10,7 @@ from attnkit.storage import files
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
+Form = TypeVar("Form", bound=BaseModel)
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -79,6 +80,24 @@ class StoredMetric(Schema):
     signature: str = ""
 
 
+class StoredSearch(Schema):
+    """How the outputs of a split were found; other searches have names of their own."""
+
+    method: str = ""
+    beam: Count = 0
+    length_penalty: float = 0.0
+    max_length: Count = 0
+    min_length: Count = 0
+    no_repeat_ngram: Count = 0
+    temperature: float = 0.0
+    top_k: Count = 0
+    top_p: float = 0.0
+    n_best: Count = 0
+    seed: Count = 0
+    batch_tokens: Count = 0
+    contexts: dict[str, Any] = {}
+
+
 class StoredSplit(Schema):
     """What scores.json says of a split."""
 
@@ -88,7 +107,7 @@ class StoredSplit(Schema):
     warnings: list[str] = []
     split: str = ""
     weights: str = ""
-    search: dict[str, Any] = {}
+    search: StoredSearch = StoredSearch()
     scoring: dict[str, Any] = {}
     digests: dict[str, str] = {}
 
@@ -135,8 +154,14 @@ def read(path: Path, schema: type[BaseModel], limit: int = files.JSON_LIMIT) -> 
 
 def check(value: Any, schema: type[BaseModel], where: str) -> Any:
     """The value itself, if it has this form.  Raises DataError about `where`."""
+    parse(value, schema, where)
+    return value
+
+
+def parse(value: Any, schema: type[Form], where: str) -> Form:
+    """The value as this form.  Raises DataError about `where`."""
     try:
-        schema.model_validate(value)
+        return schema.model_validate(value)
     except ValidationError as error:
         fault = error.errors()[0]
         key = ".".join(map(str, fault["loc"])) or "it"
@@ -146,4 +171,3 @@ def check(value: Any, schema: type[BaseModel], where: str) -> Any:
         rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
         text = f"{where}: {key} should {rule}, is {fault['input']!r:.60}"
         raise DataError(text) from error
-    return value

@@ -99,6 +99,26 @@ def test_wrong_types_in_a_manifest_are_named(
         Run.open(run.path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("method", [], r"method should be a valid string, is \[\]"),
+     ("beam", "5", "beam should be a valid integer"),
+     ("seed", -1, "seed should be greater than or equal to 0")],
+)  # fmt: skip
+def test_wrong_types_in_scores_are_named(
+    tmp_path: Path, key: str, value: Any, message: str
+) -> None:
+    """Even where the hashes agree: the scores would become those of another search."""
+    run = finished_run(tmp_path)
+    path = run.path / "scores.json"
+    scores = json.loads(path.read_bytes())
+    scores["test"]["search"][key] = value
+    path.write_text(json.dumps(scores), encoding="utf-8")
+    run.record("scores.json", None)
+    with pytest.raises(DataError, match=rf"test\.search\.{message}.*eval --fresh"):
+        run.scores()
+
+
 def damaged_checkpoint(
     folder: Path,
     change: Callable[[dict[str, torch.Tensor], dict[str, Any]], object],
