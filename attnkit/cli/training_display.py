@@ -102,7 +102,7 @@ class LiveDisplay(Display):
 def signal_text(signal: str) -> str:
     """What the first signal makes happen."""
     again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
-    return f"{signal}: stopping as soon as the state is saved{again}"
+    return f"{signal}: stopping{again}"
 
 
 def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:

@@ -250,7 +250,7 @@ class Experiment:
     def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
         """Refuse other data; a note where the result cannot be bit-identical."""
         _require_same_data(run, prepared)
-        if run.manifest["files"].get(layout.TOKENIZERS[0], "") is None:  # was not written whole
+        if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
         threads = torch.get_num_threads()
         before = (run.manifest.get("device"), run.manifest.get("threads"))

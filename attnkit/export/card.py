@@ -19,22 +19,35 @@ found = model.generate(**given){behind}
 import ctranslate2, sentencepiece
 
 source, target = map(sentencepiece.SentencePieceProcessor, ("tokenizer.model", "{model}"))
-tokens = source.encode(" ".join("TEXT".split()), out_type=str)
+tokens = source.encode(" ".join("TEXT".split()), out_type=str)[:{cut}]
 found = ctranslate2.Translator(".").translate_batch(
     [tokens], beam_size={beam}, length_penalty={length_penalty}, max_decoding_length={max_length},
     suppress_sequences=[["<pad>"], ["<unk>"], ["<s>"]], return_end_token=True)
 target.decode(found[0].hypotheses[0])""",
     "onnx": """\
-import onnxruntime
+import numpy, onnxruntime, sentencepiece
 
-# ids of tokenizer.model, int64 [rows, tokens]: 2 begins what is written, 3 ends, 0 pads behind
+source, target = map(sentencepiece.SentencePieceProcessor, ("tokenizer.model", "{model}"))
+text = " ".join("TEXT".split())  # ids: 0 pads behind, 2 begins what is written, 3 ends
 {graphs}""",
 }
-GRAPHS = """\
-(memory,) = onnxruntime.InferenceSession("encoder.onnx").run(None, {"source": source})
-given = {"source": source, "memory": memory, "ids": ids}
-(logits,) = onnxruntime.InferenceSession("decoder.onnx").run(None, given)"""
-GRAPH = '(logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {"ids": ids})'
+GRAPHS = {
+    "encoder-decoder": """\
+encoder, decoder = map(onnxruntime.InferenceSession, ("encoder.onnx", "decoder.onnx"))
+given = {{"source": numpy.array([[*source.encode(text)[:{cut}], 3]])}}
+(given["memory"],) = encoder.run(None, given)
+found = [2]  # greedy; what may not be written is left out
+while found[-1] != 3 and len(found) <= {max_length}:
+    (logits,) = decoder.run(None, given | {{"ids": numpy.array([found])}})
+    found.append(int(logits[0, -1, 3:].argmax()) + 3)
+target.decode([one for one in found if one > 3])""",
+    "decoder": """\
+ids = numpy.array([[2, *target.encode(text)]])
+(logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {{"ids": ids}})""",
+    "encoder": """\
+ids = numpy.array([[*source.encode(text)[:{cut}], 3]])
+(logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {{"ids": ids}})""",
+}
 RESAVED = """
 `save_pretrained` of Marian leaves the table of positions out, and opens with sinusoidal ones: copy
 this folder rather than save the model again.
@@ -53,13 +66,15 @@ def card(run: Run, facts: Mapping[str, Any]) -> str:
         if found["score"] is not None
     ]
     decoder, own = recipe.model.shape == "decoder", not run.tokenizer().shared
+    limits = {"cut": recipe.data.max_length - 1, "max_length": recipe.search.max_length}
     usage = USAGE[target].format(
         auto="AutoModelForCausalLM" if decoder else "AutoModelForSeq2SeqLM",
         behind='[:, given["input_ids"].shape[1]:]' if decoder else "",
         target='AutoTokenizer.from_pretrained("target")' if own else "tokenizer",
         model="tokenizer.target.model" if own else "tokenizer.model",
-        graphs=GRAPHS if recipe.model.shape == "encoder-decoder" else GRAPH,
-        **recipe.search.model_dump(exclude={"beam"}),
+        graphs=GRAPHS[recipe.model.shape].format(**limits),
+        length_penalty=recipe.search.length_penalty,
+        **limits,
         beam=recipe.search.beam if recipe.search.method == "beam" else 1,
     )
     checks = [(one["check"], one["found"], one["needed"]) for one in facts["checks"]]

@@ -69,6 +69,8 @@ def export(
         MissingInputError: no lines to compare are at hand, or training is not finished.
     """
     check(target, folder)
+    if folder.resolve().is_relative_to(run.path.resolve()):
+        raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
     exporter: Any = importlib.import_module(f"attnkit.export.to_{target}")

@@ -19,6 +19,9 @@ SCORES_LIMIT = 64 << 20
 class Results:
     """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run."""
 
+    may_be_made = True
+    """Whether writing makes the folder, should it be missing."""
+
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         self.path, self.fs = Path(path), fs
 
@@ -34,7 +37,7 @@ class Results:
         if any("\n" in text for text in texts):
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
-        files.make_folder(path.parent, self.fs)
+        files.make_folder(path.parent, self.fs, parents=self.may_be_made)
         with exclusive(path.parent):
             text = "".join(f"{text}\n" for text in texts)
             earlier = self.scores()

@@ -41,6 +41,8 @@ class Run(Results):
     `Run(path)` only names a place; `open` checks an existing run, `create` begins a new one.
     """
 
+    may_be_made = False  # one that was moved away must not come back empty
+
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         super().__init__(path, fs)
         self.log = Log(self.path / layout.LOG, fs)
@@ -161,10 +163,7 @@ class Run(Results):
                 raise
 
     def require_locked(self) -> None:
-        """Refuse to write where a folder that this process locked is no longer (OutputPathError).
-
-        Another one may have its name.
-        """
+        """Refuse (OutputPathError) where a folder that this process locked is no longer."""
         if is_lost(self.path / layout.LOCK):
             raise OutputPathError(
                 f"{self.path}: was moved or removed while it was being trained; move it back and "

@@ -167,7 +167,7 @@ class RunCorpus:
                 lines.append(line)
         data = b"".join(lines) if size <= LARGEST else None
         path = self._path(split, ".jsonl")
-        files.make_folder(path.parent, self.run.fs)
+        files.make_folder(path.parent, self.run.fs, parents=False)
         if data is not None:
             files.atomic_write(path, data, self.run.fs)
         about = {

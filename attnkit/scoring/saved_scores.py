@@ -109,7 +109,7 @@ class SavedScores:
         """Save everything; scores.json, which has the other files' digests, comes last."""
         self._set_aside(results)
         path = results.output_path(self.name)
-        files.make_folder(path.parent, results.fs)
+        files.make_folder(path.parent, results.fs, parents=results.may_be_made)
         packed = io.BytesIO()
         tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
         np.savez_compressed(packed, **tables)

@@ -206,14 +206,14 @@ def write_synced(path: Path, content: bytes | Iterable[bytes], fs: Filesystem = 
         fs.fsync(file)
 
 
-def make_folder(path: Path, fs: Filesystem = DISK) -> None:
-    """Make a folder and its missing parents.
+def make_folder(path: Path, fs: Filesystem = DISK, *, parents: bool = True) -> None:
+    """Make a folder and, with `parents`, what is missing above it.
 
     Raises:
-        OutputPathError: a parent is a file, or may not be written.
+        OutputPathError: a parent is a file, is missing, or may not be written.
     """
     with writing(path):
-        for folder in (*reversed(path.parents), path):
+        for folder in (*reversed(path.parents), path) if parents else (path,):
             if folder.exists() and not folder.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is not a folder")
             if not folder.exists():
@@ -266,7 +266,7 @@ def check_space(folder: Path, needed: int) -> None:
         free = shutil.disk_usage(existing).free
     if free < needed:
         raise OutputError(
-            f"{folder}: {free / 1e6:,.0f} MB are free, {needed / 1e6:,.0f} MB are needed; "
+            f"{folder}: {free / 1e6:,.1f} MB are free, {needed / 1e6:,.1f} MB are needed; "
             "free some space or choose another place"
         )
 

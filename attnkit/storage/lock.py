@@ -14,8 +14,8 @@ from attnkit.storage import files
 TRIES, WAIT = 5, 0.02
 """How often, and after how many seconds, a taken lock is tried again: it may only be looked at."""
 
-_ours: set[Path] = set()
-"""Lock files that this process holds."""
+_ours: dict[Path, int] = {}
+"""Lock files that this process holds, and their descriptors."""
 
 
 @contextmanager
@@ -45,11 +45,11 @@ def held(path: Path, what: str) -> Iterator[str | None]:
             warning = f"{path}: no locks here ({error.strerror}): train this run only once"
         with files.writing(path):
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, _us())
-        _ours.add(path.absolute())
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        _ours[path.absolute()] = descriptor
         yield warning
     finally:
-        _ours.discard(path.absolute())
+        _ours.pop(path.absolute(), None)
         os.close(descriptor)
 
 
@@ -65,15 +65,13 @@ def _take(descriptor: int) -> None:
             time.sleep(WAIT)
 
 
-def _us() -> bytes:
-    """What a lock file says of this process."""
-    return f"process {os.getpid()} on {socket.gethostname()}\n".encode()
-
-
 def is_lost(path: Path) -> bool:
     """Whether this process holds a lock file that is no longer under this name."""
+    descriptor = _ours.get(path.absolute())
+    if descriptor is None:
+        return False
     try:
-        return path.absolute() in _ours and path.read_bytes() != _us()
+        return not os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
         return True
 

@@ -71,7 +71,7 @@ def save(
     fs = run.fs
     final = run.checkpoints / f"step-{step}"
     prepared = files.temporary(final)
-    files.make_folder(run.checkpoints, fs)
+    files.make_folder(run.checkpoints, fs, parents=False)
     before = next((old for old, _ in _steps(run) if old < step), step)
     with files.writing(final):
         try:

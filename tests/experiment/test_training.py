@@ -13,7 +13,6 @@ import pytest
 import torch
 from helpers.small import small_recipe, write_corpus
 
-from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import (
     AttnkitError,
     DataError,
@@ -313,7 +312,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
         again("other")
 
 
-@pytest.mark.parametrize("fate", ["moved", "replaced", "of another run"])
+@pytest.mark.parametrize("fate", ["moved", "replaced", "of another run", "a copy"])
 def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
     tmp_path: Path, fate: str
 ) -> None:
@@ -330,7 +329,8 @@ def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
         run.mkdir(parents=True)
     elif fate == "of another run":
         shutil.copytree(tmp_path / "other/runs/small/base/seed-1", run)
-        (run / ".lock").write_text("process 1 on another machine\n", encoding="utf-8")
+    elif fate == "a copy":
+        shutil.copytree(moved, run)
     before = {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
     with pytest.raises(
         OutputPathError, match=r"seed-1: was moved or removed while .* move it back"
@@ -368,18 +368,20 @@ def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
     released.set()
 
 
+@pytest.mark.parametrize("place", ["attnkit.data.tokenizer.Tokenizer.save",
+                                   "attnkit.runs.Run.write_tokenizer"])  # fmt: skip
 def test_a_run_whose_tokenizer_could_not_be_written_gets_it_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Otherwise it is trained to its end, and then cannot be scored."""
 
-    def full(self: Tokenizer, folder: Path) -> None:
+    def full(*_: Any) -> None:
         raise OutputError("no space")
 
     (tmp_path / "first").mkdir()
     session(tmp_path / "first")  # from now on the tokenizer is in the cache
     with monkeypatch.context() as patch:
-        patch.setattr(Tokenizer, "save", full)
+        patch.setattr(place, full)
         with pytest.raises(OutputError, match="no space"):
             session(tmp_path)
     session(tmp_path)

@@ -74,7 +74,9 @@ def verify(
             f"{len(wrong)} of {len(found)} checks do not match, the first: {wrong[0].run}: "
             f"{wrong[0].cell}: {wrong[0].text}"
         )
-    console.say(f"{len(found)} checks: everything that was checked matches")
+    checked = sum(check.state == "same" for check in found)
+    matches = "everything that was checked matches" if checked else "nothing could be checked"
+    console.say(f"{len(found)} checks: {matches}")
 
 
 def _folders(target: str, out: Path) -> list[Path]:
