@@ -5,9 +5,9 @@
 A training with three saves, its corpus encoded first and its test set scored in the end, makes
 about a thousand operations on the disk.  In each trial one of them, drawn evenly from the parts of
 the run, fails with ENOSPC, EIO or EACCES, or the process is killed there with SIGKILL.  The command
-must end with the exit code that says so and one line, or as if nothing had happened; nothing is
-left behind but, after a kill, one temporary name, which the next start removes.  The next start
-must end with the weights, log and outputs of a training without faults.
+must end with the exit code that says so and one line, or as if nothing had happened.  The next
+start must end with the weights, log and outputs of a training without faults, and leave no
+temporary name.
 
 Then a file system of 16 MB (where the machine lets a process mount one) fills up behind the first
 checkpoint: exit code 74, that checkpoint stays whole, and with space again the training ends as one
