@@ -612,10 +612,12 @@ class Session:
 
 def without_clock(value: Any) -> Any:
     """Scores without what depends on the speed, the place and the moment."""
+    from attnkit.runs.log import WALL_CLOCK
+
     if isinstance(value, dict):
         return {
             key: without_clock(item) for key, item in value.items()
-            if not key.endswith(("per_second", "seconds")) and key not in ("run", "decode")
+            if not key.endswith(WALL_CLOCK) and key not in ("run", "decode")
         }  # fmt: skip
     return [without_clock(item) for item in value] if isinstance(value, list) else value
 
