@@ -60,4 +60,6 @@ def test_a_stopped_run_resumes_to_the_weights_of_the_finished_one(folder: Path) 
     assert isinstance(events[-1], FinishedEvent)
     assert run.weights().keys() == finished.weights().keys()
     for name, weight in finished.weights().items():  # equal but for the arithmetic of processors
-        torch.testing.assert_close(run.weights()[name], weight, atol=1e-4, rtol=1e-4)
+        # a key bias adds one number to all scores of a query: its gradient is rounding error alone
+        if not name.endswith(".k.bias"):
+            torch.testing.assert_close(run.weights()[name], weight, atol=1e-4, rtol=1e-4)
