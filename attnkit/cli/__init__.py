@@ -136,6 +136,6 @@ def script() -> NoReturn:
             signal.signal(number, _end)
     try:
         code = main()
-    except KeyboardInterrupt:  # another one, after the command
-        code = 130
+    except (KeyboardInterrupt, SystemExit) as error:  # a signal after the command
+        code = console.outcome(error).code
     os._exit(code)

@@ -26,7 +26,7 @@ from attnkit.device import THREADS, sharing, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.training import Experiment
+from attnkit.experiment.training import PATIENCE, Experiment
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
 from attnkit.recipe import Recipe
 from attnkit.train import events
@@ -37,8 +37,6 @@ from attnkit.train.signals import StopSignals
 CONTEXT = get_context("forkserver")
 PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
 """What workers find imported; the last is what autograd imports when used."""
-PATIENCE = 0.2
-"""Seconds between two looks at the signals."""
 PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
 """Memory of a worker beside what it shares with the others: so much, and more than what is live in
 its training, because freed blocks are kept; measured on Linux with translation/multi30k."""

@@ -44,7 +44,7 @@ from attnkit.train.signals import StopSignals
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
 PATIENCE = 0.2
-"""Seconds between two looks at the signals meanwhile."""
+"""Seconds between two looks at the signals, while something else computes."""
 GRACE = 1.0
 """Seconds that a preparation has to tidy up after a signal."""
 STOPPED_EARLY = "while preparing the data; run the same command again"
