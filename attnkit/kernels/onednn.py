@@ -50,6 +50,15 @@ def onednn_product(
     return y
 
 
+def quick_product(
+    x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
+) -> Float[Tensor, "R O"]:
+    """`product` without gradients, for those who asked `usable` once for many calls."""
+    if x.numel() * weight.shape[0] < LEAST_WORK or weight.dtype != torch.float32:
+        return F.linear(x.to(weight.dtype), weight, bias).to(x.dtype)
+    return onednn_product(x, weight, bias)
+
+
 class _Product(torch.autograd.Function):
     """oneDNN's product with its gradients."""
 

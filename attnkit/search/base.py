@@ -95,42 +95,64 @@ def score_type(like: Tensor) -> torch.dtype:
 
 
 def top(
-    scores: Float[Tensor, "R V"], k: int, exact: bool
-) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]:
-    """The k highest of each row in order, equal ones by lowest id: (scores, ids, any ties).
+    scores: Float[Tensor, "R V"], k: int, exact: bool, before: Float[Tensor, "b W"] | None = None
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
+    """The k highest of each row in order, equal ones by lowest place: (scores, places, any ties).
 
-    Without `exact` the choice among equal scores is the device's.  A caller that then
-    learns of ties calls again with it, which spares every other step a second wait for the device.
+    With `before` the W rows of a sentence are one, each with its own addend; a place is then
+    row x V + token.  Without `exact` the choice among equal scores is the device's.  A caller that
+    then learns of ties calls again with it, which spares every other step a second wait for the
+    device.
     """
-    values, ids = highest(scores, min(k + 1, scores.shape[1]))
+    rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
+    values, places = highest(rows, before, min(k + 1, rows[0].numel()))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)
     if exact:
-        rows = same.any(1).nonzero().squeeze(1)
-        ordered, order = scores[rows].sort(dim=1, descending=True, stable=True)
-        values[rows], ids[rows] = ordered[:, : k + 1], order[:, : k + 1]
-    return values[:, :k], ids[:, :k], same.any()
+        ties = same.any(1).nonzero().squeeze(1)
+        whole = plus(rows, before)[ties].flatten(1)
+        ordered, order = whole.sort(dim=1, descending=True, stable=True)
+        values[ties], places[ties] = ordered[:, : k + 1], order[:, : k + 1]
+    return values[:, :k], places[:, :k], same.any()
+
+
+def plus(scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None) -> Tensor:
+    """The scores of all rows, each with its addend."""
+    return scores if before is None else scores + before.unsqueeze(2)
 
 
 def highest(
-    scores: Float[Tensor, "R V"], k: int
-) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
-    """torch.topk of each row; on a CPU in two stages where rows are long.
+    scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None, k: int
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """torch.topk of each sentence; on a CPU in two stages where rows are long.
 
     The k highest lie in the k columns of highest maximum, once a row is folded into a matrix.
     """
-    height = min(HIGHEST_FOLD, scores.shape[1] // (SHORT_LIST * k))
+    length = scores.shape[2]
+    height = min(HIGHEST_FOLD, scores.shape[1] * length // (SHORT_LIST * k))
     if scores.device.type != "cpu" or height < LOWEST_FOLD:
-        values, ids = scores.topk(k)
-        return values, ids
-    length = scores.shape[1]
+        values, places = plus(scores, before).flatten(1).topk(k)
+        return values, places
     width = length // height
-    folded = torch.unflatten(scores[:, : height * width], 1, (height, width))
-    columns = folded.amax(1).topk(k).indices
-    ids = torch.arange(0, height * width, width)[:, None] + columns[:, None]
-    rest = torch.arange(height * width, length).expand(len(scores), -1)
-    ids = torch.cat((ids.flatten(1), rest), 1)
-    values, order = scores.gather(1, ids).topk(k)
-    return values, ids.gather(1, order)
+    folded = torch.unflatten(scores[..., : height * width], 2, (height, width))
+    columns = plus(folded.amax(2), before).flatten(1).topk(k).indices
+    first = columns // width * length + columns % width
+    places = (torch.arange(0, height * width, width)[:, None] + first[:, None]).flatten(1)
+    if height * width < length:
+        starts = torch.arange(0, scores[0].numel(), length)[:, None]
+        rest = (starts + torch.arange(height * width, length)).flatten()
+        places = torch.cat((places, rest.expand(len(scores), -1)), 1)
+    values = scores.flatten(1).gather(1, places)
+    if before is not None:
+        values += before.gather(1, places // length)
+    values, order = values.topk(k)
+    return values, places.gather(1, order)
+
+
+def staying(done: Sequence[bool]) -> list[int]:
+    """The sentences that go on; the last ones take the places of those that leave: few move."""
+    going = [sentence for sentence, ended in enumerate(done) if not ended]
+    late = iter([sentence for sentence in going if sentence >= len(going)])
+    return [next(late) if ended else place for place, ended in enumerate(done[: len(going)])]
 
 
 def normalised(logprob: float, length: int, length_penalty: float) -> float:

@@ -141,61 +141,57 @@ class Trellis:
         return answers
 
 
-Best = tuple[Float[Tensor, "R k"], Int[Tensor, "R k"], Bool[Tensor, ""]]
-"""Log-probabilities and tokens that continue each of b x W hypotheses, and whether some tie."""
+class Candidates(NamedTuple):
+    """The best continuations of each sentence's hypotheses, twice as many as there are beams."""
+
+    logprob: Float[Tensor, "b k"]
+    parent: Int[Tensor, "b k"]
+    token: Int[Tensor, "b k"]
+    tied: Bool[Tensor, ""]
+    """Whether some have equal log-probabilities."""
 
 
-def continuations(
+def candidates(
     model: base.Predictor,
     hidden: Float[Tensor, "R H"],
+    live: Float[Tensor, "b W"],
     spec: SearchConfig,
     produced: int,
     prefix: Int[Tensor, "R t"] | None,
     exact: bool,
-) -> Best:
-    """The best tokens after each hypothesis, twice as many as there are beams.
+) -> Candidates:
+    """The best tokens after all hypotheses, R = b x W.
 
-    The vocabulary's scores are made for as many rows at a time as suits the device.
+    The vocabulary's scores are made for as many sentences at a time as suits the device.
     """
+    width, (sentences, beams) = 2 * spec.beam, live.shape
     most = base.LOGITS_AT_ONCE.get(hidden.device.type)
-    pieces = 1 if most is None else -(-len(hidden) * model.output.out_features // most)
-    parts, start = [], 0
-    for piece in hidden.chunk(pieces):
-        scores = base.predict(model, piece)
-        end = start + len(piece)
+    some = sentences if most is None else max(1, most // (beams * model.output.out_features))
+    parts, start, size = [], 0, 1
+    for before in torch.split(live, some):
+        end = start + before.numel()
+        scores = base.predict(model, hidden[start:end])
+        size = scores.shape[1]
         constrain(scores, spec, produced, None if prefix is None else prefix[start:end])
-        parts.append(base.top(scores, 2 * spec.beam, exact))
+        parts.append(base.top(scores, width, exact, before))
         start = end
-    value, token, tied = zip(*parts, strict=True)
-    return torch.cat(value), torch.cat(token), torch.stack(tied).any()
-
-
-def candidates(
-    live: Float[Tensor, "b W"], best: Best, width: int
-) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """The k = `width` best continuations of each sentence: log-probability, parent, token."""
-    beams = live.shape[1]
-    values, ids, _ = best
-    if values.shape[1] < width:  # a vocabulary smaller than the candidate list
-        spare = (0, width - values.shape[1])
-        values, ids = F.pad(values, spare, value=-math.inf), F.pad(ids, spare, value=EOS)
-    total = (values.reshape(-1, beams, width) + live.unsqueeze(2)).flatten(1)
-    logprob, order = total.sort(dim=1, descending=True, stable=True)
-    logprob, order = logprob[:, :width], order[:, :width]
-    return logprob, order // width, ids.reshape(total.shape).gather(1, order)
+    values, places, tied = zip(*parts, strict=True)
+    logprob, place = torch.cat(values), torch.cat(places)
+    if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
+        spare = (0, width - logprob.shape[1])
+        logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)
+    return Candidates(logprob, place // size, place % size, torch.stack(tied).any())
 
 
 def decide(
-    live: Float[Tensor, "b W"],
-    best: Best,
+    best: Candidates,
     finished: FinishedHypotheses,
     length: int,
     longest: int,
     spec: SearchConfig,
 ) -> BeamStep:
     """One step, the `length`-th token of at most `longest`; its arguments stay unchanged."""
-    beams = spec.beam
-    logprob, parent, token = candidates(live, best, 2 * beams)
+    beams, (logprob, parent, token, tied) = spec.beam, best
     stops = token == EOS
     ends = (stops & (logprob > -math.inf))[:, :beams]
     finished = finished.add(
@@ -206,7 +202,7 @@ def decide(
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
-    status = torch.cat((torch.stack((best[2], live.isnan().any())), done))
+    status = torch.cat((torch.stack((tied, live.isnan().any())), done))
     return BeamStep(live, token.gather(1, going), parent.gather(1, going), finished, status)
 
 
@@ -239,8 +235,8 @@ def beam_search(
     finished = trellis.finished
     for step in range(longest):
         for exact in (False, True):  # again where there were ties
-            best = continuations(model, hidden, spec, step, prefix, exact)
-            chosen = decide(live, best, finished, step + 1, longest, spec)
+            best = candidates(model, hidden, live, spec, step, prefix, exact)
+            chosen = decide(best, finished, step + 1, longest, spec)
             tied, nan, *done = chosen.status.tolist()  # waits for the device
             if nan:
                 base.refuse_nan(lines)
@@ -253,7 +249,7 @@ def beam_search(
             trellis.close(active, finished)
             if all(done):
                 break
-            stay = torch.tensor([i for i, ended in enumerate(done) if not ended], device=ids.device)
+            stay = torch.tensor(base.staying(done), device=ids.device)
             active, live, rows, token = (
                 x.index_select(0, stay) for x in (active, live, rows, token)
             )

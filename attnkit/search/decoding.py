@@ -15,6 +15,7 @@ from torch import Tensor
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
+from attnkit.models.fast_decoder import FastDecoder
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
@@ -221,15 +222,18 @@ def search(
     if not len(source):
         return []
     training = model.training
-    model.eval()
+    if training:
+        model.eval()
     try:
         longest = base.longest_output(model, source, spec.max_length)
         ids = source.new_full((len(source), 1), BOS) if first is None else first
-        state = model.start(source, rows=len(source))
+        reader = FastDecoder.of(model) or model
+        state = reader.start(source, rows=len(source))
         method = beam_search if spec.method == "beam" else step_by_step
-        return method(model, state, ids, spec, longest, lines)
+        return method(reader, state, ids, spec, longest, lines)
     finally:
-        model.train(training)
+        if training:
+            model.train()
 
 
 def check_n_best(spec: SearchConfig) -> None:

@@ -197,7 +197,7 @@ def step_by_step(
         if not any(live) or step + 1 == longest:
             break
         if not all(live):
-            stay = torch.tensor([i for i, lives in enumerate(live) if lives], device=device)
+            stay = torch.tensor(base.staying([not lives for lives in live]), device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)
             active, alive, token = (x.index_select(0, stay) for x in (active, alive, token))

@@ -150,18 +150,23 @@ def test_top_breaks_ties_at_the_cut_by_lowest_id() -> None:
 
 @pytest.mark.parametrize("length", [1, 40, 700, 5632, 8000, 8005])
 @pytest.mark.parametrize("k", [1, 11])
-def test_the_highest_in_two_stages_are_those_of_one(length: int, k: int) -> None:
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_highest_in_two_stages_are_those_of_one(length: int, k: int, beams: int) -> None:
     random = torch.Generator().manual_seed(length)
-    scores = torch.randn((20, length), generator=random)
+    scores = torch.randn((20, beams, length), generator=random)
+    before = torch.randn((20, beams), generator=random)
     scores[0] = -math.inf
-    scores[1, length // 2 :] = -math.inf
+    scores[1, :, length // 2 :] = -math.inf
     scores[2] = scores[2].round()  # many equal ones
-    values, ids = highest(scores, min(k, length))
-    assert torch.equal(values, scores.topk(min(k, length)).values)
-    assert torch.equal(scores.gather(1, ids), values)
-    assert all(len(set(row)) == len(row) for row in ids.tolist())
-    scores[3, -1] = math.nan
-    assert highest(scores, 1)[0][3].isnan().all()
+    most = min(k, beams * length)
+    for addend in (None, before):
+        whole = (scores if addend is None else scores + before[..., None]).flatten(1)
+        values, places = highest(scores, addend, most)
+        assert torch.equal(values, whole.topk(most).values)
+        assert torch.equal(whole.gather(1, places), values)
+        assert all(len(set(row)) == len(row) for row in places.tolist())
+    scores[3, :, -1] = math.nan
+    assert highest(scores, before, 1)[0][3].isnan().all()
 
 
 def test_log_probabilities_are_those_of_torch() -> None:
@@ -190,7 +195,7 @@ def test_scores_made_in_pieces_give_the_same_answers(
         assert [answers(one) for one in found] == [
             [(h.ids, h.score, h.complete) for h in one] for one in whole
         ]
-        assert max(sizes) == max(1, logits // 50)
+        assert max(sizes) == max(3, logits // 50)  # a sentence's beams stay together
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
