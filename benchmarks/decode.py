@@ -1,67 +1,123 @@
-"""How fast a trained run decodes, and whether the batch changes what it says.
+"""Decoding speed of a trained run beside CTranslate2 with the same weights.
 
-    python benchmarks/decode.py RUN INPUT.txt [--lines 1000] [--threads 2] [--repeats 3]
+    python benchmarks/decode.py RUN INPUT REFERENCES [--lines 1000] [--threads 1] [--rounds 5]
 
-Prints sentences and output tokens per second of greedy search, beams and sampling (median of the
-repeats, model loading left out), then how many lines differ between decoding alone and in batches.
+attnkit in fp32 and bf16 and CTranslate2 in float32 and int8 take turns, round after round, in one
+process: all lines, and a tenth of the lines one at a time, by beam 5 and greedily.  Opening the
+models is left out.  Writes results/decoding.md with BLEU and the lines that differ from attnkit's
+in fp32.  Needs `pip install '.[ctranslate2]'`.
 """
 
 import argparse
+import importlib
 import statistics
 import time
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
+import sacrebleu
 import torch
+from common import command, load_before, publish, say, spread, table, versions
 
-from attnkit.recipe.schema import SearchConfig
+from attnkit.export.to_ctranslate2 import CTranslate2Model, opened
+from attnkit.models.precision import lower_precision
 from attnkit.runs import Run
 from attnkit.search import translate
+from attnkit.storage.cache import cache_dir
 
-SEARCHES = {
-    "greedy": {"method": "greedy"},
-    "beam 5": {"method": "beam", "beam": 5},
-    "beam 10": {"method": "beam", "beam": 10},
-    "top-p 0.9": {"method": "sample", "top_p": 0.9},
-}
+SEARCHES = {"beam 5": {"method": "beam", "beam": 5}, "greedy": {"method": "greedy"}}
+OURS, PEER = "attnkit, fp32", "CTranslate2, float32"
+
+
+def systems(run: Run, threads: int) -> dict[str, Any]:
+    """The models by name."""
+    low = run.model()
+    lower_precision(low, "bf16")
+    peer, small = opened(run, "cpu"), opened(run, "cpu")
+    assert isinstance(peer, CTranslate2Model)
+    folder = cache_dir() / "ctranslate2" / str(run.manifest["files"]["model.safetensors"])
+    library = importlib.import_module("ctranslate2")
+    small.translator = library.Translator(
+        str(folder), "cpu", compute_type="int8", intra_threads=threads
+    )
+    return {OURS: run.model(), "attnkit, bf16": low, PEER: peer, "CTranslate2, int8": small}
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run")
+    parser.add_argument("run", type=Path)
     parser.add_argument("input", type=Path)
+    parser.add_argument("references", type=Path)
     parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    load = load_before()
     torch.set_num_threads(options.threads)
     run = Run.open(options.run)
-    model, tokenizer = run.model(), run.tokenizer()
-    texts = options.input.read_text(encoding="utf-8").split("\n")[: options.lines]
-
-    def decode(spec: SearchConfig) -> list[str]:
-        answers = translate(model, tokenizer, texts, spec, max_source=run.recipe.data.max_length)
-        return [answer[0][0] for answer in answers]
-
-    shape = run.recipe.model
-    print(
-        f"{run.path}: {shape.layers.encoder}+{shape.layers.decoder} layers, width {shape.width}, "
-        f"{len(tokenizer.target)} pieces; {len(texts)} lines, {options.threads} threads\n"
+    tokenizer, models = run.tokenizer(), systems(run, options.threads)
+    texts, references = (
+        path.read_text(encoding="utf-8").split("\n")[: options.lines]
+        for path in (options.input, options.references)
     )
-    print("| search | sentences/s | tokens/s | lines that differ alone |")
-    print("| --- | ---: | ---: | ---: |")
-    for name, changes in SEARCHES.items():
-        spec = run.recipe.search.model_copy(update={**changes, "n_best": 1})
-        seconds = []
-        for _ in range(options.repeats):
-            start = time.perf_counter()
-            found = decode(spec)
-            seconds.append(time.perf_counter() - start)
-        tokens = sum(map(len, tokenizer.target.encode(found)))
-        alone = decode(spec.model_copy(update={"batch_tokens": 1}))
-        differ = sum(one != other for one, other in zip(found, alone, strict=True))
-        middle = statistics.median(seconds)
-        print(f"| {name} | {len(texts) / middle:.1f} | {tokens / middle:.0f} | {differ} |")
+
+    def decode(name: str, search: str, lines: list[str]) -> list[str]:
+        spec = run.recipe.search.model_copy(update={**SEARCHES[search], "n_best": 1})
+        model, longest = models[name], run.recipe.data.max_length
+        return [
+            answer[0][0] for answer in translate(model, tokenizer, lines, spec, max_source=longest)
+        ]
+
+    seconds: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    found: dict[tuple[str, str], list[str]] = {}
+    for number in range(options.rounds + 1):
+        say(f"round {number} of {options.rounds}" if number else "warming up")
+        for search in SEARCHES:
+            for name in models:
+                start = time.perf_counter()
+                found[search, name] = decode(name, search, texts if number else texts[::20])
+                whole = time.perf_counter() - start
+                some = texts[:: 10 if number else 100]
+                start = time.perf_counter()
+                for line in some:
+                    decode(name, search, [line])
+                if number:
+                    seconds[search, name, True].append(len(texts) / whole)
+                    seconds[search, name, False].append(
+                        1000 * (time.perf_counter() - start) / len(some)
+                    )
+    body = []
+    for search in SEARCHES:
+        rows = []
+        for name in models:
+            speeds, alone = seconds[search, name, True], seconds[search, name, False]
+            ratios = [
+                one / other for one, other in zip(speeds, seconds[search, PEER, True], strict=True)
+            ]
+            outputs = found[search, name]
+            bleu = sacrebleu.corpus_bleu(outputs, [references]).score
+            differ = sum(map(str.__ne__, outputs, found[search, OURS]))
+            rows.append((
+                name, *spread(speeds), f"{statistics.median(ratios):.2f}",
+                f"{statistics.median(alone):.1f}", f"{bleu:.2f}", differ,
+            ))  # fmt: skip
+        header = ("system", "sentences/s", "range", f"it : {PEER}", "ms for one line", "BLEU",
+                  "lines that differ")  # fmt: skip
+        body += [f"## {search}", "", *table(header, rows), ""]
+    shape = run.recipe.model
+    facts = {
+        "command": f"`{command(options, run='RUN', input='INPUT', references='REFERENCES')}`",
+        "versions": versions("attnkit", "torch", "ctranslate2", "sacrebleu"),
+        "threads of each system": str(options.threads),
+        "load of the machine": load,
+        "model": f"{shape.layers.encoder}+{shape.layers.decoder} layers, width {shape.width}, ff "
+        f"{shape.ff}, {shape.heads} heads, {len(tokenizer.target):,} pieces",
+        "rounds": f"{options.rounds}, the systems in turn; {len(texts):,} lines at once, "
+        f"{len(texts[::10]):,} alone",
+    }
+    publish("decoding", "Decoding beside CTranslate2, with the same weights", facts, body)
 
 
 if __name__ == "__main__":

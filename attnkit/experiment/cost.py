@@ -25,13 +25,14 @@ from attnkit.data.batch import collate
 from attnkit.data.batch_plan import Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.layers import MultiHead
+from attnkit.models.precision import DTYPES
 from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import atomic_write, make_folder
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.loss import LossOptions
 from attnkit.train.optimiser import optimizer
-from attnkit.train.precision import DTYPES, GradientWorker
+from attnkit.train.precision import GradientWorker
 
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
 

@@ -28,7 +28,12 @@ class Linear(nn.Linear):
 def product(
     x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "*n O"]:
-    """x W^T + b, by oneDNN where it gains; float32 throughout, so answers differ by rounding."""
+    """x W^T + b, by oneDNN where it gains; float32 throughout, so answers differ by rounding.
+
+    Weights of another type than x are those of a lower precision: the product is made in theirs.
+    """
+    if x.dtype != weight.dtype and not torch.is_grad_enabled():
+        return quick_product(x, weight, bias)
     trained = torch.is_grad_enabled() and any(
         part is not None and part.requires_grad for part in (x, weight, bias)
     )
@@ -54,8 +59,12 @@ def quick_product(
     x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "R O"]:
     """`product` without gradients, for those who asked `usable` once for many calls."""
-    if x.numel() * weight.shape[0] < LEAST_WORK or weight.dtype != torch.float32:
-        return F.linear(x.to(weight.dtype), weight, bias).to(x.dtype)
+    if weight.dtype != x.dtype:
+        # without a bias torch's own product of 16 bits is slow on a CPU
+        made = onednn_product if x.device.type == "cpu" else F.linear
+        return made(x.to(weight.dtype), weight, bias).to(x.dtype)
+    if weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
+        return F.linear(x, weight, bias)
     return onednn_product(x, weight, bias)
 
 

@@ -111,7 +111,10 @@ class FastAttention:
         size = biases.shape[2]
         keys, values = (part[:, :, :size].flatten(0, 1) for part in cache)
         scores = torch.baddbmm(
-            biases, q.reshape(len(biases), -1, q.shape[3]), keys.transpose(1, 2), alpha=self.scale
+            biases,
+            q.reshape(biases.shape[0], -1, q.shape[3]),
+            keys.transpose(1, 2),
+            alpha=self.scale,
         )
         y = torch.bmm(scores.softmax(2), values).view(q.shape)
         return self.output(y.permute(0, 2, 1, 3).reshape(-1, self.heads * q.shape[3]))
@@ -128,7 +131,8 @@ class FastBlock:
         self.up, self.down = Product.of(forward.up), Product.of(forward.down)
         self.gate = None if forward.gate is None else Product.of(forward.gate)
         self.function, self.before = forward.function, block.before
-        self.norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
+        norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
+        self.norms = [(norm.normalized_shape, norm.weight, norm.bias, norm.eps) for norm in norms]
 
     def __call__(
         self, x: Float[Tensor, "R W"], past: Cache, source: Cache, step: "Step"
@@ -140,7 +144,10 @@ class FastBlock:
             self.feed_forward,
         )
         for norm, part in zip(self.norms, parts, strict=True):
-            x = x + part(norm(x)) if self.before else norm(x + part(x))
+            if self.before:
+                x = x + part(torch.layer_norm(x, *norm))
+            else:
+                x = torch.layer_norm(x + part(x), *norm)
         return x
 
     def attend_past(self, x: Float[Tensor, "R W"], cache: Cache, step: "Step") -> Tensor:
@@ -187,7 +194,7 @@ class FastDecoder:
         decoder = model.decoder
         if not isinstance(decoder, Stack) or decoder.bias is not None:
             return None
-        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in decoder.modules())
         plain = all(
             type(part) in (Dot, ScaledDot)
             and part.key_heads == part.shape.heads

@@ -107,12 +107,26 @@ def top(
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
     values, places = highest(rows, before, min(k + 1, rows[0].numel()))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)
-    if exact:
-        ties = same.any(1).nonzero().squeeze(1)
+    if exact and len(ties := same.any(1).nonzero().squeeze(1)):
         whole = plus(rows, before)[ties].flatten(1)
-        ordered, order = whole.sort(dim=1, descending=True, stable=True)
-        values[ties], places[ties] = ordered[:, : k + 1], order[:, : k + 1]
+        values[ties, :k], places[ties, :k] = ranked(whole, values[ties, :k])
     return values[:, :k], places[:, :k], same.any()
+
+
+def ranked(
+    scores: Float[Tensor, "R n"], best: Float[Tensor, "R k"]
+) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
+    """The highest scores and their places, equal ones by place; `best` are the scores alone."""
+    reach = ~(scores < best[:, -1:])  # also NaN
+    row, place = reach.nonzero(as_tuple=True)
+    count = reach.sum(1)
+    column = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
+    few = scores.new_full((len(scores), int(count.max())), -math.inf)
+    places = torch.zeros_like(few, dtype=torch.long)
+    few[row, column], places[row, column] = scores[row, place], place
+    values, order = few.sort(dim=1, descending=True, stable=True)
+    order = order[:, : best.shape[1]]
+    return values[:, : best.shape[1]], places.gather(1, order)
 
 
 def plus(scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None) -> Tensor:

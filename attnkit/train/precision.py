@@ -9,9 +9,8 @@ from torch import Tensor
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
+from attnkit.models.precision import DTYPES
 from attnkit.train.loss import Losses, LossOptions, token_losses
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class GradientWorker:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from helpers.called import Done, called
 from helpers.shell import environment
 from helpers.trained import LENGTH, make_run
@@ -327,3 +328,14 @@ def test_a_language_model_continues_each_line(tmp_path: Path, capsys: Any) -> No
     lines = capsys.readouterr().out.split("\n")
     assert len(lines) == 4
     assert lines[1] == ""
+
+
+def test_a_precision_is_used_or_refused(generate: Any) -> None:
+    done = generate("--precision", "bf16", "--engine", "ctranslate2")
+    assert (done.code, done.out) == (2, "")
+    assert "--precision bf16 is for --engine attnkit" in done.err
+    assert generate("--precision", "fp32") == generate()
+    supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    done = generate("--precision", "bf16")
+    assert done.code == (0 if supported else 69)
+    assert len(done.out.splitlines()) == (5 if supported else 0)

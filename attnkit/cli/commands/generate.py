@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK = 2048  # lines read before the first output
 ENGINES = ("attnkit", "ctranslate2")
+PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 def generate(
@@ -78,6 +79,15 @@ def generate(
             "What computes: attnkit, or ctranslate2, into which the run is converted once.",
         ),
     ] = "attnkit",
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"],
+        choice(
+            "--precision",
+            PRECISIONS,
+            "Precision of matrix products: fp32, or bf16 or fp16, which is faster on some devices "
+            "and changes a few outputs.",
+        ),
+    ] = "fp32",
     device: options.Device = "auto",
     threads: options.Threads = None,
     plugins: options.Plugins = None,
@@ -111,7 +121,7 @@ def generate(
     if labels:
         options = _label_options(options | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, options, sample)
-    _check_engine(engine, recipe, spec)
+    _check_engine(engine, recipe, spec, precision)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
 
@@ -120,7 +130,7 @@ def generate(
         typed = input == "-" and sys.stdin.isatty()
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
-        model, tokenizer = _opened(trained, engine, place), trained.tokenizer()
+        model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         how: dict[str, Any] = {
             "max_source": recipe.data.max_length, "counts": counts,
             "block": block or (1 if typed else BLOCK),
@@ -144,10 +154,12 @@ def generate(
             console.warn(f"{what}: {count:,}")
 
 
-def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig") -> None:
+def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig", precision: str) -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
     if engine == "attnkit":
         return
+    if precision != "fp32":
+        raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
     from attnkit.recipe.export_rules import obstacle
 
     what = obstacle(recipe, "ctranslate2")
@@ -167,9 +179,13 @@ def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig") -> None:
         )
 
 
-def _opened(run: "Run", engine: str, device: str) -> "Model | Engine":
+def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
     if engine == "attnkit":
-        return run.model(device)
+        from attnkit.models.precision import lower_precision
+
+        model = run.model(device)
+        lower_precision(model, precision)
+        return model
     from attnkit.export.to_ctranslate2 import opened
 
     return opened(run, device)
