@@ -148,7 +148,7 @@ class Candidates(NamedTuple):
     parent: Int[Tensor, "b k"]
     token: Int[Tensor, "b k"]
     tied: Bool[Tensor, ""]
-    """Whether some have equal log-probabilities."""
+    """Whether some have equal log-probabilities, and their choice is not exact."""
 
 
 def candidates(
@@ -162,8 +162,10 @@ def candidates(
 ) -> Candidates:
     """The best tokens after all hypotheses, R = b x W.
 
-    The vocabulary's scores are made for as many sentences at a time as suits the device.
+    The vocabulary's scores are made for as many sentences at a time as suits the device.  Nobody
+    waits for a CPU: there the choice among equal scores is always the exact one.
     """
+    exact = exact or hidden.device.type == "cpu"
     width, (sentences, beams) = 2 * spec.beam, live.shape
     most = base.LOGITS_AT_ONCE.get(hidden.device.type)
     some = sentences if most is None else max(1, most // (beams * model.output.out_features))
@@ -180,7 +182,7 @@ def candidates(
     if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
         spare = (0, width - logprob.shape[1])
         logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)
-    return Candidates(logprob, place // size, place % size, torch.stack(tied).any())
+    return Candidates(logprob, place // size, place % size, torch.stack(tied).any() & (not exact))
 
 
 def decide(
