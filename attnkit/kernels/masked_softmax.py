@@ -47,7 +47,8 @@ class _MaskedSoftmax(torch.autograd.Function):
         else:
             allowed = allowed[:, :, :1] if allowed.stride(2) == 0 else allowed
             bias = scores.new_zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)
-            shape = torch.broadcast_shapes(scores.shape, bias.shape)  # the mask may have more rows
+            # the mask may have more rows
+            shape = torch.broadcast_shapes(scores.shape, bias.shape)  # type: ignore[no-untyped-call]
             weights = _filled(scores, shape, -torch.inf)
             torch.add(scores, bias, out=weights[..., :keys])
         torch.softmax(weights, -1, out=weights)
@@ -68,7 +69,7 @@ class _MaskedSoftmax(torch.autograd.Function):
 
 
 def _filled(like: Tensor, shape: torch.Size, value: float) -> Tensor:
-    """A new tensor with rows of whole vectors, of which what lies behind the keys has this value."""
+    """A new tensor with rows of whole vectors; behind the keys they have this value."""
     unit = VECTOR // like.element_size()
     buffer = like.new_empty((*shape[:-1], -(-shape[-1] // unit) * unit))
     buffer[..., shape[-1] :] = value
