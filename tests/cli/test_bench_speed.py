@@ -50,7 +50,14 @@ def test_decoding_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) ->
 def test_a_run_decodes_with_its_own_weights(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    words = (*TINY, "train.steps=2", "eval.metrics=perplexity", "--variant", "scaled-dot", "--quiet")
+    words = (
+        *TINY,
+        "train.steps=2",
+        "eval.metrics=perplexity",
+        "--variant",
+        "scaled-dot",
+        "--quiet",
+    )
     assert called(capsys, "train", "quickstart", *words, "--out", str(tmp_path)).code == 0
     run = str(tmp_path / "quickstart" / "scaled-dot" / "seed-1")
     code, out, _ = called(capsys, "bench", "decode", run, "--rows", "4", "--beam", "1")
