@@ -1,6 +1,7 @@
 """What decoding costs, by the search that `attnkit generate` runs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import mean, median
@@ -10,7 +11,7 @@ import torch
 
 from attnkit import models
 from attnkit.bench import matrix_products
-from attnkit.bench.step_parts import StepPart, split
+from attnkit.bench.step_parts import Speed, split
 from attnkit.data.preparation import prepare
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
@@ -28,38 +29,15 @@ WARM, PROFILED, SINGLE = 16, 64, 20
 """Lines decoded before the clock starts, under the profiler, and one at a time."""
 
 
-class DecodingSpeed(NamedTuple):
-    """The speed of decoding text to text, and where its time goes."""
+@dataclass(frozen=True, kw_only=True)
+class DecodingSpeed(Speed):
+    """The speed of decoding, text to text."""
 
-    device: str
-    threads: int
     search: str
     lines: int
-    seconds: float
-    """Of all lines."""
     lines_per_second: float
-    tokens_per_second: float
-    """Of the outputs."""
     one_line_seconds: float
     """Median of a line by itself."""
-    operations_per_token: float
-    """Of matrix products, two a multiplication, for each token of the outputs."""
-    peaks: dict[str, float]
-    """Operations a second of large matrix products here, by precision."""
-    peak_memory_bytes: int | None
-    parts: list[StepPart]
-    """Of the lines that were profiled."""
-
-    @property
-    def operations_per_second(self) -> float:
-        """What decoding makes of the machine."""
-        return self.operations_per_token * self.tokens_per_second
-
-    def record(self) -> dict[str, Any]:
-        """Everything, for programs."""
-        parts = [part._asdict() for part in self.parts]
-        more = {"operations_per_second": self.operations_per_second, "parts": parts}
-        return self._asdict() | more
 
 
 class Decoded(NamedTuple):
@@ -154,7 +132,9 @@ def measure(
     operations = matrix_products.operations(lambda: made.extend(decode(some)))
     how = f"beam {search.beam}" if search.method == "beam" else search.method
     return DecodingSpeed(
-        device, torch.get_num_threads(), how, len(sources), seconds, len(sources) / seconds,
-        tokens(outputs) / seconds, median(single), operations / max(1, tokens(made)), peaks, memory,
-        parts,
+        device=device, threads=torch.get_num_threads(), seconds=seconds,
+        tokens_per_second=tokens(outputs) / seconds, peaks=peaks, peak_memory_bytes=memory,
+        operations_per_token=operations / max(1, tokens(made)), parts=parts, search=how,
+        lines=len(sources), lines_per_second=len(sources) / seconds,
+        one_line_seconds=median(single),
     )  # fmt: skip

@@ -9,6 +9,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,36 @@ class StepPart(NamedTuple):
     @property
     def total(self) -> float:
         return self.forward + self.backward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """How fast something is computed, and where its time goes."""
+
+    device: str
+    threads: int
+    seconds: float
+    """Of the whole: an average update, or all lines."""
+    tokens_per_second: float
+    """Real target tokens, or those of the outputs."""
+    operations_per_token: float
+    """Of matrix products, two a multiplication."""
+    peaks: dict[str, float]
+    """Operations a second of large matrix products here, by precision."""
+    peak_memory_bytes: int | None
+    parts: list[StepPart]
+    """Of what was profiled."""
+
+    @property
+    def operations_per_second(self) -> float:
+        """What is made of the machine."""
+        return self.operations_per_token * self.tokens_per_second
+
+    def record(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        parts = [part._asdict() for part in self.parts]
+        more = {"operations_per_second": self.operations_per_second, "parts": parts}
+        return asdict(self) | more
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 
 from attnkit.bench import matrix_products
-from attnkit.bench.step_parts import StepPart, split
+from attnkit.bench.step_parts import Speed, split
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.experiment import cost
@@ -24,38 +24,15 @@ WARM, PROFILED = 3, 5
 """Updates before the clock starts, and under the profiler."""
 
 
-class TrainingSpeed(NamedTuple):
-    """The speed of updates without validation and saving, and where their time goes."""
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpeed(Speed):
+    """The speed of updates without validation and saving."""
 
     precision: str
-    device: str
-    threads: int
     updates: int
-    seconds: float
-    """Of an average update."""
-    tokens_per_second: float
-    """Real target tokens."""
     padding_source: float | None
     padding_target: float
     """Share of padding among the tokens of the first epoch."""
-    operations_per_token: float
-    """Of matrix products, two a multiplication, for each real target token."""
-    peaks: dict[str, float]
-    """Operations a second of large matrix products here, by precision."""
-    peak_memory_bytes: int | None
-    parts: list[StepPart]
-    """Of the updates that were profiled."""
-
-    @property
-    def operations_per_second(self) -> float:
-        """What the updates make of the machine."""
-        return self.operations_per_token * self.tokens_per_second
-
-    def record(self) -> dict[str, Any]:
-        """Everything, for programs."""
-        parts = [part._asdict() for part in self.parts]
-        more = {"operations_per_second": self.operations_per_second, "parts": parts}
-        return self._asdict() | more
 
 
 def training_speed(
@@ -105,8 +82,10 @@ def training_speed(
     peaks[precision] = max(peak, peaks[precision])
     padding = cost.padding(recipe, prepared)
     return TrainingSpeed(
-        precision, device, torch.get_num_threads(), updates, seconds, speed,
-        padding.source, padding.target, operations_per_token, peaks, memory, parts,
+        device=device, threads=torch.get_num_threads(), seconds=seconds, tokens_per_second=speed,
+        operations_per_token=operations_per_token, peaks=peaks, peak_memory_bytes=memory,
+        parts=parts, precision=precision, updates=updates, padding_source=padding.source,
+        padding_target=padding.target,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from attnkit.show.table import NONE, Cell, Column, Table
 
 if TYPE_CHECKING:
     from attnkit.bench.decoding_speed import DecodingSpeed
-    from attnkit.bench.step_parts import StepPart
+    from attnkit.bench.step_parts import Speed, StepPart
     from attnkit.bench.training_speed import TrainingSpeed
 
 LEAST = 0.0005
@@ -76,7 +76,7 @@ def _decoding_notes(speed: "DecodingSpeed") -> Iterator[str]:
         yield f"peak memory: {amount(speed.peak_memory_bytes)}"
 
 
-def _products(speed: "TrainingSpeed | DecodingSpeed") -> str:
+def _products(speed: "Speed") -> str:
     """How near the matrix products come to the machine's peak."""
     reached = speed.operations_per_second
     peaks = ", ".join(f"{reached / peak:.0%} of the {name} peak of {peak / 1e9:,.0f}"

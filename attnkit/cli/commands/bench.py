@@ -12,15 +12,12 @@ from attnkit.cli.options import flag, value
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnkit.bench.decoding_speed import DecodingSpeed
     from attnkit.bench.plan import Workload
     from attnkit.bench.schedule import Point
-    from attnkit.bench.training_speed import TrainingSpeed
+    from attnkit.bench.step_parts import Speed
     from attnkit.recipe import Recipe, RecipeFile
     from attnkit.recipe.schema import SearchConfig
     from attnkit.show.table import Table
-
-    Speed = TrainingSpeed | DecodingSpeed
 
 app = typer.Typer(
     help="Benchmark attention, training and decoding on this machine.", no_args_is_help=True
