@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from attnkit.attention import Attention
+from attnkit.errors import OutputError
 from attnkit.layers import Dropout, FeedForward, MultiHead
 from attnkit.models.embedding import Embedding
+from attnkit.storage.files import write_output
 
 MARK = "attnkit: "
 """Before the names of ranges, in profiles of every program."""
@@ -111,6 +114,9 @@ def split(
 
     Seconds are of the device that computes: of its operations, and on a CPU also of Python between
     them.  `trace` is written in the format of Chrome's and Perfetto's viewers.
+
+    Raises:
+        OutputError: the trace cannot be written.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler talks to stderr
     cuda = device.startswith("cuda")
@@ -119,7 +125,7 @@ def split(
         for _ in range(steps):
             step()
     if trace is not None:
-        profiler.export_chrome_trace(str(trace))
+        _write_trace(profiler, trace)
     events = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
     forward_part: dict[int, str] = {}  # by the number that autograd gives an operation
     for event in events:
@@ -134,6 +140,16 @@ def split(
         seconds[name or REST][backward] += taken / 1e6 / steps
     parts = [StepPart(name, *both) for name, both in seconds.items()]
     return sorted(parts, key=lambda part: -part.total)
+
+
+def _write_trace(profiler: profile, path: Path) -> None:
+    """A whole file or none: torch says nothing of a disk that is full."""
+    with TemporaryDirectory() as folder:
+        written = Path(folder) / path.name
+        profiler.export_chrome_trace(str(written))
+        if not written.exists():
+            raise OutputError(f"{path}: torch could not write the trace; is {folder} full?")
+        write_output(path, written.read_bytes())
 
 
 def _enclosing(event: Any, wanted: Callable[[Any], Any]) -> Any:
