@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 from attnkit.errors import UnavailableError
 
@@ -67,6 +68,17 @@ def pick_device(name: str) -> str:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UnavailableError(f"device {name!r} is not available here: use cpu or auto") from error
     return name
+
+
+def clock(device: str) -> float:
+    """Seconds on a clock, read once the device has done what it was given."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+    elif device.startswith("mps"):
+        torch.mps.synchronize()
+    return time.perf_counter()
 
 
 def threads_each(jobs: int) -> int:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from attnkit.attention.base import Attention, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
+from attnkit.kernels.masked_softmax import masked_softmax, worthwhile
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 
@@ -163,6 +164,8 @@ def visible_softmax(
     scores: Float[Tensor, "b H T S"], allowed: Bool[Tensor, "b 1 T S"] | None
 ) -> Float[Tensor, "b H T S"]:
     """Softmax over the allowed keys; a query that may see none gets zeros, never NaN."""
+    if worthwhile(scores, allowed):
+        return masked_softmax(scores, allowed)
     if allowed is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)

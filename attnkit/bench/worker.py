@@ -1,7 +1,6 @@
 """What a measuring process does: one mechanism alone for its memory, or all in turn for time."""
 
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Candidate, Workload
+from attnkit.device import clock
 from attnkit.layers import MultiHead
 from attnkit.train.memory import free_memory, keep_freed_memory
 from attnkit.train.peak_memory import peak_memory, process_memory, reset_peak_memory
@@ -147,9 +147,9 @@ def probe(
     yield "ready", None
     for kind in passes:
         before = reset_peak_memory(workload.device)
-        start = _now(workload.device)
+        start = clock(workload.device)
         runner.run(kind)
-        seconds = (_now(workload.device) - start) / runner.count
+        seconds = (clock(workload.device) - start) / runner.count
         peak = peak_memory(workload.device)
         size = None if before is None or peak is None else max(0, peak - before)
         yield kind, (seconds, size)
@@ -181,10 +181,10 @@ def race(
             return
         for runner, candidate, kind, seconds in turn if number % 2 == 0 else turn[::-1]:
             count = max(1, round(SHORTEST_SAMPLE / max(seconds, 1e-6)))
-            start = _now(workload.device)
+            start = clock(workload.device)
             for _ in range(count):
                 runner.run(kind)
-            taken = (_now(workload.device) - start) / count / runner.count
+            taken = (clock(workload.device) - start) / count / runner.count
             yield "sample", (number, candidate.label, kind, taken)
 
 
@@ -197,14 +197,6 @@ def _error_text(error: Exception) -> str:
         return "memory"
     ours = type(error).__module__.startswith("attnkit")
     return text if ours else f"{type(error).__name__}: {text}"
-
-
-def _now(device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    elif device.startswith("mps"):
-        torch.mps.synchronize()
-    return time.perf_counter()
 
 
 def _limit_memory() -> None:

@@ -51,6 +51,7 @@ class LogDisplay(Display):
     def show(self, event: events.Event) -> None:
         for line in log_lines(event):
             console.say(line)
+        _print_first_look(event)
 
 
 class JsonDisplay(Display):
@@ -93,6 +94,7 @@ class LiveDisplay(Display):
         if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent):
             for line in log_lines(event):
                 self._screen.print(Text(line, "red" if failed else "dim"))
+        _print_first_look(event)
 
     def notice(self, signal: str) -> None:
         """The next refresh shows it."""
@@ -145,7 +147,7 @@ def follow(
             with closing(happening):
                 for event in happening:
                     screen.show(event)
-                    if isinstance(event, events.ScoredEvent):
+                    if isinstance(event, events.ScoredEvent) and not event.unfinished:
                         scored.append(event)
                     elif isinstance(event, events.FailedEvent) and not quiet:
                         failed.append(f"{event.variant} seed {event.seed}")
@@ -164,6 +166,15 @@ def follow(
     finally:  # what was trained is compared although others failed
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
+
+
+def _print_first_look(event: events.Event) -> None:
+    """A table of the first runs, without its notes, on standard error while others are trained."""
+    if isinstance(event, events.ScoredEvent) and event.unfinished:
+        from attnkit.show.comparison_tables import tables
+
+        note = f"so far; unfinished runs: {event.unfinished}"
+        console.stderr().print(replace(tables(event.json())[0], notes=(note,)))
 
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:

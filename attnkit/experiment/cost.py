@@ -7,7 +7,6 @@ storage, padding comes from the plan of the first epoch, and time from updates t
 import hashlib
 import json
 import platform
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from statistics import median
@@ -24,6 +23,7 @@ from attnkit import models
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import Rows, padding_share
 from attnkit.data.preparation import PreparedData
+from attnkit.device import clock
 from attnkit.layers import MultiHead
 from attnkit.models.precision import DTYPES
 from attnkit.recipe import Recipe
@@ -317,7 +317,7 @@ class _Updates:
 
     def seconds(self, chosen: list[Rows]) -> float:
         """The time of an update on each of the batches."""
-        start = _now(self.device)
+        start = clock(self.device)
         for rows in chosen:
             batch = collate(self.prepared.train, rows)
             losses = self.worker.losses(batch, LossOptions(smoothing=0.1))
@@ -325,7 +325,7 @@ class _Updates:
             self.stepper.step()
             self.stepper.zero_grad(set_to_none=True)
             self.worker.refresh()
-        return _now(self.device) - start
+        return clock(self.device) - start
 
 
 def _timed(
@@ -343,9 +343,3 @@ def _timed(
             updates.seconds(chosen[:1])  # the first is slow
         rounds = [[updates.seconds(chosen) for updates in made.values()] for _ in range(repeats)]
     return {name: list(times) for name, times in zip(made, zip(*rounds, strict=True), strict=True)}
-
-
-def _now(device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -26,7 +26,7 @@ from attnkit.device import THREADS, sharing, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.training import PATIENCE, Experiment
+from attnkit.experiment.training import FIRST_LOOK, PATIENCE, Experiment
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
 from attnkit.recipe import Recipe
 from attnkit.train import events
@@ -83,7 +83,13 @@ def train(
         workers = Workers(jobs, start, stop)
         _start_server(threads)
         yield NoteEvent(f"starting {jobs} processes", passing=True)
-        yield from workers.run(planned)
+        scored: list[Key] = []
+        for event in workers.run(planned):
+            yield event
+            if isinstance(event, events.EvaluatedEvent):
+                scored += [key for key in planned if key == (event.variant, event.seed)]
+                if len(scored) == FIRST_LOOK < len(planned):
+                    yield experiment.compare(scored, len(planned) - FIRST_LOOK)
         finished = [key for key in planned if key not in workers.failures]
         if finished:
             yield experiment.compare(finished)

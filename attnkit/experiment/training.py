@@ -1,4 +1,4 @@
-"""All variants and seeds of a recipe: trained in turn, resumed or skipped, then scored together."""
+"""All variants and seeds of a recipe: trained and scored in turn, or skipped, then compared."""
 
 import queue
 import threading
@@ -47,13 +47,15 @@ PATIENCE = 0.2
 """Seconds between two looks at the signals, while something else computes."""
 GRACE = 1.0
 """Seconds that a preparation has to tidy up after a signal."""
+FIRST_LOOK = 2
+"""Runs that are compared while the others are trained, so that there is soon something to see."""
 STOPPED_EARLY = "while preparing the data; run the same command again"
 
 
 def train(
     settings: TrainingSettings, *, notice: Callable[[str], object] | None = None
 ) -> Generator[Event, None, None]:
-    """Train unfinished runs, skip finished ones, score all of them; yields what happens.
+    """Train unfinished runs, skip finished ones, score each; yields what happens.
 
     `notice` is called with the name of the first signal when it comes; see `StopSignals`.
 
@@ -69,10 +71,11 @@ def train(
         planned = settings.runs()
         for variant, seed in planned:
             experiment.check(variant, seed)
-        for variant, seed in planned:
+        for number, (variant, seed) in enumerate(planned, 1):
             yield from experiment.train(variant, seed)
-        for variant, seed in planned:
             yield from experiment.evaluate(variant, seed)
+            if number == FIRST_LOOK < len(planned):
+                yield experiment.compare(planned[:number], len(planned) - number)
         yield experiment.compare(planned)
 
 
@@ -371,8 +374,10 @@ class Experiment:
             progress=progress,
         )
 
-    def compare(self, planned: Sequence[tuple[str, int]]) -> events.ScoredEvent:
-        """Scored runs side by side."""
+    def compare(
+        self, planned: Sequence[tuple[str, int]], unfinished: int = 0
+    ) -> events.ScoredEvent:
+        """Scored runs side by side, while others are `unfinished`."""
         runs = [Run.open(self.run(variant, seed).path) for variant, seed in planned]
         trained = {run.variant for run in runs}
         baseline = self.file.baseline if self.file.baseline in trained else None
@@ -391,7 +396,7 @@ class Experiment:
             result = comparison(
                 runs, splits, metrics=metrics, baseline=baseline, resamples=resamples
             )
-        return events.ScoredEvent(**result)
+        return events.ScoredEvent(**result, unfinished=unfinished)
 
 
 def _require_same_data(run: Run, prepared: PreparedData) -> None:

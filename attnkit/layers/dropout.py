@@ -23,8 +23,10 @@ class Dropout(nn.Module):
             return F.dropout(x, self.rate)
         dropped = min(255, max(1, round(self.rate * 256)))
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), 2**63 - 1)
-        stays = words.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
-        return x * stays.to(x.dtype).mul_(256 / (256 - dropped))
+        draws = words.view(torch.uint8)[: x.numel()].view(x.shape)
+        # written as x's type at once: torch is slow at turning truth values into numbers
+        stays = torch.ge(draws, dropped, out=torch.empty_like(x, requires_grad=False))
+        return x * stays.mul_(256 / (256 - dropped))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.profiler import record_function
 
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
@@ -72,6 +73,7 @@ def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) ->
     return min(max_length, left)
 
 
+@record_function("attnkit: rest of the model")
 def advance(
     model: Predictor, ids: Int[Tensor, "R 1"], state: Any
 ) -> tuple[Float[Tensor, "R W"], Any]:
@@ -80,6 +82,7 @@ def advance(
     return hidden[:, -1], state
 
 
+@record_function("attnkit: vocabulary")
 def predict(model: Predictor, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
     """Log-probabilities of the next token, in a fresh tensor."""
     logits = model.output(hidden)

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from jaxtyping import Int
 from torch import Tensor
+from torch.profiler import record_function
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import RecipeError
@@ -109,6 +110,7 @@ def translate(
             yield answer + [filler] * (spec.n_best - len(answer))
 
 
+@record_function("attnkit: tokenizer")
 def encode_lines(
     tokenizer: Tokenizer,
     texts: Sequence[str],
@@ -193,6 +195,7 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B S
 
 
 @torch.inference_mode()
+@record_function("attnkit: search")
 def search(
     model: Model,
     source: Int[Tensor, "B S"],
@@ -228,7 +231,8 @@ def search(
         longest = base.longest_output(model, source, spec.max_length)
         ids = source.new_full((len(source), 1), BOS) if first is None else first
         reader = FastDecoder.of(model) or model
-        state = reader.start(source, rows=len(source))
+        with record_function("attnkit: rest of the model"):
+            state = reader.start(source, rows=len(source))
         method = beam_search if spec.method == "beam" else step_by_step
         return method(reader, state, ids, spec, longest, lines)
     finally:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch.profiler import record_function
+
 from attnkit.data.batch import Batch, collate
 from attnkit.data.batch_plan import Rows, plan
 from attnkit.data.encoded import Encoded
@@ -46,6 +48,7 @@ class BatchStream:
             attention_budget=self.attention_budget,
         )
 
+    @record_function("attnkit: data")
     def take(self, count: int) -> list[Batch]:
         """The next `count` batches; an update may span the end of an epoch."""
         taken = []

@@ -129,7 +129,10 @@ class EvaluatedEvent(Event):
 
 @dataclass(frozen=True)
 class ScoredEvent(Event):
-    """All runs are scored; the fields are the keys of `attnkit eval --format json`."""
+    """All runs are scored; the fields are the keys of `attnkit eval --format json`.
+
+    Where `unfinished` is more than 0, it is a first look at some, while so many are not scored yet.
+    """
 
     rows: Sequence[Mapping[str, Any]]
     baseline: str | None = None
@@ -138,6 +141,7 @@ class ScoredEvent(Event):
     published: Sequence[Mapping[str, Any]] = ()
     resamples: int = 0
     bootstrap_seed: int = 0
+    unfinished: int = 0
 
 
 def _plain(value: Any) -> Any:

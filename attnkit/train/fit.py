@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.profiler import record_function
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import PreparedData, train_epoch
@@ -183,6 +184,7 @@ class Training(TrainingState):
         self._apply(batches)
         self.averaging.update(self.progress.step)
 
+    @record_function("attnkit: optimiser")
     def _apply(self, batches: list[Batch]) -> None:
         """Unscale, clip and check the gradient, and change the weights."""
         scaler = self.worker.scaler
@@ -208,6 +210,7 @@ class Training(TrainingState):
         assert self.writers is not None
         self.writers.add(group, record)
 
+    @record_function("attnkit: log")
     def _log(self) -> events.ProgressEvent:
         progress = self.progress
         nll, tokens = self.interval.tolist()

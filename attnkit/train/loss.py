@@ -8,10 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.onednn import product
 from attnkit.recipe.schema import TrainConfig
 
-CHUNK = 2**21
-"""Logits held at once (about 8 MB in float32): small enough for a processor's cache."""
+CHUNK = 2**22
+"""Logits held at once (16 MB in float32): small enough for a processor's last cache."""
 
 
 class Losses(NamedTuple):
@@ -73,29 +74,36 @@ class _SmoothedLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         needs = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden) if needs else None
-        grad_weight = torch.zeros_like(weight, dtype=wide) if needs else None
+        grad_weight = torch.zeros_like(weight.t(), dtype=wide) if needs else None  # [W, V]
         sums = torch.zeros(2, dtype=wide, device=hidden.device)
         size = weight.shape[0]
         rows = max(1, CHUNK // size)
         for first in range(0, hidden.shape[0], rows):
             part = slice(first, first + rows)
             h, y = hidden[part], targets[part, None]
-            logs = (h @ weight.t()).log_softmax(-1, dtype=wide)
-            log_p = logs.gather(1, y)  # [rows, 1]
+            logits = product(h, weight).to(wide)
+            # log-sum-exp by the largest logit, whose probability is at least 1 / V
+            chosen, largest = logits.gather(1, y), logits.amax(-1, keepdim=True)  # [rows, 1]
+            whole = logits.sum() if smoothing else None
+            gradient = torch.softmax(logits, -1, out=logits)  # so far the probabilities
+            norm = largest - gradient.amax(-1, keepdim=True).log()
+            log_p = chosen - norm
             weights = tailr_weights(log_p, gamma, floor)
             nll, weighted = -log_p.sum(), -(weights * log_p).sum()
-            sums += torch.stack(((1 - smoothing) * weighted - smoothing / size * logs.sum(), nll))
+            if whole is not None:
+                rest = size * norm.sum() - whole
+                weighted = (1 - smoothing) * weighted + smoothing / size * rest
+            sums += torch.stack((weighted, nll))
             if grad_hidden is None or grad_weight is None:
                 continue
-            gradient = logs.exp_()  # of the logits; so far the probabilities
             if gamma:
                 gradient *= (1 - smoothing) * weights + smoothing
             if smoothing:
                 gradient -= smoothing / size
             gradient.scatter_add_(1, y, (smoothing - 1) * weights)
             narrow = gradient.to(hidden.dtype)
-            grad_hidden[part] = narrow @ weight
-            grad_weight += narrow.t() @ h
+            grad_hidden[part] = product(narrow, weight.t())
+            grad_weight += product(h.t(), narrow.t())
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
         total, nll = sums.unbind()
@@ -108,7 +116,7 @@ class _SmoothedLoss(torch.autograd.Function):
         """The stored gradients times the gradient of the sum."""
         grad_hidden, grad_weight = ctx.saved_tensors
         # scaled before the cast: a sum over many tokens may not fit a 16-bit float
-        weight = (grad_weight * gradient).to(ctx.dtype)
+        weight = (grad_weight * gradient).to(ctx.dtype).t()
         return grad_hidden * gradient.to(grad_hidden.dtype), weight, None, None
 
 

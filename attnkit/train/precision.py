@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.profiler import record_function
 
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
@@ -42,10 +43,13 @@ class GradientWorker:
         """Summed losses of a batch, which is moved to the model's device."""
         source = None if batch.source is None else batch.source.to(self.device)
         outputs = batch.output.to(self.device)
-        hidden = self._hidden(source, batch.input.to(self.device))
-        real = outputs != PAD
-        return token_losses(hidden[real], self.model.output.weight, outputs[real], options)
+        with record_function("attnkit: rest of the model"):
+            hidden = self._hidden(source, batch.input.to(self.device))
+        with record_function("attnkit: loss"):
+            real = outputs != PAD
+            return token_losses(hidden[real], self.model.output.weight, outputs[real], options)
 
+    @record_function("attnkit: gradients")
     def backward(self, total: Tensor, divisor: int) -> None:
         """Add the gradient of total / divisor to the masters' (still scaled in fp16)."""
         self.scaler.scale(total / divisor).backward()  # type: ignore[no-untyped-call]

@@ -22,7 +22,7 @@ from helpers.small import write_corpus
 
 from attnkit import errors
 from attnkit.cli import main
-from attnkit.experiment import jobs
+from attnkit.experiment import jobs, training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.worker import TrainingEnd, WorkerStart, _end
 from attnkit.recipe import RecipeFile, load, mechanism_registry
@@ -102,6 +102,23 @@ def weights(folder: Path) -> dict[str, str]:
     """SHA-256 of the weights of every run."""
     found = folder.glob("tiny/*/seed-*/model.safetensors")
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(found)}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path)
+    settings = settings_of(load(recipe), tmp_path, seeds=[1, 2])
+    told = list(jobs.train(settings, jobs=2) if count == 2 else training.train(settings))
+    first, last = [event for event in told if isinstance(event, events.ScoredEvent)]
+    assert (first.unfinished, last.unfinished) == (2, 0)
+    assert (len(first.rows), len(last.rows)) == (2, 4)
+    done = [
+        event for event in told[: told.index(first)] if isinstance(event, events.EvaluatedEvent)
+    ]
+    assert len(done) == 2
+    assert {(row["variant"], row["seed"]) for row in first.rows} == {
+        (event.variant, event.seed) for event in done
+    }
 
 
 def scores(scored: events.Event) -> list[Any]:

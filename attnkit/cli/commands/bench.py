@@ -1,6 +1,6 @@
-"""`attnkit bench`: what attention mechanisms cost on this machine."""
+"""`attnkit bench`: what mechanisms, training and decoding cost on this machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,28 @@ from attnkit.errors import UsageError
 if TYPE_CHECKING:
     from attnkit.bench.plan import Workload
     from attnkit.bench.schedule import Point
+    from attnkit.bench.step_parts import Speed
+    from attnkit.recipe import Recipe, RecipeFile
+    from attnkit.recipe.schema import SearchConfig
+    from attnkit.show.table import Table
 
-app = typer.Typer(help="Benchmark attention mechanisms on this machine.", no_args_is_help=True)
+app = typer.Typer(
+    help="Benchmark attention, training and decoding on this machine.", no_args_is_help=True
+)
 
-app.callback()(lambda: None)  # with one command typer would leave its name out
+Variant = Annotated[
+    str | None,
+    value(
+        "NAME",
+        "The variant to measure. [default: the first]",
+        autocompletion=completion.variants,
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    value("FILE", "Write a trace for Perfetto or chrome://tracing (.json or .json.gz)."),
+]
+TRACES = (".json", ".gz")
 
 
 @app.command("attention")
@@ -110,6 +128,146 @@ def attention(
 
         draw(points, workload, plot)
         console.say(f"wrote {plot}")
+
+
+@app.command("train")
+def train(
+    recipe: options.RecipeName,
+    overrides: options.Overrides = None,
+    *,
+    variant: Variant = None,
+    updates: Annotated[int, value("N", "Updates to time, after a warm-up.", min=1)] = 20,
+    format: options.Format = "table",
+    columns: options.Columns = None,
+    profile: Trace = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Measure the speed of training and where the time of an update goes.
+
+    Trains from random weights and keeps nothing. Forward and backward passes are split by part;
+    the matrix products are set beside the fastest ones that this machine makes in the same run.
+
+      attnkit bench train quickstart
+      attnkit bench train translation/multi30k --variant random train.precision=bf16
+      attnkit bench train quickstart --profile trace.json
+    """
+    _check_output(profile, columns, format)
+    file, name = _variant(recipe, overrides, variant)
+    chosen = file.variants[name]
+    if chosen.model.counted:
+        raise UsageError(f"{file.name} {name}: {chosen.model.type} is counted, not trained")
+    from attnkit.bench.training_speed import training_speed
+    from attnkit.data.preparation import prepare
+    from attnkit.device import pick_device
+    from attnkit.experiment.cost import choose_precision
+    from attnkit.show.speed_tables import training_table
+
+    place = pick_device(device)
+    prepared = prepare(chosen, data_dir=data_dir, offline=offline)
+    precision: str = chosen.train.precision
+    if precision == "auto":
+        precision, _ = choose_precision(chosen, prepared, place)
+    speed = training_speed(chosen, prepared, precision, place, updates, profile, console.say)
+    _print_speed(f"{file.name} {name}", speed, training_table, format, columns, profile)
+
+
+@app.command("decode")
+def decode(
+    recipe: Annotated[
+        str,
+        Argument(
+            metavar="RECIPE|RUN",
+            help="A recipe (path or name), or the folder of a finished run.",
+            autocompletion=completion.targets,
+        ),
+    ],
+    overrides: options.Overrides = None,
+    *,
+    variant: Variant = None,
+    split: Annotated[str, value("S", "Split whose sources are decoded.")] = "test",
+    rows: Annotated[int, value("N", "Decode the first N rows.", min=1)] = 1000,
+    beam: Annotated[
+        int | None, value("N", "Beam size; 1 is greedy search. [default: the recipe's]")
+    ] = None,
+    format: options.Format = "table",
+    columns: options.Columns = None,
+    profile: Trace = None,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Measure the speed of decoding and where its time goes.
+
+    A recipe is measured with random weights, whose outputs are all as long as the references on
+    average; a run with its own. Also measured: one line at a time.
+
+      attnkit bench decode runs/quickstart/scaled-dot/seed-1
+      attnkit bench decode translation/multi30k --beam 1
+    """
+    _check_output(profile, columns, format)
+    from attnkit.bench import decoding_speed
+    from attnkit.device import pick_device
+    from attnkit.runs import Run, is_run
+    from attnkit.show.speed_tables import decoding_table
+
+    place, data = pick_device(device), (data_dir, offline)
+    if is_run(recipe):
+        if overrides or variant:
+            raise UsageError(f"{recipe} is a run: it has one variant, and its recipe is fixed")
+        run = Run.open(recipe)
+        title = f"{run.name}/{run.variant}/seed-{run.seed}"
+        spec = _search(title, run.recipe, beam)
+        subject = decoding_speed.trained(run, spec, split, rows, place, *data)
+    else:
+        file, name = _variant(recipe, overrides, variant)
+        title, chosen = f"{file.name} {name}", file.variants[name]
+        spec = _search(title, chosen, beam)
+        subject = decoding_speed.untrained(chosen, spec, split, rows, place, *data)
+    speed = decoding_speed.measure(subject, place, profile, console.say)
+    _print_speed(title, speed, decoding_table, format, columns, profile)
+
+
+def _check_output(profile: Path | None, columns: str | None, format: str) -> None:
+    """Refuse what could not be written, before any work."""
+    if profile is not None:
+        output.check_save(profile, TRACES, "--profile")
+    output.check_columns(columns, format)
+
+
+def _variant(
+    recipe: str, overrides: Sequence[str] | None, variant: str | None
+) -> "tuple[RecipeFile, str]":
+    """A recipe and the name of the variant to measure."""
+    from attnkit.recipe import load
+
+    file = load(recipe, overrides or [], option_check=options.check_options)
+    return file, options.chosen(file, [variant] if variant else [next(iter(file.variants))])[0]
+
+
+def _search(title: str, recipe: "Recipe", beam: int | None) -> "SearchConfig":
+    """The search of a recipe; raises UsageError for a model that writes no text."""
+    if recipe.masks or recipe.task == "classification":
+        raise UsageError(f"{title}: {recipe.task} without text that is decoded; try `bench train`")
+    return options.search_settings(recipe.search, {"beam": beam}, sample=False)
+
+
+def _print_speed(
+    title: str, speed: "Speed", table: "Callable[[str, Any], Table]", format: str,
+    columns: str | None, profile: Path | None,
+) -> None:  # fmt: skip
+    """The table, or what programs read."""
+    if format == "json":
+        output.write_json({"measured": title} | speed.record())
+    else:
+        output.write_tables(output.choose([table(title, speed)], columns), format)
+    if profile is not None:
+        console.say(f"wrote {profile}; open it at https://ui.perfetto.dev")
 
 
 def _words(words: Sequence[str] | None, causal: bool) -> list[str]:

@@ -1,0 +1,111 @@
+"""What an update of a training costs, by the loop that `attnkit train` runs."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from attnkit.bench import matrix_products
+from attnkit.bench.step_parts import Speed, split
+from attnkit.data.preparation import PreparedData
+from attnkit.device import clock
+from attnkit.experiment import cost
+from attnkit.recipe import Recipe
+from attnkit.runs import Run
+from attnkit.train.fit import Training, TrainingJob
+from attnkit.train.memory import keep_freed_memory
+from attnkit.train.peak_memory import peak_memory, reset_peak_memory
+from attnkit.train.signals import StopSignals
+
+WARM, PROFILED = 3, 5
+"""Updates before the clock starts, and under the profiler."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSpeed(Speed):
+    """The speed of updates without validation and saving."""
+
+    precision: str
+    updates: int
+    padding_source: float | None
+    padding_target: float
+    """Share of padding among the tokens of the first epoch."""
+
+
+def training_speed(
+    recipe: Recipe,
+    prepared: PreparedData,
+    precision: str,
+    device: str,
+    updates: int,
+    trace: Path | None = None,
+    note: Callable[[str], object] = lambda _: None,
+) -> TrainingSpeed:
+    """Make updates from random weights: first for the clock, then under the profiler.
+
+    Raises:
+        MemoryLimitError, DivergedError: as the training would.
+        OutputError: the trace cannot be written.
+    """
+    if device == "cpu":
+        keep_freed_memory()  # as training does
+    with _training(recipe, prepared, precision, device) as training:
+
+        def update() -> None:
+            for _ in training.advance():
+                pass
+
+        note(f"{WARM} + {updates} updates")
+        peak = matrix_products.peak(precision, device)
+        for _ in range(WARM):
+            update()
+        watched = reset_peak_memory(device) is not None
+        tokens, start = training.progress.tokens, clock(device)
+        for _ in range(updates):
+            update()
+        seconds = (clock(device) - start) / updates
+        speed = (training.progress.tokens - tokens) / (seconds * updates)
+        memory = peak_memory(device) if watched else None
+        note(f"{PROFILED} updates under the profiler")
+        parts = split(training.worker.model, update, PROFILED, device, trace)
+        note("counting operations")
+        tokens = training.progress.tokens
+        operations = matrix_products.operations(update)
+        operations_per_token = operations / (training.progress.tokens - tokens)
+    peaks = {
+        name: matrix_products.peak(name, device)
+        for name in dict.fromkeys(("fp32", "bf16", precision))
+    }
+    peaks[precision] = max(peak, peaks[precision])
+    padding = cost.padding(recipe, prepared)
+    return TrainingSpeed(
+        device=device, threads=torch.get_num_threads(), seconds=seconds, tokens_per_second=speed,
+        operations_per_token=operations_per_token, peaks=peaks, peak_memory_bytes=memory,
+        parts=parts, precision=precision, updates=updates, padding_source=padding.source,
+        padding_target=padding.target,
+    )  # fmt: skip
+
+
+@contextmanager
+def _training(
+    recipe: Recipe, prepared: PreparedData, precision: str, device: str
+) -> Iterator[Training]:
+    """A training that neither validates nor ends, in a folder that goes away."""
+    endless = 2**40
+    changes = {"steps": endless, "valid_every": 0, "save_every": endless, "log_to": ()}
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        run = Run.create(Path(folder) / "run", recipe, name="bench", variant="base", seed=1)
+        place = (torch.device(device), precision, StopSignals())
+        with run.lock():
+            training = Training(TrainingJob(recipe, prepared, run, recipe.train.seeds[0], *place))
+            for _ in training.resume():
+                pass
+            try:
+                yield training
+            finally:
+                if training.writers is not None:
+                    training.writers.close()

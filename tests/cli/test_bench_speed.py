@@ -1,0 +1,114 @@
+"""`attnkit bench train` and `bench decode`: parts of a step, formats, traces and refusals."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from helpers.called import Done, called
+
+TINY = ("model.width=8", "model.ff=16", "data.size=60", "train.batch_tokens=200")
+LAYERS = {"embedding", "projections", "attention", "feed-forward", "normalisation", "dropout"}
+
+
+def train(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    return called(capsys, "bench", "train", "quickstart", *TINY, "--updates", "2", *words)
+
+
+def decode(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
+    return called(capsys, "bench", "decode", "quickstart", *TINY, "--rows", "6", *words)
+
+
+def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = train(capsys, "train.precision=fp32", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["measured"], found["precision"]) == ("quickstart scaled-dot", "fp32")
+    parts = {part["name"]: part for part in found["parts"]}
+    assert parts.keys() >= LAYERS | {"loss", "optimiser", "gradients", "data"}
+    for name in ("projections", "attention", "feed-forward", "normalisation", "embedding"):
+        assert parts[name]["forward"] > 0
+        assert parts[name]["backward"] > 0
+    for name in ("optimiser", "data"):
+        assert parts[name]["backward"] == 0
+    assert found["operations_per_token"] > 0
+    assert found["peaks"].keys() == {"fp32", "bf16"}
+    assert 0 <= found["padding_source"] < 1
+
+
+def test_decoding_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = decode(capsys, "--beam", "2", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["lines"], found["search"]) == (6, "beam 2")
+    parts = {part["name"] for part in found["parts"]}
+    assert parts >= LAYERS | {"vocabulary", "search", "reordering", "tokenizer"}
+    assert 0 < found["one_line_seconds"] < found["seconds"] * 6
+
+
+def test_a_run_decodes_with_its_own_weights(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = (
+        *TINY,
+        "train.steps=2",
+        "eval.metrics=perplexity",
+        "--variant",
+        "scaled-dot",
+        "--quiet",
+    )
+    assert called(capsys, "train", "quickstart", *words, "--out", str(tmp_path)).code == 0
+    run = str(tmp_path / "quickstart" / "scaled-dot" / "seed-1")
+    code, out, _ = called(capsys, "bench", "decode", run, "--rows", "4", "--beam", "1")
+    assert code == 0
+    assert out.startswith("quickstart/scaled-dot/seed-1: ")
+    assert "4 lines in" in out
+    assert "greedy" in out
+    code, _, err = called(capsys, "bench", "decode", run, "search.beam=2")
+    assert (code, "is a run" in err) == (2, True)
+
+
+def test_tables_are_written_in_each_format(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = train(capsys, "--format", "csv")
+    records = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert sum(float(record["share"]) for record in records) == pytest.approx(1, abs=0.02)
+    assert "profiler" in err
+    _, out, _ = decode(capsys, "--columns", "share")
+    header = out.splitlines()[1].split()
+    assert header == ["part", "share"]
+
+
+def test_the_trace_is_read_by_standard_viewers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    code, _, err = train(capsys, "--profile", str(path))
+    assert code == 0
+    assert f"wrote {path}" in err
+    names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
+    assert names >= {"attnkit: attention", "attnkit: optimiser", "aten::bmm"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("train", "quickstart", "--variant", "linaer"), 2, "did you mean"),
+        (("train", "quickstart", "--profile", "trace.txt"), 2, ".json"),
+        (("train", "quickstart", "--profile", "nowhere/trace.json"), 73, "nowhere"),
+        (("train", "language-modeling/naive-bayes", "--variant", "trigram"), 2, "counted"),
+        (("decode", "classification/sst2"), 2, "classification"),
+        (("decode", "language-modeling/length-masked"), 2, "bench train"),
+        (("decode", "quikstart"), 66, "quickstart"),
+        (("decode", "quickstart", "--split", "tset"), 66, "did you mean test"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(
+    words: tuple[str, ...], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = called(capsys, "bench", *words)
+    assert done.code == code
+    assert says in done.err
+    assert len(done.err.strip().splitlines()) <= 2
+    assert not done.out
