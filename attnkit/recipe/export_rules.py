@@ -47,7 +47,7 @@ def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
         groups.setdefault(", ".join(able) or "none", []).append(name)
     for able_text, names in groups.items():
         if len(groups) > 1:
-            yield f"export: {able_text} ({', '.join(names)})"
+            yield f"export of {', '.join(names)}: {able_text}"
             continue
         reasons: dict[str, list[str]] = {}
         for target in TARGETS:

@@ -77,6 +77,6 @@ def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
 def test_explain_says_what_a_model_can_be_exported_to(capsys: Any) -> None:
     done = called(capsys, "recipe", "explain", "quickstart", "--quick")
     lines = " ".join(done.out.split())
-    assert "export: huggingface (Pegasus), ctranslate2, onnx (scaled-dot)" in lines
+    assert "export of scaled-dot: huggingface (Pegasus), ctranslate2, onnx" in lines
     done = called(capsys, "recipe", "explain", "quickstart", "--quick", "--variant", "linear")
     assert "export: onnx; not huggingface, ctranslate2 (linear)" in " ".join(done.out.split())

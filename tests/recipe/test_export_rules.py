@@ -82,7 +82,7 @@ def test_notes_say_why_where_variants_are_alike() -> None:
         "export: onnx; not huggingface (synthesizer-random); not ctranslate2 (model.shape: decoder)"
     ]
     assert [*notes([("a", plain), ("b", random), ("c", post)])] == [
-        "export: huggingface (Pegasus), ctranslate2, onnx (a)",
-        "export: onnx (b)",
-        "export: huggingface (Marian), ctranslate2, onnx (c)",
+        "export of a: huggingface (Pegasus), ctranslate2, onnx",
+        "export of b: onnx",
+        "export of c: huggingface (Marian), ctranslate2, onnx",
     ]

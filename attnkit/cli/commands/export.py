@@ -48,6 +48,7 @@ def export(
     from attnkit.export import exporting
     from attnkit.show.table import Table
 
+    trained.require_finished()
     exporting.check(to, folder)
     console.say(f"{run}: exporting, then comparing answers")
     checks = exporting.export(trained, to, folder, quantization, data_dir, offline)
