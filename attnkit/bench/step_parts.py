@@ -20,7 +20,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from attnkit.attention import Attention
 from attnkit.errors import OutputError
 from attnkit.layers import Dropout, FeedForward, MultiHead
+from attnkit.models import Model, Transformer
 from attnkit.models.embedding import Embedding
+from attnkit.models.fast_decoder import FastAttention, FastBlock, FastDecoder
 from attnkit.storage.files import write_output
 
 MARK = "attnkit: "
@@ -33,6 +35,13 @@ LAYERS: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.LayerNorm, "normalisation"),
     (Dropout, "dropout"),
 )
+FAST: tuple[tuple[type, str, str], ...] = (
+    (FastAttention, "project", "projections"),
+    (FastAttention, "mix", "attention"),
+    (FastAttention, "merge", "projections"),
+    (FastBlock, "feed_forward", "feed-forward"),
+)
+"""Methods of the fast decoder, which takes no hooks."""
 REST = "rest of the model"
 BACKWARD = "autograd::engine::evaluate_function: "
 
@@ -94,15 +103,22 @@ def marked(model: nn.Module) -> Iterator[None]:
     def leave(*_: Any) -> None:
         ranges.pop().__exit__(None, None, None)
 
+    fast = not model.training and isinstance(model, Model) and FastDecoder.of(model) is not None
+    hookless = set(model.decoder.modules()) if fast and isinstance(model, Transformer) else set()
+    plain = [(kind, name, getattr(kind, name)) for kind, name, _ in FAST]
     hooks = []
-    for module in model.modules():
+    for module in set(model.modules()) - hookless:
         name = next((name for kind, name in LAYERS if isinstance(module, kind)), None)
         if name is not None:
             hooks.append(module.register_forward_pre_hook(enter(name)))
             hooks.append(module.register_forward_hook(leave, always_call=True))
     try:
+        for kind, method, part in FAST:
+            setattr(kind, method, record_function(MARK + part)(getattr(kind, method)))
         yield
     finally:
+        for kind, method, function in plain:
+            setattr(kind, method, function)
         for hook in hooks:
             hook.remove()
 

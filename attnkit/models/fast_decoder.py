@@ -116,8 +116,11 @@ class FastAttention:
             keys.transpose(1, 2),
             alpha=self.scale,
         )
-        y = torch.bmm(scores.softmax(2), values).view(q.shape)
-        return self.output(y.permute(0, 2, 1, 3).reshape(-1, self.heads * q.shape[3]))
+        return self.merge(torch.bmm(scores.softmax(2), values).view(q.shape))
+
+    def merge(self, y: Float[Tensor, "B H K D"]) -> Float[Tensor, "R W"]:
+        """The heads of each row side by side, projected back."""
+        return self.output(y.permute(0, 2, 1, 3).reshape(-1, self.heads * y.shape[3]))
 
 
 class FastBlock:
