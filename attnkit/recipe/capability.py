@@ -149,7 +149,7 @@ def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> 
 def _fits(attention: AttentionConfig, place: str) -> bool:
     """Whether a mechanism can be encoder, decoder or cross attention, as its options stand."""
     facts = mechanism_registry.capable(attention.name, attention.options())
-    return {"decoder": facts.causal, "cross": facts.cross}.get(place, True)
+    return {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}[place]
 
 
 def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
@@ -163,6 +163,9 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
         places["cross"] = next((one for one in places.values() if _fits(one, role)), plain)
         instead = shown({place: attention.as_written() for place, attention in places.items()})
         yield Objection(f"{facts.word} cannot be cross attention{why}; use {instead}")
+    if role == "encoder" and not facts.encoder:
+        text = f"{facts.word} cannot be encoder attention{why}; use it in the decoder, and here"
+        yield Objection(f"{text} {AttentionConfig().name} or another that looks both ways")
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
         yield Objection(f"{text}; causal are {_words(lambda f: f.causal)}")

@@ -9,8 +9,9 @@ from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
 from attnkit.recipe.mechanism_options import annotation
-from attnkit.recipe.score_options import ScoreOptions
+from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
+SHARED = (*LayerOptions._fields, *ScoreOptions._fields)
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     # an inverse of many landmarks is too ill-conditioned for identities
     ("nystrom", "exact"): {"landmarks": 4},
@@ -73,7 +74,7 @@ def options(word: str) -> Iterator[dict[str, Any]]:
         yield {}
         for name, option in known.items():
             for value in _choices(annotation(option.annotation)):
-                if name not in ScoreOptions._fields and value != option.default:
+                if name not in SHARED and value != option.default:
                     yield {name: value} | TOGETHER.get((word, str(value)), {})
     yield from OPTIONS.get(word, [])
 
