@@ -33,7 +33,9 @@ class Rotary(nn.Module):
         if parts > 1:
             slices, width = x.chunk(parts, -1), x.shape[-1] // parts
             even = width - width % 2
-            turned = (torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices)
+            turned = (
+                torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices
+            )
             return torch.cat([*turned], -1)
         # float64, and no buffer that a cast to 16 bits would round: late positions need the digits
         half = torch.arange(0, x.shape[-1], 2, dtype=torch.float64, device=x.device)

@@ -88,9 +88,7 @@ class Differential(ScaledDot):
     ) -> Out:
         """As `Scored.forward`; prior and bias of a head are those of both of its maps."""
         heads = self.shape.heads
-        return super().forward(
-            q, k, v, mask, state, twice(prior, heads), twice(bias, heads), gates
-        )
+        return super().forward(q, k, v, mask, state, twice(prior, heads), twice(bias, heads), gates)
 
     def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
         """(1 - l0) (first - l second)."""

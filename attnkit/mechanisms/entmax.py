@@ -16,13 +16,11 @@ Worked number: alpha = 2, D = 1, q = 1, keys 1/2 and 0: tau = -1/4, so the weigh
 keys 1, 0 and -1 give 1, 0, 0.
 """
 
-import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.attention.mask import readable
@@ -49,7 +47,9 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: Tensor) -> Float[Tensor, 
     for _ in range(NEWTON):
         above = (z - tau).clamp_min(0)
         if two:
-            step = (above.sum(-1, keepdim=True) - 1) / (above > 0).sum(-1, keepdim=True).clamp_min(1)
+            step = (above.sum(-1, keepdim=True) - 1) / (above > 0).sum(-1, keepdim=True).clamp_min(
+                1
+            )
         else:
             slope = above if half else above ** (power - 1)
             total = (slope * above).sum(-1, keepdim=True)
@@ -118,7 +118,9 @@ class Entmax(ScaledDot):
         if isinstance(alpha, str) and alpha != "learned":
             raise UsageError(f"entmax: alpha must be learned or a number, got {alpha!r}")
         if not isinstance(alpha, str) and not 1 <= alpha <= 100:
-            raise UsageError(f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}")
+            raise UsageError(
+                f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}"
+            )
         self.alpha = alpha
         self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None
 

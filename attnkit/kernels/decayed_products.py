@@ -1,0 +1,49 @@
+"""Products of queries and earlier keys, each channel of which decays by a rate of its own.
+
+The fast form is a matrix product for each block of queries: decays from the middle of the block go
+to the queries, their inverses to the keys, which for keys before the block are decays too.  Where
+the decay within a block would leave the range of the type, the plain form takes differences of
+logarithms first, at the cost of a number for each pair and channel."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.kernels.fast_cpu import PLAIN
+
+BLOCK = 16
+"""Queries of a product."""
+RANGE = 120.0
+"""Decay within a block, as a logarithm; float32 bears half of it and its inverse."""
+
+
+def decayed_products(
+    q: Float[Tensor, "*n C D"], k: Float[Tensor, "*n C D"], total: Float[Tensor, "*n C D"]
+) -> Float[Tensor, "*n C C"]:
+    """sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys.
+
+    `total` is a running sum of logarithms of decays, so it falls along the chunk.
+    """
+    size, rows = q.shape[-2], list[Tensor]()
+    if PLAIN or torch.compiler.is_compiling():
+        return plain(q, k, total)
+    for start in range(0, size, BLOCK):
+        end = min(start + BLOCK, size)
+        own = total[..., start:end, :]
+        first, last = own[..., :1, :].detach(), own[..., -1:, :].detach()
+        if not bool((first - last <= RANGE).all()):
+            return plain(q, k, total)
+        middle = (first + last) / 2
+        left = q[..., start:end, :] * (own - middle).exp()
+        right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
+        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))
+    return torch.cat(rows, -2).tril()
+
+
+def plain(q: Tensor, k: Tensor, total: Tensor) -> Float[Tensor, "*n C C"]:
+    """`decayed_products` from differences, which are never positive."""
+    size = q.shape[-2]
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1).unsqueeze(-1)
+    ratio = (total.unsqueeze(-2) - total.unsqueeze(-3)).masked_fill(later, -torch.inf).exp()
+    return (q.unsqueeze(-2) * k.unsqueeze(-3) * ratio).sum(-1)
