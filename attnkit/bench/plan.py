@@ -90,5 +90,6 @@ def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> li
 
 
 def measurable(words: Sequence[str], causal: bool) -> list[str]:
-    """The mechanisms among some words that can be causal, or all of them."""
-    return [word for word in words if mechanisms.facts(word).causal or not causal]
+    """The mechanisms among some words that can hide the future, or look both ways."""
+    known = [(word, mechanisms.facts(word)) for word in words]
+    return [word for word, facts in known if (facts.causal if causal else facts.encoder)]

@@ -69,12 +69,13 @@ class MultiHead(nn.Module):
         causal: bool | None = None,
         *,
         rotary: Rotary | None = None,
-        bias: bool = True,
+        biases: bool = True,
         **options: Any,
     ) -> Self:
         """A layer with the mechanism that a recipe calls `word`.
 
-        `causal=True` says that it will hide the future, and refuses a mechanism that cannot.
+        `causal=True` says that it will hide the future, `False` that it will look both ways; a
+        mechanism that cannot is refused.  `biases` are those of the projections.
         Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
         """
         facts = mechanisms.facts(word)
@@ -105,7 +106,7 @@ class MultiHead(nn.Module):
         mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
             mechanism.modifiers = score_options(shared, mechanism.uses)
-        return cls(width, mechanism, rotary, bias, output_gate)
+        return cls(width, mechanism, rotary, biases, output_gate)
 
     def forward(
         self,

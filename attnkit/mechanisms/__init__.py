@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "Option", "capable", "create", "facts", "faults", "in_turn", "load", "names"]
 __all__ += ["parts", "plug_in", "plugged", "word_of"]
 
-CHANGING = ("uses", "causal", "encoder", "cross", "positions", "cost", "quadratic", "by_distance")
-CHANGING += ("why",)
+CHANGING = [
+    "uses", "causal", "encoder", "cross", "positions", "cost", "quadratic", "by_distance", "why"
+]  # fmt: skip
 """Facts of a built mechanism that its options change."""
 
 

@@ -1,9 +1,10 @@
 """Block attention with a top-k gate: A = softmax(q k^T / sqrt(D)) over the keys of chosen blocks.
 
 The text is cut into blocks of `block` tokens.  A query sees its own block and the `blocks` others
-with the highest q . mean(keys of the block), by default 3 or as many as there are; when causal, its own block up to itself, and of the
-others only those that lie before it.  The choice has no parameters and no gradient.  With enough
-blocks it is scaled-dot.  Pads belong to no block and to no mean.
+with the highest q . mean(keys of the block), by default 3 or as many as there are; when causal, its
+own block up to itself, and of the others only those that lie before it.  The choice has no
+parameters and no gradient.  With enough blocks it is scaled-dot.  Pads belong to no block and to no
+mean.
 
 Biases of positions do not change the choice.  The entropy factor counts all visible keys.  Long
 sequences are answered block by block: the queries that chose a block are gathered before it, and
@@ -26,7 +27,6 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, at_least, one_head, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable
-from attnkit.errors import UsageError
 from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import PLAIN_UP_TO
 from attnkit.mechanisms.scaled_dot import ScaledDot

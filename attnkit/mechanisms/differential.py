@@ -98,7 +98,8 @@ class Differential(ScaledDot):
     def factor(self) -> Float[Tensor, ""]:
         """The factor l of the second map."""
         plus, minus = self.vectors.prod(1).sum(-1).exp()
-        return plus - minus + self.lambda_init
+        factor: Tensor = plus - minus + self.lambda_init
+        return factor
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -79,8 +79,10 @@ class EntmaxWeights(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: Tensor) -> Tensor:
-        best = scores.amax(-1, keepdim=True)
-        weights = entmax_weights(scores - best.masked_fill(best == -torch.inf, 0), alpha)
+        weights = scores
+        if scores.numel():
+            best = scores.amax(-1, keepdim=True)
+            weights = entmax_weights(scores - best.masked_fill(best == -torch.inf, 0), alpha)
         ctx.save_for_backward(weights, alpha)
         return weights
 

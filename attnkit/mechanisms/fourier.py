@@ -58,6 +58,8 @@ class Fourier(Attention):
         if v is None or state is not None:
             raise ValueError("fourier answers whole sequences: values at every call, no state")
         x, valid = v.to(widest(v.dtype)), mask.valid.expand(v.shape[0], -1)
+        if x.numel() == 0:
+            return Out(v, None)
         if not readable(valid):
             y = waves(mask).to(x.dtype) @ x
         elif unpadded(mask):

@@ -48,10 +48,10 @@ class SunkSoftmax(torch.autograd.Function):
         if bias is not None:
             logs = logs.masked_fill((bias == -torch.inf).all(-1), -torch.inf)
         total = torch.logaddexp(logs, z.to(logs.dtype)[:, None].expand_as(logs))
-        y = y * (logs - total).exp().unsqueeze(-1).to(y.dtype)
-        ctx.causal, ctx.biased = causal, bias is not None
-        ctx.save_for_backward(q, k, v, z, y, total, *(() if bias is None else (bias,)))
-        return y
+        answers: Tensor = y * (logs - total).exp().unsqueeze(-1).to(y.dtype)
+        ctx.causal = causal
+        ctx.save_for_backward(q, k, v, z, answers, total, *(() if bias is None else (bias,)))
+        return answers
 
     @staticmethod
     @once_differentiable
@@ -181,10 +181,10 @@ class Sink(ScaledDot):
         first = first.masked_fill(~(beyond & valid[:, None, None, :keep]), -torch.inf)
         near = near.flatten(2, 3)[:, :, :length]
         weights = with_sink(torch.cat((near, first), -1), self.sink(q)).to(v.dtype)
-        near, first = weights.split((band.width, first.shape[-1]), -1)
-        near = torch.unflatten(F.pad(near, (0, 0, 0, spare)), 2, (-1, band.step))
-        y = (near @ near_v.transpose(-1, -2)).flatten(2, 3)[:, :, :length]
-        return y + first @ v[:, :, :keep]
+        near = F.pad(weights[..., : band.width], (0, 0, 0, spare))
+        near = torch.unflatten(near, 2, (-1, band.step)) @ near_v.transpose(-1, -2)
+        y: Tensor = near.flatten(2, 3)[:, :, :length]
+        return y + weights[..., band.width :] @ v[:, :, :keep]
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import ATTENTION, Built, key_as_written
+from attnkit.recipe.build import ATTENTION, MANY, Built, key_as_written
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, Recipe
@@ -195,4 +195,7 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
 
 def _words(able: Callable[[Facts], bool]) -> str:
     known = map(mechanism_registry.facts, mechanism_registry.names())
-    return ", ".join(facts.word for facts in known if able(facts))
+    words = [facts.word for facts in known if able(facts)]
+    if len(words) <= MANY:
+        return ", ".join(words)
+    return f"{', '.join(words[: MANY - 1])} and {len(words) - MANY + 1} others"
