@@ -89,6 +89,8 @@ class DynamicConv(Attention):
             logits = kernel[None, :, None].expand(-1, -1, length, -1)
         else:
             logits = per_head(q, kernel, None)  # [B, H, T, window]
+        if torch.compiler.is_exporting():
+            return Out(plain(logits, mask, before) @ v, state)
         earlier = mask.valid[:, : mask.valid.shape[1] - length].sum(1, keepdim=True)
         columns = torch.arange(before, device=v.device)
         held = columns >= before - earlier  # [b, before]: tokens end where the new ones begin
@@ -144,3 +146,15 @@ class DynamicConv(Attention):
             mechanism.kernel.copy_(one_head((0, math.log(3)), (0, 0))[0])
         q, mask = one_head((1, 0), (1, 0)), Mask.packed(2, torch.device("cpu"), causal=True)
         return mechanism.weights(q, None, q, mask), one_head((1, 0), (0.25, 0.75))
+
+
+def plain(
+    logits: Float[Tensor, "b H T window"], mask: Mask, before: int
+) -> Float[Tensor, "b H T S"]:
+    """The map as a matrix: each key by its position."""
+    offset = mask.k_pos[:, None, None, :] - mask.q_pos[:, None, :, None] + before
+    window = logits.shape[-1]
+    inside = mask.dense() & (offset >= 0) & (offset < window)
+    rows = max(logits.shape[0], offset.shape[0])
+    at = offset.clamp(0, window - 1).expand(rows, logits.shape[1], -1, -1)
+    return visible_softmax(logits.expand(rows, -1, -1, -1).gather(-1, at), inside)

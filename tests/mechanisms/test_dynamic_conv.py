@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.mechanisms.dynamic_conv import DynamicConv
+from attnkit.mechanisms.dynamic_conv import DynamicConv, plain
 
 
 def kernels(layer: MultiHead, x: torch.Tensor) -> torch.Tensor:
@@ -78,3 +78,14 @@ def test_what_cannot_be_is_refused() -> None:
     mask = Mask.packed(3, torch.device("cpu"), causal=True)
     with pytest.raises(ValueError, match="needs values"):
         layer.mechanism(None, None, None, mask)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_bands_are_the_plain_form_under_any_padding(causal: bool) -> None:
+    torch.manual_seed(0)
+    layer = MultiHead.build("dynamic-conv", 8, 2, 99, window=6).double()
+    x, valid = torch.randn(3, 90, 8).double(), torch.ones(3, 90, dtype=torch.bool)
+    valid[0, :7], valid[1, 80:], valid[2, 30:40] = False, False, False
+    mask, before = Mask.of(valid, 90, causal), 5 if causal else 3
+    expected = plain(kernels(layer, x), mask, before).transpose(1, 2)[valid]
+    torch.testing.assert_close(layer.weights(x, mask).transpose(1, 2)[valid], expected)

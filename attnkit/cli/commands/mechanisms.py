@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NOTE = (
     "time per head: T queries, S keys, D and E widths of keys and values, M features or landmarks, "
-    "w window, r rate; every mechanism serves as encoder attention; decoding: state that grows with"
+    "w window, r rate; decoding: state that grows with"
     " the text or stays constant in size; map: exact = the attention matrix itself, effective = the"
     " matrix that the computation amounts to"
 )
@@ -103,6 +103,7 @@ def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
             "title": facts.title,
             "formula": facts.formula,
             "time": facts.cost,
+            "encoder": "yes" if facts.encoder else "no",
             "decoder": "yes" if facts.causal else "no",
             "cross": "yes" if facts.cross else "no",
             "decoding": facts.state if facts.causal else "-",
