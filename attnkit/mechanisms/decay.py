@@ -119,7 +119,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tup
         ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
         squares = q @ k.transpose(-1, -2) * ratio
     else:
-        squares = decayed_products(q, k, total)
+        (squares,) = decayed_products([q], k, total)
     fresh = (k * until).transpose(-1, -2) @ v
     states = list[Tensor]()
     for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):

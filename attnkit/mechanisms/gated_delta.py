@@ -150,7 +150,7 @@ def chunked(
         ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
         overlap, squares = (x @ k.transpose(-1, -2) * ratio for x in (left, q))
     else:
-        overlap, squares = (decayed_products(x, k, total) for x in (left, q))
+        overlap, squares = decayed_products([left, q], k, total)
     since = total.exp()  # G_i0
     until = (total[..., -1:, :] - total).exp()  # from token to the chunk's end
     right = torch.cat((v, left * since), -1)
