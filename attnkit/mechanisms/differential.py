@@ -23,9 +23,11 @@ from typing import ClassVar, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Scored, Shape, State, dot_scores, one_head, visible_softmax
+from attnkit.attention import Mask, Out, Shape, State, dot_scores, one_head, visible_softmax
 from attnkit.errors import UsageError
+from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
 
@@ -42,10 +44,8 @@ def twice(x: Tensor | None, heads: int) -> Tensor | None:
 class Differential(ScaledDot):
     """The difference of two softmaxes; cost T*S*D.  For `key_heads` see `dot`."""
 
-    map: ClassVar[str] = "effective"
     normalised: ClassVar[bool] = False
     rotary_parts: ClassVar[int] = 2
-    fused = Scored.fused
 
     def __init__(
         self,
@@ -90,16 +90,24 @@ class Differential(ScaledDot):
         heads = self.shape.heads
         return super().forward(q, k, v, mask, state, twice(prior, heads), twice(bias, heads), gates)
 
-    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
-        """(1 - l0) (first - l second)."""
-        first, second = visible_softmax(scores, self.allowed(mask)).chunk(2, 1)
-        return (1 - self.lambda_init) * (first - self.factor().to(second.dtype) * second)
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
+        """Both maps of all heads at once; halves are filled up to the width of the values."""
+        width = q.shape[-1] // 2
+        q, k = (F.pad(halves(x), (0, width)) for x in (q, k))
+        y = fused_dot(q, k, v.repeat(1, 2, 1, 1), mask, width**-0.5)
+        return None if y is None else self.difference(y)
 
-    def factor(self) -> Float[Tensor, ""]:
-        """The factor l of the second map."""
+    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+        """The difference of both softmaxes."""
+        return self.difference(visible_softmax(scores, self.allowed(mask)))
+
+    def difference(self, both: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
+        """(1 - l0) (first - l second)."""
+        first, second = both.chunk(2, 1)
         plus, minus = self.vectors.prod(1).sum(-1).exp()
-        factor: Tensor = plus - minus + self.lambda_init
-        return factor
+        factor = (plus - minus + self.lambda_init).to(both.dtype)
+        difference: Tensor = (1 - self.lambda_init) * (first - factor * second)
+        return difference
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

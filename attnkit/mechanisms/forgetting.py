@@ -19,13 +19,19 @@ import math
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, append, one_head, real_keys
 from attnkit.errors import UsageError
 from attnkit.kernels.linear_attention import widest
+from attnkit.mechanisms.dot import PLAIN_UP_TO, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.recipe.score_options import ScoreOptions
+
+PLAIN = ScoreOptions()
+"""Without other modifiers than qk_norm, which the layer applies, the decay may go into the keys."""
 
 
 class Forgetting(ScaledDot):
@@ -67,9 +73,33 @@ class Forgetting(ScaledDot):
         new = logs.cumsum(2)
         new = new if sums is None else new + sums[:, :, -1:]
         sums = append(sums, new, mask.valid.shape[1])
+        plain = prior is bias is None and self.evaluation_noise == 0
+        if plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
+            keys, values, kept = self._extend_cache(k, v, cache, mask.valid.shape[1])
+            assert keys is not None
+            y = self.faded(q, keys, values, sums, mask)
+            if y is not None:
+                return Out(y, (kept, sums))
         decay = new - sums.transpose(-1, -2)  # [B, H, T, S]
         out = super().forward(q, k, v, mask, cache, prior, decay if bias is None else decay + bias)
         return Out(out.y, (out.state, sums), out.scores)
+
+    def faded(
+        self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask
+    ) -> Float[Tensor, "B H T E"] | None:
+        """The answers by torch's fused kernel, or None where products are faster.
+
+        The sum at the query is the same for all of its keys, so one more channel of the keys has
+        minus their own sums, and of the queries 1.
+        """
+        if q.shape[2] * k.shape[2] <= PLAIN_UP_TO:
+            return None
+        kind, given, width = sums.dtype, v.dtype, v.shape[-1]
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(kind) for x in (k, v))
+        late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that no digits are lost
+        q = torch.cat((q.to(kind) * self.scale, torch.ones_like(q[..., :1], dtype=kind)), -1)
+        y = fused_dot(q, torch.cat((k, late), -1), F.pad(v, (0, 1)), mask, 1.0)
+        return None if y is None else y[..., :width].to(given)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

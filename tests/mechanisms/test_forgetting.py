@@ -67,3 +67,44 @@ def test_what_cannot_be_is_refused() -> None:
     q, k, v, _ = drawn(3)
     with pytest.raises(ValueError, match="gates at every call"):
         Forgetting(Shape(3, 4, 9))(q, k, v, Mask.packed(3, q.device, causal=True))
+
+
+@pytest.mark.parametrize("heads", [3, 1])
+def test_the_fused_kernel_is_the_plain_path_with_its_gradients(
+    heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v, gates = drawn(300)
+    given = [x.requires_grad_() for x in (q, k[:, :heads], v[:, :heads], gates)]
+    made = Forgetting(Shape(3, 4, 300), key_heads=heads)
+    right, any_ = torch.ones(2, 300, dtype=torch.bool), torch.ones(2, 300, dtype=torch.bool)
+    right[0, 280:], any_[0, :7], any_[1, 100:130] = False, False, False
+    packed = Mask.packed(300, q.device, causal=True)
+    for mask, valid in ((packed, right), (Mask.of(right, 300, True), right),
+                        (Mask.of(any_, 300, True), any_)):  # fmt: skip
+        found = []
+        for limit in (0, 10**9):
+            monkeypatch.setattr("attnkit.mechanisms.dot.PLAIN_UP_TO", limit)
+            monkeypatch.setattr("attnkit.mechanisms.forgetting.PLAIN_UP_TO", limit)
+            y = made(*given[:3], mask, gates=given[3]).y.transpose(1, 2)[valid]
+            found.append([y, *torch.autograd.grad(y.square().sum(), given)])
+        for fast, plain in zip(*found, strict=True):
+            torch.testing.assert_close(fast, plain)
+
+
+def test_the_fused_kernel_is_taken_from_a_cache_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = MultiHead.build("forgetting", 12, 3, 400, causal=True).double().eval()
+    x, calls = torch.randn(1, 330, 12).double(), list[bool]()
+    faded = Forgetting.faded
+
+    def counted(*given: object) -> torch.Tensor | None:
+        y = faded(*given)  # type: ignore[arg-type]
+        calls.append(y is not None)
+        return y
+
+    monkeypatch.setattr(Forgetting, "faded", counted)
+    with torch.no_grad():
+        whole = layer(x, Mask.packed(330, x.device, causal=True)).y
+        state = layer(x[:, :20], Mask.packed(20, x.device, causal=True)).state
+        rest = layer(x[:, 20:], Mask.packed(330, x.device, causal=True, start=20), state=state).y
+    torch.testing.assert_close(rest, whole[:, 20:])
+    assert calls == [True, False, True]
