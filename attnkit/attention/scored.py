@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from attnkit.attention.base import Attention, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
+from attnkit.errors import UsageError
 from attnkit.kernels.masked_softmax import masked_softmax, worthwhile
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
@@ -111,6 +112,11 @@ class Scored(Attention):
         total = own if factor is None else own * factor
         if chosen.logit_cap is not None:
             total = chosen.logit_cap * (total / chosen.logit_cap).tanh()
+        if prior is not None and prior.shape[1] != own.shape[1]:
+            raise UsageError(
+                f"residual_scores: the layer before has {prior.shape[1]} maps of scores, this one "
+                f"{own.shape[1]}; choose it for layers with one mechanism"
+            )
         total = total if prior is None else total + prior
         if noisy:
             # what depends on positions only is one matrix for all rows, but each row has its draws
