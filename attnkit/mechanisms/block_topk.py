@@ -1,4 +1,4 @@
-"""Block attention with a top-k gate: A = softmax(q k^T / sqrt(D)) over the keys of chosen blocks.
+"""Block top-k attention: A = softmax(q k^T / sqrt(D)) over the keys of chosen blocks.
 
 The text is cut into blocks of `block` tokens.  A query sees its own block and the `blocks` others
 with the highest q . mean(keys of the block), by default 3 or as many as there are; when causal, its
@@ -37,7 +37,7 @@ class BlockTopk(ScaledDot):
 
     cross: ClassVar[bool] = False
     by_distance: ClassVar[bool] = True
-    cost: ClassVar[str] = "T*blocks*block*D + T*S*D/block"
+    cost: ClassVar[str] = "T*S*D/block"
     why: ClassVar[str] = "its blocks are those of the query's own sequence"
 
     def __init__(
