@@ -54,7 +54,7 @@ def check_windows(built: Built, problems: Problems, start: Position) -> None:
         layers = mechanism_registry.in_turn(chosen.name, chosen.options())
     except UsageError:
         return  # `check_attention` says why
-    for facts in (mechanism_registry.facts(part.word) for part in layers):
+    for facts in (mechanism_registry.capable(*part) for part in layers):
         if recipe.model.shape == "decoder" and (
             why := window_obstacle(facts.state, facts.by_distance)
         ):
