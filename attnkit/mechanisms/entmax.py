@@ -29,8 +29,8 @@ from attnkit.kernels.autograd import once_differentiable
 from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
-NEWTON, HALVINGS = 40, 60
-"""Most steps to a threshold.  Newton's are over once they no longer move it, after 5 to 10."""
+NEWTON, HALVINGS = 24, 60
+"""Most steps to a threshold.  Newton's are over once they no longer move it, after 3 to 10."""
 
 
 def entmax_weights(z: Float[Tensor, "b H T S"], alpha: Tensor) -> Float[Tensor, "b H T S"]:
