@@ -39,7 +39,7 @@ from common import (
 from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, contests, known
 
 from attnkit import mechanisms, models
-from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, sweeps
+from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, measurable, sweeps
 from attnkit.bench.schedule import Point, measure
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles
 from attnkit.show.benchmark_table import amount, duration, exponents
@@ -165,9 +165,8 @@ def part_short(options: Options) -> list[str]:
     rows: Rows = []
     for sight in (FULL, CAUSAL):
         words = [
-            word for word in mechanisms.names()
-            if (sight == FULL or mechanisms.facts(word).causal)
-            and not any(o.required for o in mechanisms.facts(word).options.values())
+            word for word in measurable(mechanisms.names(), sight == CAUSAL)
+            if not any(o.required for o in mechanisms.facts(word).options.values())
         ]  # fmt: skip
         found = {p.label: p.passes[BOTH] for p in points(words, sight, [32], options, **changes)}
         base = found["scaled-dot"].samples

@@ -6,7 +6,7 @@ Layout is [B, H, T, D].  `layers.MultiHead` projects; a mechanism only mixes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -46,8 +46,12 @@ class Attention(nn.Module, ABC):
     uses: ClassVar[str] = "qkv"
     """Projections that exist: q, k, v, and g for gates; x stands for slices of the input."""
     uses_with: ClassVar[dict[str, dict[str, str]]] = {}  # option -> value -> `uses` with it
+    given: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Option -> facts that differ once it is given."""
     causal: ClassVar[bool] = True
     """Can hide the future."""
+    encoder: ClassVar[bool] = True
+    """Can look both ways."""
     cross: ClassVar[bool] = True
     """Can attend to another sequence."""
     limit: int | str | None = None
@@ -73,6 +77,8 @@ class Attention(nn.Module, ABC):
     """Gate values a head, projected from x, where `uses` has g."""
     normalised: ClassVar[bool] = True
     """Whether each row of `weights` sums to 1."""
+    rotary_parts: ClassVar[int] = 1
+    """Equal slices of a head's channels within which rotary positions turn pairs."""
     adopts_maps: ClassVar[bool] = False
     """Whether it can begin from the maps of another mechanism: fills `adopt_maps`."""
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from attnkit.attention.base import Attention, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
+from attnkit.errors import UsageError
 from attnkit.kernels.masked_softmax import masked_softmax, worthwhile
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
@@ -19,9 +20,9 @@ from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 class Scored(Attention):
     """A matrix of scores, then softmax over the allowed keys.
 
-    A subclass fills `scores`, and may narrow `allowed` or offer a `fused` path.  Scores of a layer
-    are its own, times the entropy factor; plus the running sum of the layers before; plus bias and
-    noise; then the mask.
+    A subclass fills `scores`, and may narrow `allowed`, offer a `fused` path, or put something else
+    in the place of the softmax (`normalise`).  Scores of a layer are its own, times the entropy
+    factor, capped; plus the running sum of the layers before; plus bias and noise; then the mask.
     """
 
     homogeneous: ClassVar[bool] = False
@@ -51,6 +52,15 @@ class Scored(Attention):
         # the only query of a packed mask is the last one, which sees all keys
         future = mask.causal and mask.q_pos.shape[1] > 1
         return None if mask.layout == "packed" and not future else mask.dense()
+
+    def normalise(
+        self, scores: Float[Tensor, "b H T S"], mask: Mask, own: Float[Tensor, "b H T S"]
+    ) -> Float[Tensor, "b H T S"]:
+        """Weights of the scores, 0 where a key may not be seen; `own` is what `scores` returned.
+
+        A subclass that overrides it must not inherit a fused softmax.
+        """
+        return visible_softmax(scores, self.allowed(mask))
 
     def fused(
         self,
@@ -92,19 +102,27 @@ class Scored(Attention):
             q, factor = q * factor, None
         noise = chosen.score_noise if self.training else self.evaluation_noise
         noisy = noise > 0 or (self.training and chosen.attention_dropout > 0)
-        plain = noisy or chosen.residual_scores or not (prior is bias is factor is None)
+        plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
+        plain = plain or not (prior is bias is factor is None)
         if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask)
             if y is not None:
                 return Out(y, state)
         own = self.scores(q, keys, mask)  # type: ignore[arg-type]
         total = own if factor is None else own * factor
+        if chosen.logit_cap is not None:
+            total = chosen.logit_cap * (total / chosen.logit_cap).tanh()
+        if prior is not None and prior.shape[1] != own.shape[1]:
+            raise UsageError(
+                f"residual_scores: the layer before has {prior.shape[1]} maps of scores, this one "
+                f"{own.shape[1]}; choose it for layers with one mechanism"
+            )
         total = total if prior is None else total + prior
         if noisy:
             # what depends on positions only is one matrix for all rows, but each row has its draws
             total = total.expand(values.shape[0], -1, -1, -1)
         scores = self._perturbed(total, bias, noise)
-        weights = visible_softmax(scores, self.allowed(mask)).to(values.dtype)
+        weights = self.normalise(scores, mask, own).to(values.dtype)
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
         carried = total.expand(values.shape[0], -1, -1, -1) if chosen.residual_scores else None

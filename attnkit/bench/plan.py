@@ -84,11 +84,12 @@ def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> li
     chosen = tuple(sorted(set(lengths or LENGTHS)))
     swept = []
     for one in candidates:
-        further = lengths is None and not mechanisms.facts(one.word).quadratic
+        further = lengths is None and not mechanisms.capable(one.word, one.options).quadratic
         swept.append(Sweep(one, (*chosen, LONGEST) if further else chosen))
     return [Sweep(Candidate(BASELINE), chosen), *swept]
 
 
 def measurable(words: Sequence[str], causal: bool) -> list[str]:
-    """The mechanisms among some words that can be causal, or all of them."""
-    return [word for word in words if mechanisms.facts(word).causal or not causal]
+    """The mechanisms among some words that can hide the future, or look both ways."""
+    known = [(word, mechanisms.facts(word)) for word in words]
+    return [word for word, facts in known if (facts.causal if causal else facts.encoder)]

@@ -60,10 +60,9 @@ class Runner:
         workload, length = inputs.workload, inputs.length
         width = workload.heads * workload.head_width
         if candidate.word:
-            causal = workload.causal or None
             layer = MultiHead.build(
-                candidate.word, width, workload.heads, length, depth=depth, causal=causal,
-                **candidate.options,
+                candidate.word, width, workload.heads, length, depth=depth,
+                causal=workload.causal, **candidate.options,
             )  # fmt: skip
         else:
             layer = MultiHead(width, Fused(Shape(workload.heads, workload.head_width, length)))

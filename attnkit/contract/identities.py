@@ -173,10 +173,35 @@ def bias(subject: Subject) -> Iterator[float]:
             raise Broken(f"{name} is accepted in silence though there are no scores to add it to")
         yield 0.0
         return
+    if type(subject.layer.mechanism).normalise is not Scored.normalise:
+        yield from _other_bias(subject, x, mask, added)
+        return
     plain = subject.weights(x, mask) * added.exp()
     expected = _normalised(plain)
     for name in ("bias", "prior"):
         yield close(_normalised(subject.weights(x, mask, **{name: added})), expected, name)
+
+
+def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Iterator[float]:
+    """For what is no plain softmax: what its rule is given, with a bias and without."""
+    mechanism: Any = subject.layer.mechanism
+    seen = list[Tensor]()
+
+    def noted(scores: Tensor, mask: Mask, own: Tensor) -> Tensor:
+        seen.append(scores)
+        weights: Tensor = type(mechanism).normalise(mechanism, scores, mask, own)
+        return weights
+
+    mechanism.normalise = noted
+    try:
+        for given in ({}, {"bias": added}, {"prior": added}):
+            subject.weights(x, mask, **given)
+    finally:
+        del mechanism.normalise
+    plain, *more = seen
+    expected = added.repeat(1, plain.shape[1] // added.shape[1], 1, 1)
+    for name, scores in zip(("bias", "prior"), more, strict=True):
+        yield close(scores - plain, expected, name)
 
 
 def _normalised(maps: Tensor) -> Tensor:
@@ -201,10 +226,10 @@ def limits(subject: Subject) -> Iterator[float]:
             f"the role {subject.role}",
             facts.why,
         )
-        if subject.causal:
-            layer = subject.build(False, False).double()
-            mask = Mask.of(everything(1, 3), 3, causal=True)
-            _refuses(lambda: layer(inputs(1, 3), mask), "a causal mask", facts.why)
+        if subject.role != "cross":
+            layer = subject.build(False, not subject.causal).double()
+            mask, kind = subject.mask(everything(1, 3)), "" if subject.causal else "not "
+            _refuses(lambda: layer(inputs(1, 3), mask), f"a mask that is {kind}causal", facts.why)
         yield 0.0
         return
     limit = subject.layer.mechanism.limit
@@ -227,7 +252,8 @@ def limits(subject: Subject) -> Iterator[float]:
 def possible(subject: Subject) -> bool:
     """Whether the mechanism declares that it can serve in the role."""
     facts = subject.facts
-    return (facts.causal or not subject.causal) and (facts.cross or subject.role != "cross")
+    able = {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}
+    return able[subject.role]
 
 
 def _refuses(action: Callable[[], Any], what: str, reason: str) -> None:

@@ -141,8 +141,8 @@ class Subject:
         layer = self.layer
         assert layer.v is not None
         values = torch.unflatten(layer.v(x), -1, (layer.key_heads, -1)).transpose(1, 2)
-        y: Tensor = layer.o(mix(maps, values).transpose(1, 2).flatten(2))
-        return y
+        queries = inputs(x.shape[0], maps.shape[2]) if self.role == "cross" else x
+        return layer.merged(mix(maps, values), queries)
 
     def real_rows(self, y: Tensor, valid: Tensor) -> Float[Tensor, "n W"]:
         """The outputs that count: those of real tokens; all of them in cross attention."""

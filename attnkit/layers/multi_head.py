@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit import mechanisms
-from attnkit.attention import Attention, Mask, Out, Scored, Shape, State
+from attnkit.attention import Attention, Mask, Out, Scored, Shape, State, one_of
 from attnkit.errors import UsageError
 from attnkit.kernels.onednn import Linear
 from attnkit.layers.positions import Rotary
-from attnkit.recipe.score_options import ScoreOptions, score_options
+from attnkit.recipe.score_options import LayerOptions, ScoreOptions, score_options
 from attnkit.text import nearest
 
 
@@ -27,7 +27,12 @@ class MultiHead(nn.Module):
     g: nn.Linear | None
 
     def __init__(
-        self, width: int, mechanism: Attention, rotary: Rotary | None = None, bias: bool = True
+        self,
+        width: int,
+        mechanism: Attention,
+        rotary: Rotary | None = None,
+        bias: bool = True,
+        output_gate: str | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
@@ -39,9 +44,14 @@ class MultiHead(nn.Module):
             used = name in mechanism.uses
             setattr(self, name, Linear(width, size, bias) if used else None)
         self.o = Linear(width, width, bias)
+        gates = {"head": self.heads, "element": width}
+        self.gate = None if output_gate is None else Linear(width, gates[output_gate], bias)
         self.mechanism = mechanism
         self.rotary = rotary
-        for layer in (self.q, self.k, self.v, self.g, self.o):
+        self.q_norm = self.k_norm = None
+        if isinstance(mechanism, Scored) and mechanism.modifiers.qk_norm:
+            self.q_norm, self.k_norm = (nn.RMSNorm(width // self.heads, eps=1e-6) for _ in "qk")
+        for layer in (self.q, self.k, self.v, self.g, self.gate, self.o):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)
                 if bias:
@@ -59,12 +69,13 @@ class MultiHead(nn.Module):
         causal: bool | None = None,
         *,
         rotary: Rotary | None = None,
-        bias: bool = True,
+        biases: bool = True,
         **options: Any,
     ) -> Self:
         """A layer with the mechanism that a recipe calls `word`.
 
-        `causal=True` says that it will hide the future, and refuses a mechanism that cannot.
+        `causal=True` says that it will hide the future, `False` that it will look both ways; a
+        mechanism that cannot is refused.  `biases` are those of the projections.
         Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
         """
         facts = mechanisms.facts(word)
@@ -78,6 +89,7 @@ class MultiHead(nn.Module):
         able = mechanisms.capable(word, options)
         for role, wanted, fits in (
             ("causal", causal, able.causal),
+            ("an encoder", causal is False and not cross, able.encoder),
             ("cross attention", cross, able.cross),
         ):
             if wanted and not fits:
@@ -85,12 +97,16 @@ class MultiHead(nn.Module):
         turns = mechanisms.in_turn(word, options)
         word, chosen = turns[depth % len(turns)]
         options = dict(chosen)
+        gate = {name: options.pop(name) for name in LayerOptions._fields if name in options}
+        output_gate = LayerOptions(**gate).output_gate
+        if output_gate is not None:
+            one_of(word, "output_gate", output_gate, "head", "element")
         shared = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
             mechanism.modifiers = score_options(shared, mechanism.uses)
-        return cls(width, mechanism, rotary, bias)
+        return cls(width, mechanism, rotary, biases, output_gate)
 
     def forward(
         self,
@@ -113,7 +129,7 @@ class MultiHead(nn.Module):
         if not self.cross:
             gates = self._split(self.g, x, self.heads)
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
-            return Out(self._merge(out.y), out.state, out.scores)
+            return Out(self.merged(out.y, x), out.state, out.scores)
         beams = x.shape[0] // max(1, mask.valid.shape[0])
         if not torch.is_grad_enabled():
             # later steps read them again and again: better whole than strided
@@ -123,10 +139,10 @@ class MultiHead(nn.Module):
             mask = Mask.cross(mask.valid, beams * x.shape[1])
         out = self.mechanism(q, k, v, mask, state, prior, bias)
         if beams == 1:
-            return Out(self._merge(out.y), out.state, out.scores)
+            return Out(self.merged(out.y, x), out.state, out.scores)
         y, scores = self._unfold(out.y, beams), out.scores
         scores = None if scores is None else self._unfold(scores, beams)
-        return Out(self._merge(y), out.state, scores)
+        return Out(self.merged(y, x), out.state, scores)
 
     def weights(
         self,
@@ -155,9 +171,13 @@ class MultiHead(nn.Module):
         q = self._split(self.q, x, self.heads * mechanism.query_sets)
         k = self._split(self.k, source, self.key_heads * mechanism.key_sets)
         v = self._split(self.v, source if values is None else values, self.key_heads)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = (part if part is None else norm(part)
+                    for part, norm in ((q, self.q_norm), (k, self.k_norm)))  # fmt: skip
         if self.rotary is not None and q is not None and k is not None:
-            q = self.rotary(q, mask.q_pos)
-            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :])
+            parts = mechanism.rotary_parts
+            q = self.rotary(q, mask.q_pos, parts)
+            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :], parts)
         if "x" in mechanism.uses:
             slices = torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
             q = slices if q is None else torch.cat((q, slices), 1)
@@ -169,15 +189,24 @@ class MultiHead(nn.Module):
             return None
         return torch.unflatten(layer(x), -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]
 
-    def _merge(self, y: Float[Tensor, "B H T D"]) -> Float[Tensor, "B T W"]:
-        merged: Tensor = self.o(y.transpose(1, 2).flatten(2))
-        return merged
+    def merged(
+        self, y: Float[Tensor, "B H T D"], x: Float[Tensor, "B T W"]
+    ) -> Float[Tensor, "B T W"]:
+        """The heads' answers to x, gated where the layer has an output gate, projected back."""
+        y = y.transpose(1, 2)  # [B, T, H, D]
+        if self.gate is not None:
+            y = y * torch.unflatten(self.gate(x).sigmoid(), -1, (self.heads, -1)).to(y.dtype)
+        projected: Tensor = self.o(y.flatten(2))
+        return projected
 
     def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, *, fresh: bool) -> None:
         """Refuse a mask of other tokens: some mechanisms would read a part of it."""
         if mask.causal and not self.mechanism.causal and not self.cross:
             kind = type(self.mechanism).__name__
             raise UsageError(f"{kind} cannot be causal: {self.mechanism.why}")
+        if not mask.causal and not self.mechanism.encoder and not self.cross:
+            kind = type(self.mechanism).__name__
+            raise UsageError(f"{kind} needs a causal mask: {self.mechanism.why}")
         if memory is not None and not self.cross:
             raise ValueError("memory is for layers of cross attention: build with cross=True")
         (rows, keys), queries = mask.valid.shape, mask.q_pos.shape[1]

@@ -23,12 +23,23 @@ class Rotary(nn.Module):
         self.head_width, self.base = head_width, base
 
     def forward(
-        self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "b T"]
+        self, x: Float[Tensor, "B H T D"], positions: Int[Tensor, "b T"], parts: int = 1
     ) -> Float[Tensor, "B H T D"]:
-        """Rotate each pair (x[i], x[i + D/2])."""
+        """Rotate each pair (x[i], x[i + D/2]).
+
+        With `parts` the pairs of each of so many slices of x; the last channel of slices of an odd
+        width stays as it is.
+        """
+        if parts > 1:
+            slices, width = x.chunk(parts, -1), x.shape[-1] // parts
+            even = width - width % 2
+            turned = (
+                torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices
+            )
+            return torch.cat([*turned], -1)
         # float64, and no buffer that a cast to 16 bits would round: late positions need the digits
-        half = torch.arange(0, self.head_width, 2, dtype=torch.float64, device=x.device)
-        angles = positions[:, None, :, None] * self.base ** (-half / self.head_width)
+        half = torch.arange(0, x.shape[-1], 2, dtype=torch.float64, device=x.device)
+        angles = positions[:, None, :, None] * self.base ** (-half / x.shape[-1])
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["Facts", "Option", "capable", "create", "facts", "faults", "in_turn", "load", "names"]
 __all__ += ["parts", "plug_in", "plugged", "word_of"]
 
+CHANGING = [
+    "uses", "causal", "encoder", "cross", "positions", "cost", "quadratic", "by_distance", "why"
+]  # fmt: skip
+"""Facts of a built mechanism that its options change."""
+
 
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
     """A mechanism for a layer of this shape, with what its options change in its facts.
@@ -44,7 +49,7 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
     """
     known, able = facts(word), capable(word, options)
     mechanism = load(word)(shape, **options)
-    for name in ("uses", "causal", "cross", "positions", "cost", "quadratic", "why"):
+    for name in CHANGING:
         if getattr(able, name) != getattr(known, name):
             setattr(mechanism, name, getattr(able, name))
     return mechanism

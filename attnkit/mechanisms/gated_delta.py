@@ -7,6 +7,13 @@ a_t = exp(-exp(log_rate) softplus(g_1 + step_bias)) with log_rate and step_bias 
 b_t = sigmoid(g_2).  At the start exp(log_rate) lies in [1, 16] and softplus(step_bias) in
 [.001, .1], so heads forget at rates from slow to fast.
 
+`decay: channel` gives every channel of the keys an a_t of its own, S_t = (I - b_t k_t k_t^T)
+Diag(a_t) S_(t-1) + b_t k_t v_t^T in the transposed S of that source (Kimi delta attention), with a
+gate and a step_bias a channel.  `erase: channel` separates what is forgotten from what is written:
+(I - k_t (b_t * k_t)^T) with b_t = sigmoid of a gate a channel of the keys, and w_t k_t v_t^T with
+w_t = sigmoid of another gate, one a head; the source (Gated DeltaNet-2) has one a channel of the
+values, which no single map of tokens to tokens expresses.
+
 It reads from left to right whatever the mask says of causality: in an encoder it is
 one-directional.  Pads leave the state as it is.  Rows of the map need not sum to 1, and its entries
 may be negative.  The convolution, output norm and output gate that the paper's layer puts around it
@@ -18,20 +25,23 @@ Limits: self-attention only; no matrix of scores exists, so no position biases. 
 head, memory T*(D + E).
 
 Source: Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule",
-equation 10 and section 3.3; ranges of the decay as in its layer, after Mamba2.
+equation 10 and section 3.3; ranges of the decay as in its layer, after Mamba2; Kimi Team 2025,
+"Kimi Linear: An Expressive, Efficient Attention Architecture", equation 1; Hatamizadeh, Choi,
+Kautz 2026, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention".
 
 Worked number: D = E = 1, k = q = 1, all a_t = b_t = 1/2: S_1 = v_1 / 2, and
 S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
+from attnkit.kernels.decayed_products import decayed_products
 from attnkit.kernels.linear_attention import widest
 from attnkit.kernels.recurrence import scan
 
@@ -54,10 +64,22 @@ class GatedDelta(Unscored):
     state: ClassVar[str] = "constant"
     why: ClassVar[str] = "its memory is written by one sequence, from left to right"
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        decay: Literal["scalar", "channel"] = "scalar",
+        erase: Literal["scalar", "channel"] = "scalar",
+    ) -> None:
         super().__init__(shape)
+        wide = one_of("gated-delta", "decay", decay, "scalar", "channel") == "channel"
+        apart = one_of("gated-delta", "erase", erase, "scalar", "channel") == "channel"
+        self.decays = shape.head_width if wide else 1
+        self.erases = shape.head_width if apart else 1
+        self.gates = self.decays + self.erases + apart  # type: ignore[misc]
         low, high = (math.log(step) for step in STEPS)
-        step = torch.empty(shape.heads).uniform_(low, high).exp()
+        biases = (shape.heads, shape.head_width) if wide else (shape.heads,)
+        step = torch.empty(biases).uniform_(low, high).exp()
         self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
         self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
 
@@ -71,17 +93,19 @@ class GatedDelta(Unscored):
         if real is not None:
             pads = ~real[:, None, :, None]
             k, v, gates = (x.masked_fill(pads, 0) for x in (k, v, gates))
-        rate = self.log_rate.to(gates.dtype).exp()[:, None]
-        speed = F.softplus(gates[..., 0] + self.step_bias.to(gates.dtype)[:, None])
-        log_decay, step = -rate * speed, gates[..., 1].sigmoid()  # log a and b, [B, H, T] each
+        rate = self.log_rate.to(gates.dtype).exp()[:, None, None]
+        bias = self.step_bias.to(gates.dtype).reshape(self.shape.heads, 1, self.decays)
+        log_decay = -rate * F.softplus(gates[..., : self.decays] + bias)  # [B, H, T, 1 or D]
+        erase = gates[..., self.decays : self.decays + self.erases].sigmoid()  # [B, H, T, 1 or D]
+        write = gates[..., -1:].sigmoid()  # [B, H, T, 1]
         if real is not None:
-            log_decay, step = (x.masked_fill(~real[:, None], 0) for x in (log_decay, step))
+            log_decay, erase, write = (x.masked_fill(pads, 0) for x in (log_decay, erase, write))
         if state is None:
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
         if k.shape[2] == 1:
-            y, state = one_step(q, k, v, log_decay, step, state)
+            y, state = one_step(q, k, v, log_decay, erase, write, state)
         else:
-            y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, step)
+            y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, erase, write)
         return Out(y.to(kind), state)
 
     @classmethod
@@ -95,50 +119,50 @@ class GatedDelta(Unscored):
 
 
 def one_step(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, step: Tensor, state: Tensor
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, erase: Tensor, write: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1]."""
+    """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1, 1 or D]."""
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-    state = state * log_decay.exp().unsqueeze(-1)
-    news = (v - k @ state) * step.unsqueeze(-1)
+    state = state * log_decay.exp().transpose(-1, -2)
+    news = v * write - (k * erase) @ state
     state = state + k.transpose(-1, -2) * news
     return q @ state, state
 
 
 def chunked(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, step: Tensor, state: Tensor
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, erase: Tensor, write: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same for T tokens.
 
     With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the news n_i that token i writes
-    obey n_i + b_i sum_(j<i) G_ij (k_i k_j) n_j = b_i (v_i - G_i0 S k_i): one system for all.
+    obey n_i + sum_(j<i) (b_i k_i)^T G_ij k_j n_j = w_i v_i - (b_i k_i)^T G_i0 S: one system for
+    all.  (S as the state is kept, [D, E]; w = b without `erase: channel`.)
     """
     q, k, length = F.normalize(q, dim=-1), F.normalize(k, dim=-1), k.shape[2]
+    given = [q, k, v * write, k * erase, log_decay]
     size = min(CHUNK, length)
-    spare = -length % size
-    if spare:
-        q, k, v = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v))
-        log_decay, step = (F.pad(x, (0, spare)) for x in (log_decay, step))
-    blocks = (-1, size)
-    q, k, v = (torch.unflatten(x, 2, blocks) for x in (q, k, v))  # [B, H, chunks, C, D]
-    log_decay, step = (torch.unflatten(x, 2, blocks) for x in (log_decay, step))
-    total = log_decay.cumsum(-1)
-    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-    ratio = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(later, -torch.inf).exp()
-    since = total.exp().unsqueeze(-1)  # G_i0
-    until = (total[..., -1:] - total).exp().unsqueeze(-1)  # from token to the chunk's end
-    overlap = k @ k.transpose(-1, -2) * ratio * step.unsqueeze(-1)
-    right = torch.cat((v, k * since), -1) * step.unsqueeze(-1)
+    if spare := -length % size:
+        given = [F.pad(x, (0, 0, 0, spare)) for x in given]
+    q, k, v, left, logs = (torch.unflatten(x, 2, (-1, size)) for x in given)  # [B, H, chunks, C, D]
+    total = logs.cumsum(-2)
+    if logs.shape[-1] == 1:
+        later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+        ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
+        overlap, squares = (x @ k.transpose(-1, -2) * ratio for x in (left, q))
+    else:
+        overlap, squares = decayed_products([left, q], k, total)
+    since = total.exp()  # G_i0
+    until = (total[..., -1:, :] - total).exp()  # from token to the chunk's end
+    right = torch.cat((v, left * since), -1)
     # the diagonal is taken as 1 and what lies above it is not read
     solved = torch.linalg.solve_triangular(overlap, right, upper=False, unitriangular=True)
     fresh, stale = solved.split((v.shape[-1], k.shape[-1]), -1)
-    ends = since[..., -1:, :]
+    ends = since[..., -1, :, None]
     states, news = list[Tensor](), list[Tensor]()
     parts = (x.unbind(2) for x in (fresh, stale, (k * until).transpose(-1, -2), ends))
     for own, old, keys, end in zip(*parts, strict=True):
         states.append(state)
         news.append(own - old @ state)
         state = state * end + keys @ news[-1]
-    squares = q @ k.transpose(-1, -2) * ratio
     y = (q * since) @ torch.stack(states, 2) + squares @ torch.stack(news, 2)
     return y.flatten(2, 3)[:, :, :length], state

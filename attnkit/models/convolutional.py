@@ -110,7 +110,7 @@ class ConvolutionalModel(EncoderDecoder):
                 GatedConvolution(width, kernel, model.dropout),
                 MultiHead.build(
                     cross.name, width, model.heads, max_length, cross=True, depth=depth,
-                    bias=model.bias, **cross.options(),
+                    biases=model.bias, **cross.options(),
                 ),
                 width,
             )

@@ -34,8 +34,8 @@ class LatentLayers(nn.Module):
         chosen = model.attention.decoder
         self.layers = nn.ModuleList(
             MultiHead.build(
-                chosen.name, model.width, model.heads, length, depth=depth, causal=True, bias=False,
-                **chosen.options(),
+                chosen.name, model.width, model.heads, length, depth=depth, causal=True,
+                biases=False, **chosen.options(),
             )
             for depth in range(model.layers.decoder)
         )  # fmt: skip

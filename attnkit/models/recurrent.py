@@ -51,7 +51,7 @@ class RecurrentModel(EncoderDecoder):
         )
         cross = model.attention.cross
         self.attention = MultiHead.build(
-            cross.name, width, model.heads, max_length, cross=True, bias=model.bias,
+            cross.name, width, model.heads, max_length, cross=True, biases=model.bias,
             **cross.options(),
         )  # fmt: skip
         self.combine = Linear(2 * width, width)

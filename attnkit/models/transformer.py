@@ -34,7 +34,7 @@ class Stack(nn.Module):
                 depth=depth,
                 causal=causal and not across,
                 rotary=None if across else rotary,
-                bias=model.bias,
+                biases=model.bias,
                 **chosen.options(),
             )
 

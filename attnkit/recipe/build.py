@@ -28,6 +28,8 @@ from attnkit.text import nearest, quoted
 ATTENTION: Key = ("model", "attention")
 SHAPE: Key = ("model", "shape")
 SEEDS: Key = ("train", "seeds")
+MANY = 12
+"""More mechanisms than these are not listed in a message."""
 MISSING: dict[Key, str] = {
     ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
@@ -163,7 +165,8 @@ def _unknown_word(word: str) -> str:
     known = mechanism_registry.names()
     if close := nearest(word, known):
         return f"no attention mechanism is called {quoted(word)}; did you mean {close}?"
-    text = f"no attention mechanism is called {quoted(word)}; known are {', '.join(known)}"
+    words = ", ".join(known) if len(known) <= MANY else "those of `attnkit mechanisms`"
+    text = f"no attention mechanism is called {quoted(word)}; known are {words}"
     return f"{text}; one of your own comes by --plugin FILE"
 
 

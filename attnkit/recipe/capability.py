@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import ATTENTION, Built, key_as_written
+from attnkit.recipe.build import ATTENTION, MANY, Built, key_as_written
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, Recipe
@@ -54,7 +54,7 @@ def check_windows(built: Built, problems: Problems, start: Position) -> None:
         layers = mechanism_registry.in_turn(chosen.name, chosen.options())
     except UsageError:
         return  # `check_attention` says why
-    for facts in (mechanism_registry.facts(part.word) for part in layers):
+    for facts in (mechanism_registry.capable(*part) for part in layers):
         if recipe.model.shape == "decoder" and (
             why := window_obstacle(facts.state, facts.by_distance)
         ):
@@ -149,7 +149,7 @@ def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> 
 def _fits(attention: AttentionConfig, place: str) -> bool:
     """Whether a mechanism can be encoder, decoder or cross attention, as its options stand."""
     facts = mechanism_registry.capable(attention.name, attention.options())
-    return {"decoder": facts.causal, "cross": facts.cross}.get(place, True)
+    return {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}[place]
 
 
 def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
@@ -163,6 +163,9 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
         places["cross"] = next((one for one in places.values() if _fits(one, role)), plain)
         instead = shown({place: attention.as_written() for place, attention in places.items()})
         yield Objection(f"{facts.word} cannot be cross attention{why}; use {instead}")
+    if role == "encoder" and not facts.encoder:
+        text = f"{facts.word} cannot be encoder attention{why}; use it in the decoder, and here"
+        yield Objection(f"{text} {AttentionConfig().name} or another that looks both ways")
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
         yield Objection(f"{text}; causal are {_words(lambda f: f.causal)}")
@@ -192,4 +195,7 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
 
 def _words(able: Callable[[Facts], bool]) -> str:
     known = map(mechanism_registry.facts, mechanism_registry.names())
-    return ", ".join(facts.word for facts in known if able(facts))
+    words = [facts.word for facts in known if able(facts)]
+    if len(words) <= MANY:
+        return ", ".join(words)
+    return f"{', '.join(words[: MANY - 1])} and {len(words) - MANY + 1} others"

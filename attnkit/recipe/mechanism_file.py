@@ -20,7 +20,8 @@ _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 """The class that every mechanism derives from."""
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
 _SCORE_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "ScoreOptions")
-_BEYOND_SCORES = ("allowed", "forward")
+_LAYER_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "LayerOptions")
+_BEYOND_SCORES = ("allowed", "forward", "normalise")
 """Methods by which a scored mechanism is more than its scores."""
 
 
@@ -45,7 +46,10 @@ class Facts:
     uses: str = "qkv"
     uses_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Option -> value -> what is read with that value, where it differs from `uses`."""
+    given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Option -> facts that differ once it is given."""
     causal: bool = True
+    encoder: bool = True
     cross: bool = True
     limit: int | str | None = None
     positions: tuple[str, ...] = ()
@@ -137,10 +141,12 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
         for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
             options[argument.arg] = _option(file, argument.arg, argument.annotation, default)
     scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
-    if scored is not None:
-        modifiers = _lookup(*_SCORE_OPTIONS)
+    shared = [] if facts.get("layered") else [_LAYER_OPTIONS]
+    for place in shared if scored is None else [*shared, _SCORE_OPTIONS]:
+        modifiers = _lookup(*place)
         for name, annotation, default in modifiers.attributes() if modifiers else ():
-            options[name] = _option(_SCORE_OPTIONS[0], name, annotation, default)
+            options[name] = _option(place[0], name, annotation, default)
+    if scored is not None:
         more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
         facts["mixable"] = not any(more) and not facts.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import mechanism_file
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.score_options import ScoreOptions
+from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 from attnkit.text import nearest, quoted
 
-WHOLE_LAYER = (*ScoreOptions._fields, "key_heads")
+WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a layer as a whole, which a part of a composite cannot have of its own."""
 GROUP = "attnkit.mechanisms"
 """The entry-point group of packages that bring mechanisms."""
@@ -132,6 +132,9 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
     known = facts(word)
     for name, uses in known.uses_with.items():
         known = replace(known, uses=uses.get(str(options.get(name)), known.uses))
+    for name, changed in known.given.items():
+        if options.get(name) is not None:
+            known = replace(known, **changed)
     for name, values in known.ahead.items():
         found = next((value for value in options.get(name) or () if value in values), None)
         if found is not None:
@@ -176,6 +179,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
         known,
         uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in all_of)),
         causal=all(f.causal for f in all_of),
+        encoder=all(f.encoder for f in all_of),
         cross=all(f.cross for f in all_of),
         limit=min(numbers) if numbers else next(iter(limits), None),
         positions=tuple(s for s in known.positions if all(s in able for able in positions)),

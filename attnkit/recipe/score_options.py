@@ -1,4 +1,4 @@
-"""Options that scored mechanisms share; `attention.Scored` acts on them."""
+"""Options that mechanisms share; `attention.Scored` and `layers.MultiHead` act on them."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -23,8 +23,16 @@ class EntropyScale(NamedTuple):
     """For models trained without the factor: only in evaluation, and at least 1."""
 
 
+class LayerOptions(NamedTuple):
+    """Options that every mechanism takes; `layers.MultiHead` acts on them."""
+
+    output_gate: Literal["head", "element"] | None = None
+    """Multiply what the heads answer by sigmoid(x W_g), a gate a head or a channel of it, before
+    the output projection (Qiu et al. 2025)."""
+
+
 class ScoreOptions(NamedTuple):
-    """Options that scored mechanisms take; key_norm only those that have keys."""
+    """Options that scored mechanisms take: key_norm only with keys, qk_norm with queries too."""
 
     attention_dropout: float = 0.0
     """Dropout probability of the attention weights in training."""
@@ -36,12 +44,18 @@ class ScoreOptions(NamedTuple):
     """Standard deviation of Gaussian noise added to the scores in training."""
     key_norm: bool = False
     """Normalise the keys to one length, so that only their direction counts (KeyNorm)."""
+    qk_norm: bool = False
+    """Divide queries and keys by their root mean square, times a learned scale a channel, before
+    rotary positions (Henry et al. 2020; Dehghani et al. 2023, there with a layer norm)."""
+    logit_cap: float | None = None
+    """Keep scores within (-c, c), as c tanh(score / c) (Gemma 2)."""
 
 
 def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
     """Shared options from a recipe, with `entropy_scale` as EntropyScale or False.
 
-    Raises UsageError for a value out of range, and for `key_norm` where there are no keys.
+    Raises UsageError for a value out of range, and for `key_norm` and `qk_norm` where there is
+    nothing to normalise.
     """
     given = ScoreOptions(**options)
     scale: Any = given.entropy_scale
@@ -72,4 +86,11 @@ def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
         raise UsageError(f"score_noise must be 0 or more, got {given.score_noise}")
     if given.key_norm and "k" not in uses:
         raise UsageError("key_norm needs keys, and this mechanism has none")
+    if given.qk_norm and not {*"qk"} <= {*uses}:
+        raise UsageError("qk_norm needs queries and keys, and this mechanism lacks one of them")
+    if given.qk_norm and given.key_norm:
+        raise UsageError("qk_norm is in place of key_norm; choose one of them")
+    cap = given.logit_cap
+    if cap is not None and not 0 < cap < float("inf"):
+        raise UsageError(f"logit_cap must be above 0, got {cap}")
     return given._replace(entropy_scale=scale)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.recorded import build, cases, run_of, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
+from torch import Tensor
 
 from attnkit.analysis.recorder import attention_layers, visited
 from attnkit.analysis.score_noise import NoisyPart, noise_law, noisy, probe_noise
@@ -19,8 +20,12 @@ from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import translate
 
-SCORED = [(word, role) for word, role in cases()
-          if isinstance(attention_layers(build(sections(word, role)))[role][0].mechanism, Scored)]  # type: ignore[index]  # fmt: skip
+KINDS = {(word, role): type(attention_layers(build(sections(word, role)))[role][0].mechanism)  # type: ignore[index]
+         for word, role in cases()}  # fmt: skip
+SCORED = [case for case, kind in KINDS.items() if issubclass(kind, Scored)]
+OTHER = [case for case in SCORED
+         if KINDS[case].normalise is not Scored.normalise and case[0] != "block-topk"]  # type: ignore[attr-defined]  # fmt: skip
+"""Those whose weights are no softmax of what they may see."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +65,7 @@ def test_each_setting_is_the_same_alone_and_among_others() -> None:
     assert noise_law(20, 1.0, [0.25, 0.5])[1] == noise_law(20, 1.0, [0.5])[0]
 
 
-@pytest.mark.parametrize(("word", "role"), SCORED)
+@pytest.mark.parametrize(("word", "role"), [case for case in SCORED if case not in OTHER])
 def test_noise_is_added_to_what_the_softmax_sees_and_masked_keys_stay_masked(
     word: str, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +88,30 @@ def test_noise_is_added_to_what_the_softmax_sees_and_masked_keys_stay_masked(
     assert (moved[~seen] == 0).all()
     expected = (plain.log() + 1.5 * drawn).softmax(-1).nan_to_num()
     torch.testing.assert_close(moved[seen], expected[seen], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("word", "role"), OTHER)
+def test_noise_is_added_to_what_another_rule_than_the_softmax_sees(
+    word: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer, seen = attention_layers(build(sections(word, role)))[role][1], list[Tensor]()  # type: ignore[index]
+    monkeypatch.setattr(torch, "randn_like", torch.ones_like)
+    rule = layer.mechanism.normalise
+
+    def noted(scores: Tensor, mask: Mask, own: Tensor) -> Tensor:
+        seen.append(scores)
+        weights: Tensor = rule(scores, mask, own)
+        return weights
+
+    monkeypatch.setattr(layer.mechanism, "normalise", noted)
+    x, valid = torch.randn(2, 9, 16), torch.ones(2, 9, dtype=torch.bool)
+    cross = role == "cross"
+    mask = Mask.cross(valid, 9) if cross else Mask.of(valid, 9, role == "decoder")
+    with torch.no_grad():
+        layer.weights(x, mask, x if cross else None)
+        with noisy(layer, [layer], 1.5, seed=3):
+            layer.weights(x, mask, x if cross else None)
+    torch.testing.assert_close(seen[1], seen[0] + 1.5)
 
 
 def test_fused_paths_and_cached_steps_are_noisy_too_and_the_random_state_stays() -> None:

@@ -123,14 +123,15 @@ def test_a_mask_of_other_tokens_is_refused(word: str) -> None:
         (3, 5, 5, "3 rows, but x has 2"),
     ):
         with pytest.raises(ValueError, match=reason):
-            made(x, Mask.of(everything(rows, keys), queries, causal=False))
+            made(x, Mask.of(everything(rows, keys), queries, causal=not facts(word).encoder))
     with pytest.raises(ValueError, match="build with cross=True"):
-        made(x, Mask.of(everything(2, 5), 5, causal=False), memory=x)
+        made(x, Mask.of(everything(2, 5), 5, causal=not facts(word).encoder), memory=x)
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_batch_of_no_rows_has_no_answers(word: str) -> None:
-    y = layer(word)(inputs(0, 5), Mask.of(everything(0, 5), 5, causal=False)).y
+    mask = Mask.of(everything(0, 5), 5, causal=not facts(word).encoder)
+    y = layer(word)(inputs(0, 5), mask).y
     assert y.shape == (0, 5, WIDTH)
 
 
@@ -197,7 +198,7 @@ def test_an_unknown_word_or_option_names_the_nearest() -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_facts_read_without_importing_equal_the_class(word: str) -> None:
     read, made = facts(word), mechanisms.load(word)
-    for name in ("uses", "causal", "cross", "limit", "positions", "map", "cost", "why"):
+    for name in ("uses", "causal", "encoder", "cross", "limit", "positions", "map", "cost", "why"):
         assert getattr(read, name) == getattr(made, name)
     assert read.doc
 
@@ -232,8 +233,8 @@ def test_cross_attention_to_an_empty_memory_answers_zero(
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("word", WORDS)
 def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> None:
-    if causal and not facts(word).causal:
-        pytest.skip("cannot be causal")
+    if not (facts(word).causal if causal else facts(word).encoder):
+        pytest.skip("it cannot have this role")
     made, x = layer(word), inputs(1, 5).requires_grad_()
     mask = Mask.of(everything(1, 5), 5, causal=causal)
     cubes = x**3  # another way to x, beside which a missing share would not be noticed
@@ -255,7 +256,8 @@ def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> Non
     torch.testing.assert_close(found, (ends[0] - ends[1]) / (2 * step), rtol=1e-4, atol=1e-6)
 
 
-LINEAR_TIME = {"efficient", "gated-delta", "linear", "linformer", "local", "nystrom", "performer"}
+LINEAR_TIME = {"decay", "dynamic-conv", "efficient", "fourier", "gated-delta", "linear"}
+LINEAR_TIME |= {"linformer", "local", "nystrom", "performer"}
 
 
 @pytest.mark.parametrize("word", mechanisms.names())

@@ -91,7 +91,8 @@ def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
 def test_every_mechanism_runs_alone_and_as_a_layer(word: str) -> None:
     from attnkit.bench.worker import Inputs, Runner
 
-    sights = {False, mechanisms.facts(word).causal}
+    known = mechanisms.facts(word)
+    sights = [causal for causal, able in ((False, known.encoder), (True, known.causal)) if able]
     if mechanisms.facts(word).composite:
         word = f"{word}:parts=[dot, {{name: synthesizer-random, trainable: false}}]"
     for layer in (False, True):

@@ -52,7 +52,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     run = make_run(tmp_path, layers=Layers(encoder=2, decoder=2))
     options = {"parts": PARTS[word]} if word in PARTS else {}
     able = mechanisms.capable(word, options)
-    places = {"encoder": True, "decoder": able.causal, "cross": able.cross}
+    places = {"encoder": able.encoder, "decoder": able.causal, "cross": able.cross}
     chosen = f"{{name: {word}, parts: [{', '.join(PARTS[word])}]}}" if options else word
     attention = ", ".join(f"{place}: {chosen}" for place, can in places.items() if can)
     *_, scored = convert(settings(run, f"{{{attention}}}"))
@@ -62,7 +62,8 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     assert not any(test["not_comparable"] for test in scored.comparisons)
     for converted in stages(run, f"base-{word}"):
         assert converted.finished
-        assert converted.recipe.model.attention.encoder.name == word
+        attention = converted.recipe.model.attention
+        assert all(getattr(attention, place).name == word for place, can in places.items() if can)
         origin = converted.manifest["converted"]
         assert origin["run"] == run.path.as_posix()
         assert origin["weights"] == run.manifest["files"]["model.safetensors"]

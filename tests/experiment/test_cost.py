@@ -120,7 +120,7 @@ def test_memory_of_activations_is_what_a_real_run_holds(
 def test_memory_is_known_for_every_mechanism_where_it_can_be(folder: Path, word: str) -> None:
     facts = mechanisms.facts(word)
     own = f"{{name: {word}, parts: [dot, additive]}}" if facts.composite else word
-    roles = {"encoder": True, "decoder": facts.causal, "cross": facts.cross}
+    roles = {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}
     recipe = made(folder, *(f"model.attention.{role}={own}" for role in roles if roles[role]))
     shape = cost.BatchShape(6, 20, 23)
     counted = cost.memory(recipe, (300, 300), shape).activations

@@ -9,8 +9,9 @@ from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
 from attnkit.recipe.mechanism_options import annotation
-from attnkit.recipe.score_options import ScoreOptions
+from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
+SHARED = (*LayerOptions._fields, *ScoreOptions._fields)
 TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
     # an inverse of many landmarks is too ill-conditioned for identities
     ("nystrom", "exact"): {"landmarks": 4},
@@ -25,6 +26,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"residual_scores": "mean", "key_norm": True},
         {"entropy_scale": {"base": 10, "floor": 4}},
         {"attention_dropout": 0.2, "score_noise": 0.3},
+        {"qk_norm": True, "logit_cap": 1.5, "output_gate": "element"},
     ],
     "additive": [{"hidden": 3}],
     "gaussian": [{"residual_scores": True, "entropy_scale": True, "key_norm": True}],
@@ -49,6 +51,35 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "sparse": [{"rate": 3}, {"rate": 8, "residual_scores": "mean", "key_norm": True}],
     "nystrom": [{"landmarks": 5}, {"landmarks": 7, "conv": 3}, {"landmarks": 3, "pinv": "none"}],
     "linformer": [{"rank": 3}],
+    "sigmoid": [{"bias": "learned", "key_heads": 2}, {"bias": -1.5, "residual_scores": True}],
+    "entmax": [
+        {"alpha": "learned", "key_heads": 2},
+        {"alpha": 2.0, "entropy_scale": True},
+        {"alpha": 1.25, "residual_scores": "mean"},
+        {"alpha": 3.0},
+        {"alpha": 1.0},
+    ],
+    "sink": [
+        {"window": 3, "key_heads": 2},
+        {"window": 70, "keep": 2},
+        {"window": 5, "keep": 9, "residual_scores": True},
+        {"window": 2, "keep": 0, "logit": "zero"},
+    ],
+    "differential": [
+        {"lambda_init": 0.5, "key_heads": 2, "residual_scores": True, "attention_dropout": 0.2},
+        {"qk_norm": True, "entropy_scale": True},
+    ],
+    "stick-breaking": [{"include_self": True, "key_heads": 2, "residual_scores": True}],
+    "forgetting": [{"gate_bias": 3.0, "key_heads": 2}, {"residual_scores": "mean"}],
+    "decay": [{"gate": "channel", "output_gate": "head"}],
+    "gated-delta": [{"decay": "channel", "erase": "channel"}],
+    "block-topk": [
+        {"block": 4, "blocks": 2},
+        {"block": 7, "blocks": 1, "key_heads": 2, "residual_scores": True},
+        {"block": 300, "blocks": 1},
+        {"block": 5, "blocks": 0},
+    ],
+    "dynamic-conv": [{"window": 1}, {"window": 4}, {"window": 100, "shared": True}],
     "interleaved": [{"parts": ("gated-delta", "scaled-dot")}, {"parts": ("gaussian", "linear")}],
     "mixture": [
         {"parts": ("scaled-dot", "gaussian")},
@@ -73,7 +104,7 @@ def options(word: str) -> Iterator[dict[str, Any]]:
         yield {}
         for name, option in known.items():
             for value in _choices(annotation(option.annotation)):
-                if name not in ScoreOptions._fields and value != option.default:
+                if name not in SHARED and value != option.default:
                     yield {name: value} | TOGETHER.get((word, str(value)), {})
     yield from OPTIONS.get(word, [])
 
@@ -85,7 +116,7 @@ def turning() -> list[Subject]:
         for word in mechanisms.names()
         if "rope" in facts(word).positions
         for role in ROLES
-        if role != "cross" and (role == "encoder" or facts(word).causal)
+        if {"encoder": facts(word).encoder, "decoder": facts(word).causal}.get(role)
     ]
 
 

@@ -24,7 +24,7 @@ def peer(module: str) -> ModuleType:
 def ours(word: str, heads: int = HEADS, bias: bool = False, **options: object) -> MultiHead:
     """A layer for 64 tokens in float64, in evaluation, the same one at every call."""
     torch.manual_seed(7)
-    made = MultiHead.build(word, WIDTH, heads, 64, bias=bias, **options)
+    made = MultiHead.build(word, WIDTH, heads, 64, biases=bias, **options)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)

@@ -12,34 +12,45 @@ from attnkit.mechanisms import gated_delta
 from attnkit.mechanisms.gated_delta import GatedDelta, chunked
 
 
-def formula(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, step: Tensor, state: Tensor) -> Tensor:
-    """S_t = a_t S (I - b_t k k^T) + b_t v k^T as the paper writes it; S is [B, H, E, D]."""
+def formula(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, erase: Tensor, write: Tensor, state: Tensor
+) -> Tensor:
+    """S_t = (I - k (b * k)^T) Diag(a_t) S + w k v^T, as the papers with gates a channel write it.
+
+    With one number for a, and one for b and w, that is the transpose of the first paper's
+    S_t = a_t S (I - b_t k k^T) + b_t v k^T.
+    """
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     answers, eye = [], torch.eye(k.shape[-1], dtype=k.dtype)
     for t in range(k.shape[2]):
         key, value = k[:, :, t, :, None], v[:, :, t, :, None]
-        a, b = decay[:, :, t, None, None].exp(), step[:, :, t, None, None]
-        across = key.transpose(-1, -2)
-        state = a * state @ (eye - b * key @ across) + b * value @ across
-        answers.append((state @ q[:, :, t, :, None]).squeeze(-1))
+        a, b, w = (x[:, :, t, :, None] for x in (decay.exp(), erase, write))
+        kept = eye - key @ (b * key).transpose(-1, -2)
+        state = kept @ (a * state) + w * key @ value.transpose(-1, -2)
+        answers.append((state.transpose(-1, -2) @ q[:, :, t, :, None]).squeeze(-1))
     return torch.stack(answers, 2)
 
 
-def recurrence(length: int) -> list[Tensor]:
+def recurrence(length: int, decays: int, erases: int, rate: float = 2) -> list[Tensor]:
     generator = torch.Generator().manual_seed(length)
     shapes = [(2, 3, length, 5), (2, 3, length, 5), (2, 3, length, 4)]
     q, k, v = (torch.randn(shape, generator=generator).double() for shape in shapes)
-    decay = -torch.rand(2, 3, length, generator=generator).double() * 2
-    step = torch.rand(2, 3, length, generator=generator).double()
+    decay = -torch.rand(2, 3, length, decays, generator=generator).double() * rate
+    erase = torch.rand(2, 3, length, erases, generator=generator).double()
+    write = torch.rand(2, 3, length, 1, generator=generator).double()
     state = torch.randn(2, 3, 5, 4, generator=generator).double()
-    return [x.requires_grad_() for x in (q, k, v, decay, step, state)]
+    return [x.requires_grad_() for x in (q, k, v, decay, erase, write, state)]
 
 
+@pytest.mark.parametrize("rate", [0.05, 2.0, 100.0])
+@pytest.mark.parametrize(("decays", "erases"), [(1, 1), (5, 1), (1, 5), (5, 5)])
 @pytest.mark.parametrize("length", [1, 2, 64, 65, 150])
-def test_chunks_are_the_formula_forward_and_backward(length: int) -> None:
-    given = recurrence(length)
+def test_chunks_are_the_formula_forward_and_backward(
+    length: int, decays: int, erases: int, rate: float
+) -> None:
+    given = recurrence(length, decays, erases, rate)
     y, _ = chunked(*given)
-    wanted = formula(*given[:5], given[5].transpose(-1, -2))
+    wanted = formula(*given)
     torch.testing.assert_close(y, wanted)
     found = torch.autograd.grad(y.square().sum(), given)
     right = torch.autograd.grad(wanted.square().sum(), given)
@@ -85,8 +96,8 @@ def test_a_full_step_without_decay_replaces_what_a_key_held() -> None:
     """The delta rule against plain linear attention, which adds the second value to the first."""
     k = torch.tensor([[1.0, 0], [0, 1], [1, 0]]).double()[None, None]
     v = torch.tensor([[1.0], [10], [100]]).double()[None, None]
-    none, full = torch.zeros(1, 1, 3).double(), torch.ones(1, 1, 3).double()
-    _, state = chunked(k, k, v, none, full, torch.zeros(1, 1, 2, 1).double())
+    none, full = torch.zeros(1, 1, 3, 1).double(), torch.ones(1, 1, 3, 1).double()
+    _, state = chunked(k, k, v, none, full, full, torch.zeros(1, 1, 2, 1).double())
     torch.testing.assert_close(state[0, 0], torch.tensor([[100.0], [10]]).double())
 
 
@@ -109,3 +120,26 @@ def test_it_is_refused_in_cross_attention_and_wants_its_gates() -> None:
         made(x, x, x, mask)
     with pytest.raises(ValueError, match="has no scores"):
         made(x, x, x, mask, bias=torch.zeros(1, 1, 3, 3), gates=torch.zeros(1, 2, 3, 2))
+
+
+@pytest.mark.parametrize("option", ["decay", "erase"])
+def test_gates_a_channel_that_are_equal_are_the_gates_of_a_head(option: str) -> None:
+    torch.manual_seed(0)
+    scalar, wide = GatedDelta(Shape(2, 4, 99)), GatedDelta(Shape(2, 4, 99), **{option: "channel"})
+    with torch.no_grad():
+        wide.log_rate.copy_(scalar.log_rate)
+        wide.step_bias.copy_(scalar.step_bias[:, None] if option == "decay" else scalar.step_bias)
+    q, k, v = (torch.randn(2, 2, 90, 4) for _ in "qkv")
+    decay, step = (torch.randn(2, 2, 90, 1) for _ in range(2))
+    parts = [decay.expand(-1, -1, -1, 4), step] if option == "decay" else [decay, step, step]
+    if option == "erase":
+        parts[1] = step.expand(-1, -1, -1, 4)
+    mask = Mask.packed(90, q.device, causal=True)
+    found = wide(q, k, v, mask, gates=torch.cat(parts, -1)).y
+    torch.testing.assert_close(found, scalar(q, k, v, mask, gates=torch.cat((decay, step), -1)).y)
+
+
+def test_old_weights_load() -> None:
+    assert {*GatedDelta(Shape(2, 4, 9)).state_dict()} == {"log_rate", "step_bias"}
+    assert GatedDelta(Shape(2, 4, 9)).step_bias.shape == (2,)
+    assert GatedDelta(Shape(2, 4, 9)).gates == 2

@@ -17,6 +17,11 @@ SCORED = [
     if issubclass(mechanisms.load(word), Scored)
     and not any(option.required for option in mechanisms.facts(word).options.values())
 ]  # fmt: skip
+SOFTMAX = [
+    word for word in SCORED
+    if mechanisms.load(word).normalise is Scored.normalise and word != "forgetting"
+]  # fmt: skip
+"""Those whose weights are a softmax of the scores and of nothing else."""
 WITH_KEYS = [word for word in SCORED if "k" in mechanisms.facts(word).uses]
 
 
@@ -50,7 +55,7 @@ def own_scores(made: MultiHead, x: Tensor, seen: Mask) -> Tensor:
     return made.mechanism.scores(q, None if k is None else made.mechanism.cached_keys(k), seen)
 
 
-@pytest.mark.parametrize("word", SCORED)
+@pytest.mark.parametrize("word", SOFTMAX)
 def test_the_running_sum_is_carried_without_a_mask_and_decides_the_weights(word: str) -> None:
     layers = [layer(word, depth, residual_scores=True) for depth in range(3)]
     x, seen = inputs(2, 7), mask(7, rows=2)
@@ -133,7 +138,7 @@ def test_running_scores_of_cross_attention_are_right_under_folded_beams(word: st
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("word", SCORED)
+@pytest.mark.parametrize("word", SOFTMAX)
 def test_the_entropy_factor_is_the_logarithm_of_the_allowed_keys(word: str, causal: bool) -> None:
     if causal and not mechanisms.facts(word).causal:
         pytest.skip(f"{word} cannot be causal")

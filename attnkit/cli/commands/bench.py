@@ -106,7 +106,9 @@ def attention(
     candidates = [plan.candidate(word) for word in _words(words, causal)]
     able = plan.measurable([one.word for one in candidates], causal)
     if unable := [one.word for one in candidates if one.word not in able]:
-        raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
+        if causal:
+            raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
+        raise UsageError(f"{', '.join(unable)} cannot look both ways; add --causal")
     sweeps = plan.sweeps(candidates, options.lengths(lengths))
     if plot is not None:
         from attnkit.show.benchmark_plot import check
@@ -280,7 +282,8 @@ def _words(words: Sequence[str] | None, causal: bool) -> list[str]:
     known = [word for word in names() if not any(o.required for o in facts(word).options.values())]
     chosen = measurable(known, causal)
     if skipped := [word for word in known if word not in chosen]:
-        console.say(f"skipped, not causal: {', '.join(skipped)}")
+        reason = "not causal" if causal else "causal only"
+        console.say(f"skipped, {reason}: {', '.join(skipped)}")
     return chosen
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NOTE = (
     "time per head: T queries, S keys, D and E widths of keys and values, M features or landmarks, "
-    "w window, r rate; every mechanism serves as encoder attention; decoding: state that grows with"
+    "w window, r rate; decoding: state that grows with"
     " the text or stays constant in size; map: exact = the attention matrix itself, effective = the"
     " matrix that the computation amounts to"
 )
@@ -73,7 +73,7 @@ def record(facts: "Facts") -> dict[str, Any]:
         "source": facts.source,
         "worked_number": facts.worked,
         "time": facts.cost,
-        "encoder": True,
+        "encoder": facts.encoder,
         "decoder": facts.causal,
         "cross": facts.cross,
         "decoding_state": facts.state if facts.causal else None,
@@ -103,6 +103,7 @@ def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
             "title": facts.title,
             "formula": facts.formula,
             "time": facts.cost,
+            "encoder": "yes" if facts.encoder else "no",
             "decoder": "yes" if facts.causal else "no",
             "cross": "yes" if facts.cross else "no",
             "decoding": facts.state if facts.causal else "-",
@@ -124,7 +125,7 @@ def explained(facts: "Facts") -> "RenderableType":
     from rich.text import Text
 
     from attnkit.recipe.mechanism_options import option_type
-    from attnkit.recipe.score_options import ScoreOptions
+    from attnkit.recipe.score_options import LayerOptions, ScoreOptions
     from attnkit.recipe.values import shown, values_of
     from attnkit.show.table import Table
     from attnkit.text import safe_text
@@ -138,10 +139,14 @@ def explained(facts: "Facts") -> "RenderableType":
         ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
-    shared = {name for name in facts.options if name in ScoreOptions._fields}
+    shared = {*LayerOptions._fields, *ScoreOptions._fields}
     for title, names in (
         ("options", [name for name in facts.options if name not in shared]),
-        ("options of every scored mechanism", sorted(shared)),
+        ("options of every mechanism", [n for n in LayerOptions._fields if n in facts.options]),
+        (
+            "options of every scored mechanism",
+            sorted(name for name in ScoreOptions._fields if name in facts.options),
+        ),
     ):
         rows = []
         for name in names:
@@ -180,7 +185,7 @@ def abilities(facts: "Facts") -> list[tuple[str, str]]:
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
-        ("encoder", "yes"),
+        ("encoder", "yes" if facts.encoder else f"no{why}"),
         ("decoder", "yes" if facts.causal else f"no{why}"),
         ("cross-attention", "yes" if facts.cross else f"no{why}"),
         ("decoding", f"{facts.state} state" if facts.causal else "-"),

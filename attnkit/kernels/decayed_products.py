@@ -1,0 +1,60 @@
+"""Products of queries and earlier keys, each channel of which decays by a rate of its own.
+
+The fast form is a matrix product for each block of queries, which is the whole chunk where decays
+are mild: decays from the middle of the block go to the queries, their inverses to the keys, which
+for keys before the block are decays too.  Where the decay within a block would leave the range of
+the type, the plain form takes differences of logarithms first, at the cost of a number for each
+pair and channel."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.kernels.fast_cpu import PLAIN
+
+BLOCK = 16
+"""Queries of a product where decays are strong."""
+RANGE = 120.0
+"""Decay within a block, as a logarithm; float32 bears half of it and its inverse."""
+
+
+def decayed_products(
+    queries: Sequence[Float[Tensor, "*n C D"]],
+    k: Float[Tensor, "*n C D"],
+    total: Float[Tensor, "*n C D"],
+) -> list[Float[Tensor, "*n C C"]]:
+    """sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys, for each q.
+
+    `total` is a running sum of logarithms of decays, so it falls along the chunk.
+    """
+    size = total.shape[-2]
+    if PLAIN or torch.compiler.is_compiling():
+        return [plain(q, k, total) for q in queries]
+    for step in (size, BLOCK):
+        starts = [*range(0, size, step)]
+        ends = [*starts[1:], size]
+        first, last = (total.detach()[..., at, :] for at in (starts, [end - 1 for end in ends]))
+        if bool((first - last <= RANGE).all()):
+            break
+    else:
+        return [plain(q, k, total) for q in queries]
+    rows = []
+    for start, end, centre in zip(starts, ends, ((first + last) / 2).unbind(-2), strict=True):
+        middle = centre.unsqueeze(-2)
+        fade = (total[..., start:end, :] - middle).exp()
+        left = torch.cat([q[..., start:end, :] * fade for q in queries], -2)
+        right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
+        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))
+    each = zip(*(row.chunk(len(queries), -2) for row in rows), strict=True)
+    return [torch.cat(parts, -2).tril() for parts in each]
+
+
+def plain(q: Tensor, k: Tensor, total: Tensor) -> Float[Tensor, "*n C C"]:
+    """`decayed_products` from differences, which are never positive."""
+    size = q.shape[-2]
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1).unsqueeze(-1)
+    ratio = (total.unsqueeze(-2) - total.unsqueeze(-3)).masked_fill(later, -torch.inf).exp()
+    return (q.unsqueeze(-2) * k.unsqueeze(-3) * ratio).sum(-1)

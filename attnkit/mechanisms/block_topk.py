@@ -1,0 +1,185 @@
+"""Block top-k attention: A = softmax(q k^T / sqrt(D)) over the keys of chosen blocks.
+
+The text is cut into blocks of `block` tokens.  A query sees its own block and the `blocks` others
+with the highest q . mean(keys of the block), by default 3 or as many as there are; when causal, its
+own block up to itself, and of the others only those that lie before it.  The choice has no
+parameters and no gradient.  With enough blocks it is scaled-dot.  Pads belong to no block and to no
+mean.
+
+Biases of positions do not change the choice.  The entropy factor counts all visible keys.  Long
+sequences are answered block by block: the queries that chose a block are gathered before it, and
+their partial softmaxes are joined.  That takes T*blocks*block*D, and T*S*D/block for the choice.
+Self-attention only.  Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context
+LLMs", equations 2 to 6; there `blocks` counts the query's own block too, and encoders are not
+treated.
+
+Worked number: D = 1, blocks of 1 token, one other block, keys ln 2, 0 and 0 and a query of 1 at
+the third token: it sees the first and itself, with scores ln 2 and 0, so 2/3, 0, 1/3.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Shape, at_least, one_head, visible_softmax
+from attnkit.attention.mask import gather_columns, pads_last, readable
+from attnkit.errors import UsageError
+from attnkit.mechanisms.dot import PLAIN_UP_TO
+from attnkit.mechanisms.scaled_dot import ScaledDot
+
+
+class BlockTopk(ScaledDot):
+    """Softmax over the best blocks; cost below T*S*D.  For `key_heads` see `dot`."""
+
+    cross: ClassVar[bool] = False
+    by_distance: ClassVar[bool] = True
+    cost: ClassVar[str] = "T*S*D/block"
+    why: ClassVar[str] = "its blocks are those of the query's own sequence"
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        block: int = 16,
+        blocks: int | None = None,
+        key_heads: int | None = None,
+    ) -> None:
+        super().__init__(shape, key_heads=key_heads)
+        self.block = at_least("block-topk", "block", block)
+        self.blocks = 3 if blocks is None else at_least("block-topk", "blocks", blocks, 0)
+        most = -(-shape.max_length // block)
+        if blocks is not None and blocks > most:
+            raise UsageError(
+                f"block-topk: blocks can be {most} at most, as {shape.max_length} tokens are {most}"
+                f" blocks of {block}, got {blocks}"
+            )
+
+    def gate(
+        self, means: Float[Tensor, "B H T n"], mask: Mask, real: Bool[Tensor, "b n"]
+    ) -> tuple[Int[Tensor, "B H T K"], Bool[Tensor, "B H T K"]]:
+        """The blocks that queries choose beside their own, and which of these choices count."""
+        own = (mask.q_pos // self.block)[:, None, :, None]
+        numbers = torch.arange(means.shape[-1], device=means.device)
+        others = (numbers < own if mask.causal else numbers != own) & real[:, None, None]
+        ranked = means.detach().masked_fill(~others, -torch.inf)
+        best = ranked.topk(min(self.blocks, means.shape[-1]), -1)
+        return best.indices, best.values > -torch.inf
+
+    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+        """Softmax over the chosen blocks; q . mean(keys) is the mean of their scores."""
+        allowed = mask.dense()
+        place = mask.k_pos // self.block  # [b, S]
+        count = -(-mask.k_pos.shape[1] // self.block)
+        member = F.one_hot(place, count).masked_fill(~mask.valid[..., None], 0)  # [b, S, n]
+        size = member.sum(1)
+        means = own @ member[:, None].to(own.dtype) / size.clamp_min(1)[:, None, None]
+        chosen, counts = self.gate(means, mask, size > 0)
+        seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, chosen, counts)
+        at = place[:, None, None, :].expand(*seen.shape[:3], -1)
+        near = place[:, None, None, :] == (mask.q_pos // self.block)[:, None, :, None]
+        return visible_softmax(scores, allowed & (near | seen.gather(-1, at)))
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
+        """Block by block, for a long sequence."""
+        queries, keys = q.shape[2], k.shape[2]
+        if queries != keys or queries * keys <= PLAIN_UP_TO or v.shape[3] != q.shape[3]:
+            return None
+        if torch.compiler.is_compiling() or (mask.layout == "any" and not readable(mask.valid)):
+            return None
+        order, valid = pads_last(mask), mask.valid
+        if order is not None:
+            q, k, v = (gather_columns(x, order) for x in (q, k, v))
+            valid = valid.gather(1, order)
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        y = self._by_blocks(q * q.shape[-1] ** -0.5, k, v, valid, mask.causal)
+        y = y if order is None else gather_columns(y, order.argsort(1))
+        return y.masked_fill(~mask.valid[:, None, :, None], 0)
+
+    def _by_blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, valid: Bool[Tensor, "b T"], causal: bool
+    ) -> Float[Tensor, "B H T D"]:
+        """Rows whose columns are positions; what pads answer is junk."""
+        size, length = self.block, q.shape[2]
+        spare = -length % size
+        q, k, v = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v))
+        valid = F.pad(valid, (0, spare))
+        real = torch.unflatten(valid, 1, (-1, size))  # [b, n, block]
+        blocks = [torch.unflatten(x, 2, (-1, size)) for x in (q, k, v)]  # [B, H, n, block, D]
+        keys, values = (x.flatten(0, 2) for x in blocks[1:])  # [B H n, block, D]
+        # the query's own block; a pad sees itself, so that no row is empty
+        inside = torch.ones(size, size, dtype=torch.bool, device=q.device)
+        inside = inside.tril() if causal else inside
+        inside = (inside & real[:, None, :, None]) | torch.eye(size, dtype=torch.bool)
+        near = (blocks[0] @ blocks[1].transpose(-1, -2)).masked_fill(~inside, -torch.inf)
+        parts = [(near.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]
+        logs = [near.logsumexp(-1).flatten(2, 3)[..., None]]
+        # the chosen ones
+        counted = real.sum(-1)
+        sums = (blocks[1] * real[:, None, :, :, None]).sum(3)
+        means = q @ (sums / counted.clamp_min(1)[:, None, :, None]).transpose(-1, -2)
+        position = torch.arange(q.shape[2], device=q.device)[None]
+        chosen, counts = self.gate(means, Mask(position, position, valid, causal), counted > 0)
+        if chosen.shape[-1]:
+            shown = real.expand(q.shape[0], -1, -1)[:, None].expand(-1, q.shape[1], -1, -1)
+            y, log = _partial(q, keys, values, shown.flatten(0, 2), chosen, counts)
+            parts.append(y)
+            logs.append(log)
+        share = torch.cat(logs, -1).softmax(-1).unsqueeze(-1)
+        return (share * torch.cat(parts, 3)).sum(3)[:, :, :length]
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(1, 1, 3), block=1, blocks=1)
+        q, k = one_head((1,), (1,), (1,)), one_head((math.log(2),), (0,), (0,))
+        maps = mechanism.weights(q, k, k, Mask.packed(3, torch.device("cpu"), causal=True))
+        return maps[:, :, 2:], one_head((2 / 3, 0, 1 / 3))
+
+
+def _partial(
+    q: Float[Tensor, "B H T D"],
+    keys: Float[Tensor, "N block D"],
+    values: Float[Tensor, "N block D"],
+    real: Bool[Tensor, "N block"],
+    chosen: Int[Tensor, "B H T K"],
+    counts: Bool[Tensor, "B H T K"],
+) -> tuple[Float[Tensor, "B H T K D"], Float[Tensor, "B H T K"]]:
+    """What each chosen block answers, and the logarithm of its softmax sum (-inf: no choice).
+
+    Pairs of a query and a block are sorted by block; each block is multiplied with its queries in
+    tiles of as many rows as it has keys.
+    """
+    total, size = keys.shape[:2]
+    heads = q.shape[0] * q.shape[1]
+    first = torch.arange(heads, device=q.device).view(*q.shape[:2], 1, 1) * (total // heads)
+    owner = (chosen + first).masked_fill(~counts, total).flatten()  # the block of each pair
+    by_block = owner.argsort()
+    number = torch.bincount(owner, minlength=total + 1)
+    tiles = -(-number // size)
+    tiles[total] = 0
+    start, tile_start = number.cumsum(0) - number, tiles.cumsum(0) - tiles
+    sorted_owner = owner[by_block]
+    rank = torch.arange(len(owner), device=q.device) - start[sorted_owner]
+    place = tile_start[sorted_owner] * size + rank
+    place = place.masked_fill(sorted_owner == total, 0)
+    slot = torch.empty_like(place).scatter_(0, by_block, place)  # where each pair is treated
+    count = int(tiles.sum())
+    if not count:
+        nothing = q.new_zeros((*chosen.shape, values.shape[-1]))
+        return nothing, q.new_full(chosen.shape, -torch.inf)
+    held = counts.flatten()
+    reader = torch.zeros(count * size, dtype=torch.long, device=q.device)
+    row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]
+    reader[slot[held]] = row[held]
+    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)
+    rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)
+    scores = rows @ keys.index_select(0, block).transpose(-1, -2)  # [tiles, rows, block]
+    scores = scores.masked_fill(~real[block].unsqueeze(1), -torch.inf)
+    log = scores.logsumexp(-1).flatten()
+    y = (scores.softmax(-1) @ values.index_select(0, block)).flatten(0, 1)
+    y = y.index_select(0, slot).view(*chosen.shape, -1)
+    log = log.index_select(0, slot).view(chosen.shape)
+    return y, log.masked_fill(~counts, -torch.inf)

@@ -1,0 +1,129 @@
+"""Decaying linear attention: S_t = a_t S_(t-1) + k_t v_t^T, y_t = S_t^T q_t / sqrt(D).
+
+Linear attention without features and without a denominator, whose memory fades by a_t at every
+token.  `gate` says where a_t comes from:
+
+- `fixed`: 1 - 2^(-5 - h) in head h, from 0 (the retention of RetNet).  Nothing is learned.
+- `head`: one gate a head, a_t = exp(-exp(log_rate) softplus(g + step_bias)), which starts as in
+  `gated-delta` (as in Mamba-2, whose step also scales k_t; here it does not).
+- `channel`: one gate a channel of the keys, a_t = sigmoid(g)^(1/16) (gated linear attention).
+
+g comes from the token by the layer's gate projection.  The norms, output gates and convolutions of
+the sources are not part of it (`output_gate` is an option of the layer), nor is the rotation of
+RetNet (`model.positions: rope` is).
+
+Pads leave the state as it is.  Rows of the map do not sum to 1, and its entries may be negative.
+Training treats chunks of 64 tokens, squares inside each and states between them; decoding keeps a
+state of constant size.  Decoder only, no position biases.  Time T*D*E a head, memory T*(D + E).
+With a_t = 1 it is linear attention with the identity as features and without its denominator.
+
+Source: Sun et al. 2023, "Retentive Network: A Successor to Transformer for Large Language Models",
+equations 5 to 7; Dao and Gu 2024, "Transformers are SSMs", section 5; Yang et al. 2024, "Gated
+Linear Attention Transformers with Hardware-Efficient Training", equation 3 and section 4.4.
+
+Worked number: D = 1, k = q = 1, head 0 of `fixed`, so a = 31/32: the third row of the map is
+(961/1024, 31/32, 1).
+"""
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
+from attnkit.kernels.decayed_products import decayed_products
+from attnkit.kernels.linear_attention import widest
+from attnkit.kernels.recurrence import scan
+
+CHUNK, BLOCK = 64, 512
+"""Tokens of a square, and between states that training keeps."""
+RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
+"""Where exp(log_rate) and softplus(step_bias) start."""
+
+
+class Decay(Unscored):
+    """A fading sum of outer products; cost T*D*E."""
+
+    uses: ClassVar[str] = "qkv"
+    uses_with: ClassVar[dict[str, dict[str, str]]] = {"gate": {"head": "qkvg", "channel": "qkvg"}}
+    encoder: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    normalised: ClassVar[bool] = False
+    cost: ClassVar[str] = "T*D*D"
+    state: ClassVar[str] = "constant"
+    why: ClassVar[str] = "its memory is written by one sequence, from left to right"
+
+    def __init__(
+        self, shape: Shape, *, gate: Literal["fixed", "head", "channel"] = "fixed"
+    ) -> None:
+        super().__init__(shape)
+        self.gate = one_of("decay", "gate", gate, "fixed", "head", "channel")
+        self.gates = {"fixed": 0, "head": 1, "channel": shape.head_width}[gate]  # type: ignore[misc]
+        if gate == "head":
+            low, high = (math.log(step) for step in STEPS)
+            step = torch.empty(shape.heads).uniform_(low, high).exp()
+            self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
+            self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
+
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
+        """See `Unscored.attend`.  State: S [B, H, D, E]."""
+        if k is None or v is None or (gates is None and self.gate != "fixed"):
+            raise ValueError("decay needs queries, keys, values and its gates at every call")
+        kind = v.dtype
+        q, k, v = (x.to(widest(x.dtype)) for x in (q, k, v))
+        logs = self.log_decay(k, gates)
+        real = real_keys(mask, k)
+        if real is not None:
+            pads = ~real[:, None, :, None]
+            k, v, logs = (x.masked_fill(pads, 0) for x in (k, v, logs))
+        if state is None:
+            state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
+        q = q * q.shape[-1] ** -0.5
+        if k.shape[2] == 1:
+            state = state * logs.exp().transpose(-1, -2) + k.transpose(-1, -2) * v
+            return Out((q @ state).to(kind), state)
+        y, state = scan(chunked, BLOCK, state, q, k, v, logs)
+        return Out(y.to(kind), state)
+
+    def log_decay(self, k: Tensor, gates: Tensor | None) -> Tensor:
+        """log a_t: [B, H, T, 1], or a number for each channel of the keys."""
+        if gates is None:
+            heads = torch.arange(self.shape.heads, dtype=k.dtype, device=k.device)
+            return torch.log1p(-(2.0 ** (-5 - heads)))[:, None, None].expand(*k.shape[:3], 1)
+        gates = gates.to(k.dtype)
+        if self.gate == "channel":
+            return F.logsigmoid(gates) / 16
+        speed = F.softplus(gates + self.step_bias.to(k.dtype)[:, None, None])
+        return -self.log_rate.to(k.dtype).exp()[:, None, None] * speed
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism, x = cls(Shape(heads=1, head_width=1, max_length=3)), one_head((1,), (1,), (1,))
+        maps = mechanism.weights(x, x, x, Mask.packed(3, x.device, causal=True))
+        return maps[:, :, 2:], one_head((961 / 1024, 31 / 32, 1))
+
+
+def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence for T tokens, q scaled: squares inside chunks, states between them."""
+    length = k.shape[2]
+    size = length if torch.compiler.is_exporting() else min(CHUNK, length)
+    if spare := -length % size:
+        q, k, v, logs = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v, logs))
+    q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))
+    total = logs.cumsum(-2)  # [B, H, chunks, C, 1 or D]
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()
+    if logs.shape[-1] == 1:
+        later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+        ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
+        squares = q @ k.transpose(-1, -2) * ratio
+    else:
+        (squares,) = decayed_products([q], k, total)
+    fresh = (k * until).transpose(-1, -2) @ v
+    states = list[Tensor]()
+    for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
+        states.append(state)
+        state = state * end + new
+    y = squares @ v + (q * since) @ torch.stack(states, 2)
+    return y.flatten(2, 3)[:, :, :length], state

@@ -1,0 +1,118 @@
+"""Differential attention: A = (1 - l0) (softmax(s1) - l softmax(s2)), s1 and s2 of half heads.
+
+The channels of queries and keys are cut in halves, each of which scores by itself, q k^T / sqrt(D /
+2); the second map, times l, is taken from the first, so that what both see cancels.  l =
+exp(a1 b1) - exp(a2 b2) + l0 with four learned vectors of D / 2 channels, drawn from N(0, 0.1), that
+the heads of a layer share.  `lambda_init` is l0: a number, or `by-depth`, 0.8 - 0.6 exp(-0.3 depth)
+with the depth of the layer from 0.  Entries may be negative, and rows sum to (1 - l)(1 - l0).
+
+The norm of each head that the source puts before the factor 1 - l0 is not part of it: it is not
+linear in the values.  The source also halves the number of heads, to keep values twice as wide as a
+half; here `heads` is what the recipe says.  Rotary positions turn each half by itself.  A running
+sum of scores (`residual_scores`) carries both maps of a head.  Source: Ye et al. 2024,
+"Differential Transformer", equations 1 to 3.
+
+Worked number: D = 2, l = 1/5 and l0 = 1/5 (all vectors 0, depth 0), q = (1, 1), keys (0, ln 3)
+and (ln 3, 0): s1 = (0, ln 3) and s2 = (ln 3, 0) give softmaxes (1/4, 3/4) and (3/4, 1/4), so the
+weights are 4/5 (1/4 - 3/20) = .08 and 4/5 (3/4 - 1/20) = .56.
+"""
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Out, Shape, State, dot_scores, one_head, visible_softmax
+from attnkit.errors import UsageError
+from attnkit.mechanisms.dot import fused_dot
+from attnkit.mechanisms.scaled_dot import ScaledDot
+
+
+def halves(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B 2H T D/2"]:
+    """The first halves of all heads, then the second halves."""
+    return torch.cat(x.chunk(2, -1), 1)
+
+
+def twice(x: Tensor | None, heads: int) -> Tensor | None:
+    """What is added to the scores of each head, for both of its maps."""
+    return x.repeat(1, 2, 1, 1) if x is not None and x.shape[1] == heads else x
+
+
+class Differential(ScaledDot):
+    """The difference of two softmaxes; cost T*S*D.  For `key_heads` see `dot`."""
+
+    normalised: ClassVar[bool] = False
+    rotary_parts: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        lambda_init: float | Literal["by-depth"] = "by-depth",
+        key_heads: int | None = None,
+    ) -> None:
+        super().__init__(shape, key_heads=key_heads)
+        if shape.head_width % 2:
+            raise UsageError(f"differential needs heads of an even width, got {shape.head_width}")
+        if isinstance(lambda_init, str):
+            if lambda_init != "by-depth":
+                raise UsageError(
+                    f"differential: lambda_init must be by-depth or a number, got {lambda_init!r}"
+                )
+            lambda_init = 0.8 - 0.6 * math.exp(-0.3 * shape.depth)
+        if not 0 <= lambda_init < 1:
+            raise UsageError(
+                f"differential: lambda_init must be at least 0 and below 1, got {lambda_init}"
+            )
+        self.lambda_init = float(lambda_init)
+        self.vectors = nn.Parameter(torch.randn(2, 2, shape.head_width // 2) * 0.1)
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B 2H T S"]:
+        """Scores of the first maps, then of the second ones."""
+        q, k = halves(q), halves(k)
+        return dot_scores(q * q.shape[-1] ** -0.5, k)
+
+    def forward(
+        self,
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor | None,
+        mask: Mask,
+        state: State = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+        gates: Tensor | None = None,
+    ) -> Out:
+        """As `Scored.forward`; prior and bias of a head are those of both of its maps."""
+        heads = self.shape.heads
+        return super().forward(q, k, v, mask, state, twice(prior, heads), twice(bias, heads), gates)
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
+        """Both maps of all heads at once; halves are filled up to the width of the values."""
+        width = q.shape[-1] // 2
+        q, k = (F.pad(halves(x), (0, width)) for x in (q, k))
+        y = fused_dot(q, k, v.repeat(1, 2, 1, 1), mask, width**-0.5)
+        return None if y is None else self.difference(y)
+
+    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+        """The difference of both softmaxes."""
+        return self.difference(visible_softmax(scores, self.allowed(mask)))
+
+    def difference(self, both: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
+        """(1 - l0) (first - l second)."""
+        first, second = both.chunk(2, 1)
+        plus, minus = self.vectors.prod(1).sum(-1).exp()
+        factor = (plus - minus + self.lambda_init).to(both.dtype)
+        difference: Tensor = (1 - self.lambda_init) * (first - factor * second)
+        return difference
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(heads=1, head_width=2, max_length=2)).double()
+        nn.init.zeros_(mechanism.vectors)
+        q, k = one_head((1, 1)), one_head((0, math.log(3)), (math.log(3), 0))
+        mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
+        return mechanism.weights(q, k, k, mask), one_head((0.08, 0.56))

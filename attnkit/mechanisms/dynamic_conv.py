@@ -1,0 +1,160 @@
+"""Dynamic convolution: A_i,i+o = softmax over offsets o of (q_i W)_o, a kernel for each token.
+
+There are no keys: each token predicts, in every head, the weights of the `window` tokens around
+it.  Decoders see the token and the window - 1 before it, encoders floor(window / 2) before it and
+the rest after it.  Tokens off the text leave the softmax; padding never counts.  q = x W_q + b is
+the layer's projection and W [D, window] belongs to a head, so kernels have a rank of at most D + 1.
+With `shared: true` it is the lightweight convolution: one learned kernel a head, whatever the
+tokens, and no queries.  The gated unit before the convolution and the dropout of kernels in the
+source's layer are not part of it.
+
+Kernels are laid out as bands of small matrices, so time and memory are linear in the length;
+decoding keeps the values of the last window - 1 tokens.  Self-attention only; no scores of pairs
+exist, so no position biases.  Source: Wu et al. 2019, "Pay Less Attention with Lightweight and
+Dynamic Convolutions", equations 4 and 5.
+
+Worked number: D = 2, window 2, q = (1, 0), W = rows (0, ln 3), (0, 0): the token before weighs 1/4
+and the token itself 3/4; the first token has itself only, 1.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import (
+    Attention,
+    Mask,
+    Out,
+    Shape,
+    State,
+    at_least,
+    one_head,
+    real_keys,
+    visible_softmax,
+)
+from attnkit.attention.mask import gather_columns
+from attnkit.attention.position_tables import per_head, xavier
+
+BLOCK = 64
+"""Queries whose kernels make one matrix."""
+
+
+class DynamicConv(Attention):
+    """A kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
+
+    uses: ClassVar[str] = "qv"
+    uses_with: ClassVar[dict[str, dict[str, str]]] = {"shared": {"True": "v"}}
+    cross: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ()
+    cost: ClassVar[str] = "T*window*D"
+    quadratic: ClassVar[bool] = False
+    state: ClassVar[str] = "constant"
+    by_distance: ClassVar[bool] = True
+    why: ClassVar[str] = "its kernel covers distances within one sequence"
+
+    def __init__(self, shape: Shape, *, window: int = 15, shared: bool = False) -> None:
+        super().__init__(shape)
+        self.window = at_least("dynamic-conv", "window", window)
+        inner = 1 if shared else shape.head_width
+        kernel = xavier(shape.heads, inner, window)
+        self.kernel = nn.Parameter(kernel.squeeze(1) if shared else kernel)
+
+    def forward(
+        self,
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor | None,
+        mask: Mask,
+        state: State = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+        gates: Tensor | None = None,
+    ) -> Out:
+        """See `Attention.forward`.  State: the last window - 1 values [B, H, window - 1, E].
+
+        Raises ValueError for a prior or a bias, and for a call without values.
+        """
+        if prior is not None or bias is not None:
+            raise ValueError("dynamic-conv has no scores of pairs: prior and bias cannot be added")
+        if v is None:
+            raise ValueError("dynamic-conv needs values at every call")
+        before = self.window - 1 if mask.causal else self.window // 2
+        length = v.shape[2]
+        kernel = self.kernel.to(v.dtype)
+        if q is None:
+            logits = kernel[None, :, None].expand(-1, -1, length, -1)
+        else:
+            logits = per_head(q, kernel, None)  # [B, H, T, window]
+        if torch.compiler.is_exporting():
+            return Out(plain(logits, mask, before) @ v, state)
+        earlier = mask.valid[:, : mask.valid.shape[1] - length].sum(1, keepdim=True)
+        columns = torch.arange(before, device=v.device)
+        held = columns >= before - earlier  # [b, before]: tokens end where the new ones begin
+        if state is None:
+            state = v.new_zeros((*v.shape[:2], before, v.shape[3]))
+        real = real_keys(mask, v)
+        order = None
+        if real is not None:
+            # pads go before the new tokens, so tokens follow one another, whatever the padding was
+            order = real.int().argsort(dim=1, stable=True)
+            held = held.expand(real.shape[0], -1)
+            both = torch.cat((held, real), 1)
+            ordered = both.int().argsort(dim=1, stable=True)
+            values = gather_columns(torch.cat((state, v), 2), ordered)
+            seen = both.gather(1, ordered)
+            logits = gather_columns(logits.expand(v.shape[0], -1, -1, -1), order)
+        else:
+            values = torch.cat((state, v), 2)
+            seen = torch.cat((held, held.new_ones((held.shape[0], length))), 1)
+        y = self._convolve(logits, values, seen, before)
+        y = y if order is None else gather_columns(y, order.argsort(1))
+        return Out(y, values[:, :, values.shape[2] - before :])
+
+    def _convolve(
+        self,
+        logits: Float[Tensor, "b H T window"],
+        values: Float[Tensor, "B H n E"],
+        seen: Bool[Tensor, "b n"],
+        before: int,
+    ) -> Float[Tensor, "B H T E"]:
+        """Kernels times values; the first `before` values precede the first query."""
+        window, length = self.window, logits.shape[2]
+        step = min(max(BLOCK, window), length)
+        spare = -length % step
+        after = window - 1 - before
+        seen = F.pad(seen, (0, after))
+        weights = visible_softmax(logits, seen.unfold(1, window, 1)[:, None])
+        values = F.pad(values, (0, 0, 0, after + spare))
+        weights = torch.unflatten(F.pad(weights, (0, 0, 0, spare)), 2, (-1, step))
+        # a row more on the right moves each row of the flattened matrix one column on
+        wide = step + window
+        band = F.pad(weights, (0, step)).flatten(-2)[..., : step * (wide - 1)]
+        band = torch.unflatten(
+            band, -1, (step, wide - 1)
+        )  # [b, H, blocks, step, step + window - 1]
+        pieces = values.unfold(2, wide - 1, step).transpose(-1, -2)
+        return (band.to(values.dtype) @ pieces).flatten(2, 3)[:, :, :length]
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(heads=1, head_width=2, max_length=2), window=2).double()
+        with torch.no_grad():
+            mechanism.kernel.copy_(one_head((0, math.log(3)), (0, 0))[0])
+        q, mask = one_head((1, 0), (1, 0)), Mask.packed(2, torch.device("cpu"), causal=True)
+        return mechanism.weights(q, None, q, mask), one_head((1, 0), (0.25, 0.75))
+
+
+def plain(
+    logits: Float[Tensor, "b H T window"], mask: Mask, before: int
+) -> Float[Tensor, "b H T S"]:
+    """The map as a matrix: each key by its position."""
+    offset = mask.k_pos[:, None, None, :] - mask.q_pos[:, None, :, None] + before
+    window = logits.shape[-1]
+    inside = mask.dense() & (offset >= 0) & (offset < window)
+    rows = max(logits.shape[0], offset.shape[0])
+    at = offset.clamp(0, window - 1).expand(rows, logits.shape[1], -1, -1)
+    return visible_softmax(logits.expand(rows, -1, -1, -1).gather(-1, at), inside)

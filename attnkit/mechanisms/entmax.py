@@ -1,0 +1,153 @@
+"""Entmax attention: A = entmax_alpha(q k^T / sqrt(D)), sparse rows that sum to 1.
+
+The weights are max(0, (alpha - 1) s - tau)^(1 / (alpha - 1)) with the threshold tau that makes them
+sum to 1: keys whose scores lie far below the best get exactly 0.  alpha = 1 is softmax, alpha = 2
+sparsemax; between them, larger is sparser.  `alpha: learned` learns one for each head, 1 +
+sigmoid(a), at first 1.5.
+
+The threshold is found without sorting: up to alpha = 2, Newton's steps on the convex function
+|max(0, z - tau)|_p - 1, with p = 1 / (alpha - 1), come from below and are exact after a few (for
+alpha = 2 they are Michelot's finite algorithm); above it, by bisection.  Keys that may not be seen
+take no part.  Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae,
+Martins 2019, "Sparse Sequence-to-Sequence Models", equation 10; gradients and learned alpha:
+Correia, Niculae, Martins 2019, "Adaptively Sparse Transformers", section 3.
+
+Worked number: alpha = 2, D = 1, q = 1, keys 1/2 and 0: tau = -1/4, so the weights are 3/4, 1/4;
+keys 1, 0 and -1 give 1, 0, 0.
+"""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.attention.mask import readable
+from attnkit.errors import UsageError
+from attnkit.kernels.autograd import once_differentiable
+from attnkit.kernels.linear_attention import widest
+from attnkit.mechanisms.scaled_dot import ScaledDot
+
+NEWTON, HALVINGS = 24, 60
+"""Most steps to a threshold.  Newton's are over once they no longer move it, after 3 to 10."""
+
+
+def entmax_weights(z: Float[Tensor, "b H T S"], alpha: Tensor) -> Float[Tensor, "b H T S"]:
+    """The weights of scores of which the largest in each row is 0; -inf has none.
+
+    Rows of -inf only are answered with zeros.  `alpha`, above 1, is one number or [H, 1, 1].
+    """
+    z, power = (alpha - 1) * z, 1 / (alpha - 1)
+    if bool((alpha > 2).any()) if readable(alpha) else alpha.dim() == 0:
+        return _by_halves(z, power)
+    two, half = (readable(alpha) and bool((alpha == one).all()) for one in (2, 1.5))
+    tau = torch.full_like(z[..., :1], -1)  # at or below the threshold: the best key has 0
+    tiny, small = torch.finfo(z.dtype).tiny, 4 * torch.finfo(z.dtype).eps
+    for _ in range(NEWTON):
+        above = (z - tau).clamp_min(0)
+        if two:
+            step = (above.sum(-1, keepdim=True) - 1) / (above > 0).sum(-1, keepdim=True).clamp_min(
+                1
+            )
+        else:
+            slope = above if half else above ** (power - 1)
+            total = (slope * above).sum(-1, keepdim=True)
+            norm = total.sqrt() if half else total ** (1 / power)
+            factor = norm if half else norm ** (power - 1)
+            step = (norm - 1) * factor / slope.sum(-1, keepdim=True).clamp_min(tiny)
+        tau = tau + step.clamp_min(0)
+        if readable(step) and not bool((step > small).any()):
+            break
+    above = (z - tau).clamp_min(0)
+    return above if two else above.square() if half else above**power
+
+
+def _by_halves(z: Tensor, power: Tensor) -> Tensor:
+    low = torch.full_like(z[..., :1], -1)
+    step = torch.ones_like(low)
+    for _ in range(HALVINGS):
+        step = step / 2
+        enough = ((z - low - step).clamp_min(0) ** power).sum(-1, keepdim=True) >= 1
+        low = torch.where(enough, low + step, low)
+    weights = (z - low).clamp_min(0) ** power
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+
+
+class EntmaxWeights(torch.autograd.Function):
+    """`entmax_weights` of any scores; only the weights are kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: Tensor) -> Tensor:
+        weights = scores
+        if scores.numel():
+            best = scores.amax(-1, keepdim=True)
+            weights = entmax_weights(scores - best.masked_fill(best == -torch.inf, 0), alpha)
+        ctx.save_for_backward(weights, alpha)
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        """d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g, with g = weight^(2 - alpha)."""
+        weights, alpha = ctx.saved_tensors
+        used = weights > 0
+        slope = torch.where(used, weights.where(used, 1) ** (2 - alpha), 0)
+        share = slope / slope.sum(-1, keepdim=True).clamp_min(torch.finfo(grad.dtype).tiny)
+        to_scores = slope * grad - share * (slope * grad).sum(-1, keepdim=True)
+        if not ctx.needs_input_grad[1]:
+            return to_scores, None
+        narrow = alpha - 1
+        logs = torch.xlogy(weights, weights)
+        bend = (weights - share) / narrow**2
+        bend = bend - (logs - share * logs.sum(-1, keepdim=True)) / narrow
+        return to_scores, (grad * bend).sum_to_size(alpha.shape)
+
+
+class Entmax(ScaledDot):
+    """entmax_alpha(q k^T / sqrt(D)) v; cost T*S*D.  For `key_heads` see `dot`."""
+
+    fused = Scored.fused
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        alpha: float | Literal["learned"] = 1.5,
+        key_heads: int | None = None,
+    ) -> None:
+        super().__init__(shape, key_heads=key_heads)
+        if isinstance(alpha, str) and alpha != "learned":
+            raise UsageError(f"entmax: alpha must be learned or a number, got {alpha!r}")
+        if not isinstance(alpha, str) and not 1 <= alpha <= 100:
+            raise UsageError(
+                f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}"
+            )
+        self.alpha = alpha
+        self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None
+
+    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+        """Entmax over the keys that may be seen; computed in float32 at least."""
+        if self.alpha == 1:
+            return super().normalise(scores, mask, own)
+        allowed = self.allowed(mask)
+        scores = scores.to(widest(scores.dtype))
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed, -torch.inf)
+        if self.shift is not None:
+            alpha = 1 + self.shift.to(scores.dtype).sigmoid()[:, None, None]
+        else:
+            alpha = torch.full((), float(self.alpha), dtype=scores.dtype, device=scores.device)
+        weights: Tensor = EntmaxWeights.apply(scores, alpha)  # type: ignore[no-untyped-call]
+        return weights
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; both rows, one behind the other."""
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=3), alpha=2)
+        q, two, three = one_head((1,)), one_head((0.5,), (0,)), one_head((1,), (0,), (-1,))
+        maps = []
+        for k in (two, three):
+            mask = Mask.cross(torch.ones(1, k.shape[2], dtype=torch.bool), 1)
+            maps.append(mechanism.weights(q, k, k, mask))
+        return torch.cat(maps, -1), one_head((0.75, 0.25, 1, 0, 0))

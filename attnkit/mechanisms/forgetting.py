@@ -1,0 +1,110 @@
+"""Forgetting attention: A = softmax(q_i k_j / sqrt(D) + sum_(j<m<=i) log f_m), f_m = sigmoid(g_m).
+
+Scaled-dot attention in which each token m, by one forget gate a head, weakens all keys before it: a
+decay of the softmax's scores that depends on the text.  g comes from the token by the layer's gate
+projection, plus `gate_bias`; a large one begins near f = 1, which is scaled-dot.  The sums of
+logarithms run along the text, pads aside, and are kept beside the cache, one number a token and
+head.  They are added as positions are: not carried by `residual_scores`.
+
+Decoder only: forgetting runs from the past to the query.  Time T*S*D a head, as scaled-dot.  The
+output gate, output norm and shifts of keys and values of the source's "Pro" block are not part of
+it (`output_gate` and `qk_norm` are options of the layer).  Source: Lin et al. 2025, "Forgetting
+Transformer: Softmax Attention with a Forget Gate", equations 3 and 4.
+
+Worked number: D = 1, q = k = 0, f = 1/2 everywhere: two steps back scores ln 1/4, one step ln 1/2,
+so the third query weighs 1/7, 2/7, 4/7.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Out, Shape, State, append, one_head, real_keys
+from attnkit.errors import UsageError
+from attnkit.kernels.linear_attention import widest
+from attnkit.mechanisms.dot import PLAIN_UP_TO, fused_dot
+from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.recipe.score_options import ScoreOptions
+
+PLAIN = ScoreOptions()
+"""Without other modifiers than qk_norm, which the layer applies, the decay may go into the keys."""
+
+
+class Forgetting(ScaledDot):
+    """Softmax with a running decay; cost T*S*D.  For `key_heads` see `dot`."""
+
+    uses: ClassVar[str] = "qkvg"
+    gates: ClassVar[int] = 1
+    encoder: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    why: ClassVar[str] = "what it forgets lies between a past key and the query"
+
+    def __init__(
+        self, shape: Shape, *, gate_bias: float = 0.0, key_heads: int | None = None
+    ) -> None:
+        super().__init__(shape, key_heads=key_heads)
+        if not math.isfinite(gate_bias):
+            raise UsageError(f"forgetting: gate_bias must be finite, got {gate_bias}")
+        self.gate_bias = gate_bias
+
+    def forward(
+        self,
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor | None,
+        mask: Mask,
+        state: State = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+        gates: Tensor | None = None,
+    ) -> Out:
+        """As `Scored.forward`.  State: keys and values, and the running sums [B, H, S, 1]."""
+        if k is None or gates is None:
+            raise ValueError("forgetting needs queries, keys, values and gates at every call")
+        logs = F.logsigmoid(gates.to(widest(gates.dtype)) + self.gate_bias)
+        real = real_keys(mask, k)
+        if real is not None:
+            logs = logs.masked_fill(~real[:, None, :, None], 0)
+        cache, sums = (None, None) if state is None else state
+        new = logs.cumsum(2)
+        new = new if sums is None else new + sums[:, :, -1:]
+        sums = append(sums, new, mask.valid.shape[1])
+        plain = prior is bias is None and self.evaluation_noise == 0
+        if plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
+            keys, values, kept = self._extend_cache(k, v, cache, mask.valid.shape[1])
+            assert keys is not None
+            y = self.faded(q, keys, values, sums, mask)
+            if y is not None:
+                return Out(y, (kept, sums))
+        decay = new - sums.transpose(-1, -2)  # [B, H, T, S]
+        out = super().forward(q, k, v, mask, cache, prior, decay if bias is None else decay + bias)
+        return Out(out.y, (out.state, sums), out.scores)
+
+    def faded(
+        self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask
+    ) -> Float[Tensor, "B H T E"] | None:
+        """The answers by torch's fused kernel, or None where products are faster.
+
+        The sum at the query is the same for all of its keys, so one more channel of the keys has
+        minus their own sums, and of the queries 1.
+        """
+        if q.shape[2] * k.shape[2] <= PLAIN_UP_TO:
+            return None
+        kind, given, width = sums.dtype, v.dtype, v.shape[-1]
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(kind) for x in (k, v))
+        late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that no digits are lost
+        q = torch.cat((q.to(kind) * self.scale, torch.ones_like(q[..., :1], dtype=kind)), -1)
+        with torch.autocast(q.device.type, enabled=False):  # 16 bits would round the sums
+            y = fused_dot(q, torch.cat((k, late), -1), F.pad(v, (0, 1)), mask, 1.0)
+        return None if y is None else y[..., :width].to(given)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=3))
+        x, mask = one_head((0,), (0,), (0,)), Mask.packed(3, torch.device("cpu"), causal=True)
+        maps = mechanism.weights(x, x, x, mask, gates=x)
+        return maps[:, :, 2:], one_head((1 / 7, 2 / 7, 4 / 7))

@@ -1,0 +1,96 @@
+"""Fourier mixing: y_i = sum_j cos(2 pi i j / n) v_j, the real part of the DFT over the n tokens.
+
+Nothing is learned: every token is mixed with every other one by fixed waves.  Only the real tokens
+of a row are transformed, whatever its padding, so n is the length of the text.  The sum is not
+scaled; the norms of the block take care of that.  The second DFT of the source, over the width, is
+not part of the mixing, which is linear in each channel of the values: the layer's projections are
+there instead.
+
+Encoder only, because every output depends on all tokens.  Time T*log(T)*E a head; rows of unequal
+length are transformed one length at a time.  Source: Lee-Thorp et al. 2022, "FNet: Mixing Tokens
+with Fourier Transforms", equations 1 and 3.
+
+Worked number: four tokens: the second output is v_1 - v_3, so its row of the map is 1, 0, -1, 0.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attnkit.attention import Attention, Mask, Out, Shape, State, one_head
+from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
+from attnkit.kernels.linear_attention import widest
+
+
+class Fourier(Attention):
+    """The discrete Fourier transform over tokens; cost T*log(T)*E, nothing learned."""
+
+    uses: ClassVar[str] = "v"
+    causal: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ()
+    map: ClassVar[str] = "effective"
+    normalised: ClassVar[bool] = False
+    cost: ClassVar[str] = "T*log(T)*D"
+    quadratic: ClassVar[bool] = False
+    why: ClassVar[str] = "its waves span the whole of one sequence"
+
+    def forward(
+        self,
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor | None,
+        mask: Mask,
+        state: State = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+        gates: Tensor | None = None,
+    ) -> Out:
+        """See `Attention.forward`.
+
+        Raises ValueError for a prior or a bias, a state, and a call without values.
+        """
+        if prior is not None or bias is not None:
+            raise ValueError("fourier has no scores of pairs: prior and bias cannot be added")
+        if v is None or state is not None:
+            raise ValueError("fourier answers whole sequences: values at every call, no state")
+        x, valid = v.to(widest(v.dtype)), mask.valid.expand(v.shape[0], -1)
+        if x.numel() == 0:
+            return Out(v, None)
+        if not readable(valid):
+            y = waves(mask).to(x.dtype) @ x
+        elif unpadded(mask):
+            y = torch.fft.fft(x, dim=2).real
+        else:
+            order = pads_last(mask)
+            x = x if order is None else gather_columns(x, order)
+            y = transformed(x, valid)
+            y = y if order is None else gather_columns(y, order.argsort(1))
+        return Out(y.to(v.dtype), None)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism, x = cls(Shape(1, 1, 4)), one_head((0,), (0,), (0,), (0,))
+        maps = mechanism.weights(None, None, x, Mask.packed(4, x.device, causal=False))
+        return maps[:, :, 1:2], one_head((1, 0, -1, 0))
+
+
+def transformed(
+    x: Float[Tensor, "B H T E"], valid: Bool[Tensor, "B T"]
+) -> Float[Tensor, "B H T E"]:
+    """The transform of the tokens of each row, which its pads follow; zeros there."""
+    lengths, y = valid.sum(1), torch.zeros_like(x)
+    for length in {*lengths.tolist()} - {0}:
+        rows = (lengths == length).nonzero()[:, 0]
+        y[rows, :, :length] = torch.fft.fft(x[rows, :, :length], dim=2).real
+    return y
+
+
+def waves(mask: Mask) -> Float[Tensor, "b 1 T S"]:
+    """The matrix of cosines; 0 for pads."""
+    count = mask.valid.sum(1).clamp_min(1)[:, None, None, None]
+    turns = (mask.q_pos[:, None, :, None] * mask.k_pos[:, None, None, :]) % count
+    return (turns * (2 * math.pi / count.double())).cos() * mask.valid[:, None, None, :]

@@ -1,0 +1,67 @@
+"""Stick-breaking attention: A_ij = b_ij prod_(j<m<i) (1 - b_im), b_ij = sigmoid(q_i k_j / sqrt(D)).
+
+Each query breaks a stick of length 1, from the nearest key back: a key gets the share b of what is
+left.  So near keys come first without any encoding of positions, and what is left in the end goes
+to no key: rows sum to at most 1.  A query sees the keys before it, and with `include_self` its own
+too; the first token sees none and answers zero.  Products are sums of logarithms.
+
+Decoder only, as the order of breaking is that of the past.  No norm follows it here.  Source: Tan
+et al. 2025, "Scaling Stick-Breaking Attention: An Efficient Implementation and In-depth Study",
+equations 1 and 2; `include_self` as in its released code (attend_current).
+
+Worked number: all scores 0, so b = 1/2: the fourth query weighs the three before it 1/8, 1/4, 1/2,
+and with `include_self` itself 1/2 and those 1/16, 1/8, 1/4.
+"""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.kernels.linear_attention import widest
+from attnkit.mechanisms.scaled_dot import ScaledDot
+
+
+class StickBreaking(ScaledDot):
+    """Shares of what nearer keys leave; cost T*S*D.  For `key_heads` see `dot`."""
+
+    encoder: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    normalised: ClassVar[bool] = False
+    why: ClassVar[str] = "the stick is broken from the nearest past key on"
+    fused = Scored.fused
+
+    def __init__(
+        self, shape: Shape, *, include_self: bool = False, key_heads: int | None = None
+    ) -> None:
+        super().__init__(shape, key_heads=key_heads)
+        self.include_self = include_self
+
+    def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"]:
+        """The keys before the query, its own if `include_self`."""
+        if self.include_self:
+            return mask.dense()
+        earlier = mask.k_pos[:, None, None, :] < mask.q_pos[:, None, :, None]
+        return earlier & mask.valid[:, None, None, :]
+
+    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+        """exp(log b_ij + sum of log (1 - b_im) over the nearer keys)."""
+        allowed, scores = self.allowed(mask), scores.to(widest(scores.dtype))
+        # log(1 - b) = log b - s
+        rest = F.logsigmoid(-scores).masked_fill(~allowed, 0)
+        nearer = F.pad(rest[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
+        return (F.logsigmoid(scores) + nearer).exp().masked_fill(~allowed, 0)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        """See `Attention.worked_number`; without and with the query's own key."""
+        maps = []
+        for include_self in (False, True):
+            mechanism = cls(Shape(1, 1, 4), include_self=include_self)
+            x = one_head((0,), (0,), (0,), (0,))
+            mask = Mask.packed(4, torch.device("cpu"), causal=True)
+            maps.append(mechanism.weights(x, x, x, mask)[:, :, 3:])
+        return torch.cat(maps, 2), one_head((1 / 8, 1 / 4, 1 / 2, 0), (1 / 16, 1 / 8, 1 / 4, 1 / 2))

@@ -1,0 +1,91 @@
+"""Dynamic and lightweight convolution."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Shape
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms.dynamic_conv import DynamicConv, plain
+
+
+def kernels(layer: MultiHead, x: torch.Tensor) -> torch.Tensor:
+    """The logits [B, H, T, window] of each token."""
+    mechanism = layer.mechanism
+    assert isinstance(mechanism, DynamicConv)
+    if layer.q is None:
+        return mechanism.kernel[None, :, None].expand(x.shape[0], -1, x.shape[1], -1)
+    q = torch.unflatten(layer.q(x), -1, (layer.heads, -1)).transpose(1, 2)
+    return q @ mechanism.kernel
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("window", [1, 2, 5, 90])
+@pytest.mark.parametrize("length", [1, 4, 70, 150])
+def test_the_map_is_the_softmax_over_offsets_within_the_text(
+    length: int, window: int, causal: bool, shared: bool
+) -> None:
+    torch.manual_seed(length)
+    layer = MultiHead.build("dynamic-conv", 8, 2, 200, window=window, shared=shared).double()
+    x = torch.randn(2, length, 8).double()
+    logits, before = kernels(layer, x), window - 1 if causal else window // 2
+    dense = torch.full((2, 2, length, length), -torch.inf).double()
+    for i in range(length):
+        for o in range(window):
+            j = i + o - before
+            if 0 <= j < length:
+                dense[:, :, i, j] = logits[:, :, i, o]
+    mask = Mask.packed(length, x.device, causal=causal)
+    torch.testing.assert_close(layer.weights(x, mask), dense.softmax(-1))
+
+
+def test_a_causal_window_of_one_is_the_identity() -> None:
+    layer = MultiHead.build("dynamic-conv", 8, 2, 20, causal=True, window=1).double()
+    x = torch.randn(2, 9, 8).double()
+    mask = Mask.packed(9, x.device, causal=True)
+    assert layer.v is not None
+    torch.testing.assert_close(layer(x, mask).y, layer.o(layer.v(x)))
+
+
+def test_the_lightweight_form_is_a_depthwise_convolution() -> None:
+    torch.manual_seed(0)
+    made = DynamicConv(Shape(2, 4, 50), window=3, shared=True).double()
+    v = torch.randn(1, 2, 20, 4).double()
+    y = made(None, None, v, Mask.packed(20, v.device, causal=True)).y
+    weight = made.kernel.softmax(-1)[:, None].repeat_interleave(4, 0)  # [H D, 1, window]
+    rows = F.conv1d(F.pad(v.transpose(2, 3).flatten(1, 2), (2, 0)), weight, groups=8)
+    whole = torch.unflatten(rows, 1, (2, 4)).transpose(2, 3)
+    torch.testing.assert_close(y[:, :, 2:], whole[:, :, 2:])  # the first two have shorter kernels
+
+
+def test_decoding_keeps_the_values_of_the_window_alone() -> None:
+    layer = MultiHead.build("dynamic-conv", 8, 2, 99, causal=True, window=4)
+    for length in (1, 3, 90):
+        mask = Mask.packed(length, torch.device("cpu"), causal=True)
+        assert layer(torch.randn(3, length, 8), mask).state.shape == (3, 2, 3, 4)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(UsageError, match="window must be at least 1, got 0"):
+        MultiHead.build("dynamic-conv", 8, 2, 9, window=0)
+    with pytest.raises(UsageError, match="cannot be cross attention"):
+        MultiHead.build("dynamic-conv", 8, 2, 9, cross=True)
+    layer = MultiHead.build("dynamic-conv", 8, 2, 9, shared=True)
+    assert layer.q is None
+    assert layer.k is None
+    mask = Mask.packed(3, torch.device("cpu"), causal=True)
+    with pytest.raises(ValueError, match="needs values"):
+        layer.mechanism(None, None, None, mask)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_bands_are_the_plain_form_under_any_padding(causal: bool) -> None:
+    torch.manual_seed(0)
+    layer = MultiHead.build("dynamic-conv", 8, 2, 99, window=6).double()
+    x, valid = torch.randn(3, 90, 8).double(), torch.ones(3, 90, dtype=torch.bool)
+    valid[0, :7], valid[1, 80:], valid[2, 30:40] = False, False, False
+    mask, before = Mask.of(valid, 90, causal), 5 if causal else 3
+    expected = plain(kernels(layer, x), mask, before).transpose(1, 2)[valid]
+    torch.testing.assert_close(layer.weights(x, mask).transpose(1, 2)[valid], expected)

@@ -1,0 +1,131 @@
+"""Entmax: exact thresholds, gradients, a learned alpha; beside sorting and a public package."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from attnkit.attention import Mask, Shape
+from attnkit.errors import UsageError
+from attnkit.mechanisms.entmax import Entmax, EntmaxWeights, entmax_weights
+
+
+def sparsemax(z: Tensor) -> Tensor:
+    """By sorting, as Martins and Astudillo write it (algorithm 1)."""
+    best = z.sort(-1, descending=True).values
+    count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype)
+    used = (1 + count * best > best.cumsum(-1)).sum(-1, keepdim=True)
+    tau = (best.cumsum(-1).gather(-1, used - 1) - 1) / used
+    return (z - tau).clamp_min(0)
+
+
+def entmax15(z: Tensor) -> Tensor:
+    """By sorting, as Peters et al. write it (algorithm 2)."""
+    best = (z / 2).sort(-1, descending=True).values
+    count = torch.arange(1, z.shape[-1] + 1, dtype=z.dtype)
+    mean, square = best.cumsum(-1) / count, (best**2).cumsum(-1) / count
+    tau = mean - ((1 - count * (square - mean**2)) / count).clamp_min(0).sqrt()
+    used = (tau <= best).sum(-1, keepdim=True)
+    return (z / 2 - tau.gather(-1, used - 1)).clamp_min(0) ** 2
+
+
+def of(scores: Tensor, alpha: float) -> Tensor:
+    made: Tensor = EntmaxWeights.apply(scores, torch.tensor(alpha, dtype=scores.dtype))
+    return made
+
+
+def drawn(keys: int, spread: float, rows: int = 50) -> Tensor:
+    generator = torch.Generator().manual_seed(keys)
+    return torch.randn(2, 3, rows, keys, generator=generator, dtype=torch.float64) * spread
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0, 30.0, 1e4])
+@pytest.mark.parametrize("keys", [1, 2, 17, 300])
+def test_thresholds_are_those_of_sorting(keys: int, spread: float) -> None:
+    scores = drawn(keys, spread)
+    shifted = scores - scores.amax(-1, keepdim=True)  # sums of squares would lose digits
+    torch.testing.assert_close(of(scores, 2.0), sparsemax(shifted), rtol=0, atol=1e-9)
+    torch.testing.assert_close(of(scores, 1.5), entmax15(shifted), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [1.01, 1.25, 1.5, 1.9, 2.0, 2.5, 4.0])
+@pytest.mark.parametrize("keys", [2, 40])
+def test_weights_have_the_form_of_the_definition(alpha: float, keys: int) -> None:
+    """Sum 1, and one threshold for the whole row."""
+    scores = drawn(keys, 2.0)
+    weights = of(scores, alpha)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(scores[..., 0]))
+    z = (alpha - 1) * scores
+    tau = z - weights ** (alpha - 1)
+    used = weights > 0
+    low = tau.where(used, torch.inf).amin(-1, keepdim=True)
+    high = tau.where(used, -torch.inf).amax(-1, keepdim=True)
+    torch.testing.assert_close(low, high)
+    assert (z <= high + 1e-9).where(~used, True).all()
+
+
+def test_near_one_it_is_softmax() -> None:
+    scores = drawn(9, 1.0)
+    torch.testing.assert_close(of(scores, 1 + 1e-6), scores.softmax(-1), rtol=0, atol=1e-4)
+
+
+def test_equal_scores_are_uniform_and_worked_rows_of_sparsemax() -> None:
+    torch.testing.assert_close(of(torch.zeros(1, 1, 1, 5), 1.5), torch.full((1, 1, 1, 5), 0.2))
+    for row, expected in (((1, 0, -1), (1, 0, 0)), ((0.5, 0), (0.75, 0.25))):
+        found = of(torch.tensor(row, dtype=torch.float64), 2.0)
+        torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.9, 2.0, 3.0])
+def test_gradients_of_scores_and_alpha_are_finite_differences(alpha: float) -> None:
+    scores = drawn(6, 1.0, rows=2).requires_grad_()
+    each = torch.full((3, 1, 1), alpha, dtype=torch.float64, requires_grad=True)
+    # alpha = 2 would step over the border between two algorithms, which agree there
+    alphas = each if alpha != 2 else each.detach()
+    assert torch.autograd.gradcheck(EntmaxWeights.apply, (scores, alphas), atol=1e-4)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=12), st.floats(1.01, 5))
+def test_any_scores_give_a_distribution(row: list[float], alpha: float) -> None:
+    weights = of(torch.tensor(row, dtype=torch.float64), alpha)
+    assert weights.isfinite().all()
+    assert abs(weights.sum().item() - 1) < 1e-6
+    assert (weights >= 0).all()
+
+
+def test_rows_that_see_nothing_have_no_weights() -> None:
+    none = torch.full((1, 1, 2, 4), -torch.inf)
+    for alpha in (1.3, 1.5, 2.0, 3.0):
+        assert (entmax_weights(none, torch.tensor(alpha)) == 0).all()
+
+
+def test_a_learned_alpha_begins_at_one_and_a_half_and_is_learned() -> None:
+    torch.manual_seed(0)
+    shape, mask = Shape(2, 4, 9), Mask.packed(6, torch.device("cpu"), causal=True)
+    learned, fixed = Entmax(shape, alpha="learned"), Entmax(shape)
+    q, k, v = (torch.randn(1, 2, 6, 4) for _ in "qkv")
+    y = learned(q, k, v, mask).y
+    torch.testing.assert_close(y, fixed(q, k, v, mask).y, rtol=1e-4, atol=1e-5)
+    y.square().sum().backward()
+    assert learned.shift is not None
+    assert learned.shift.grad is not None
+    assert learned.shift.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("alpha", [0.99, 0, -1, 101, float("nan"), "learnt"])
+def test_alphas_that_are_none_are_refused(alpha: object) -> None:
+    with pytest.raises(UsageError, match="alpha must be"):
+        Entmax(Shape(1, 2, 3), alpha=alpha)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0, 2.7])
+def test_it_is_the_entmax_package(alpha: float) -> None:
+    package = pytest.importorskip("entmax", reason="the entmax package is not installed")
+    ours, theirs = drawn(20, 2.0).requires_grad_(), drawn(20, 2.0).requires_grad_()
+    found, expected = of(ours, alpha), package.entmax_bisect(theirs, alpha, n_iter=80)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+    weights = torch.linspace(-1, 1, 20, dtype=torch.float64)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)

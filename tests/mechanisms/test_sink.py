@@ -1,0 +1,119 @@
+"""Sinks: a logit without a value, a window that keeps the first tokens."""
+
+import pytest
+import torch
+
+from attnkit.attention import Mask, Shape, reorder
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms import capable
+from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.mechanisms.sink import Sink
+
+
+def drawn(length: int, heads: int = 2) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    return [torch.randn(2, heads, length, 4, generator=generator).double() for _ in "qkv"]
+
+
+@pytest.mark.parametrize("keys", [1, 4, 9])
+def test_a_sink_of_zero_takes_the_place_of_one_more_key(keys: int) -> None:
+    x = torch.zeros(1, 1, keys, 2)
+    mask = Mask.packed(keys, x.device, causal=False)
+    maps = Sink(Shape(1, 2, 9), logit="zero").weights(x, x, x, mask)
+    torch.testing.assert_close(maps, torch.full_like(maps, 1 / (keys + 1)))
+
+
+def test_a_sink_is_a_key_whose_value_is_zero() -> None:
+    """Against scaled-dot with one more key of that score."""
+    made = Sink(Shape(2, 4, 20)).double()
+    with torch.no_grad():
+        assert made.logit is not None
+        made.logit.copy_(torch.tensor([0.7, -1.1]))
+    q, k, v = drawn(9)
+    extended = torch.cat((q, torch.full_like(q[..., :1], 2.0)), -1)
+    keys = torch.cat((k, torch.zeros_like(k[..., :1])), -1)
+    extra = torch.zeros(2, 2, 1, 5).double()
+    extra[..., 4] = made.logit.detach()[None, :, None]
+    keys = torch.cat((keys * 5**0.5 / 2, extra * 5**0.5 / 2), 2)
+    values = torch.cat((v, torch.zeros(2, 2, 1, 4).double()), 2)
+    plain = ScaledDot(Shape(2, 5, 20))
+    expected = plain(extended, keys, values, Mask.cross(torch.ones(1, 10, dtype=torch.bool), 9)).y
+    found = made(q, k, v, Mask.packed(9, q.device, causal=False)).y
+    torch.testing.assert_close(found, expected)
+
+
+def test_without_a_sink_it_is_scaled_dot() -> None:
+    made = Sink(Shape(2, 4, 20)).double()
+    with torch.no_grad():
+        assert made.logit is not None
+        made.logit.fill_(-1000)
+    q, k, v = drawn(12)
+    mask = Mask.packed(12, q.device, causal=True)
+    torch.testing.assert_close(made(q, k, v, mask).y, ScaledDot(Shape(2, 4, 20))(q, k, v, mask).y)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("window", "keep"), [(1, 0), (2, 3), (5, 20)])
+def test_a_window_sees_near_keys_and_the_first(window: int, keep: int, causal: bool) -> None:
+    made = Sink(Shape(1, 4, 30), window=window, keep=keep)
+    seen = made.allowed(Mask.packed(12, torch.device("cpu"), causal=causal))
+    assert seen is not None
+    for i in range(12):
+        for j in range(12):
+            expected = (abs(i - j) <= window or j < keep) and (j <= i or not causal)
+            assert seen[0, 0, i, j].item() == expected
+
+
+@pytest.mark.parametrize("heads", [2, 4])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("window", "keep"), [(1, 0), (3, 5), (64, 4), (100, 150)])
+@pytest.mark.parametrize("length", [80, 257])
+def test_blocks_are_the_dense_form(
+    length: int, window: int, keep: int, causal: bool, heads: int
+) -> None:
+    made = Sink(Shape(heads, 4, 300), window=window, keep=keep, key_heads=2).double()
+    q, *_ = drawn(length, heads)
+    _, k, v = drawn(length)
+    valid = torch.ones(2, length, dtype=torch.bool)
+    valid[0, :3], valid[1, length // 2 : length // 2 + 5] = False, False
+    mask = Mask.of(valid, length, causal)
+    found = made(q, k, v, mask).y
+    expected = made.weights(q, k, v, mask) @ v.repeat_interleave(heads // 2, 1)
+    torch.testing.assert_close(found.transpose(1, 2)[valid], expected.transpose(1, 2)[valid])
+
+
+def test_steps_with_a_window_read_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = MultiHead.build("sink", 8, 2, 300, causal=True, window=3, keep=2).double().eval()
+    x, read = torch.randn(2, 40, 8).double(), list[int]()
+    scores = Sink.scores
+
+    def counted(self: Sink, q: torch.Tensor, k: torch.Tensor, mask: Mask) -> torch.Tensor:
+        read.append(k.shape[2])
+        return scores(self, q, k, mask)
+
+    with torch.no_grad():
+        whole = layer(x, Mask.packed(40, x.device, causal=True)).y
+        monkeypatch.setattr(Sink, "scores", counted)
+        state, answers = None, []
+        for t in range(40):
+            mask = Mask.packed(t + 1, x.device, causal=True, start=t)
+            out = layer(x[:, t : t + 1], mask, state=state)
+            state = reorder(out.state, torch.tensor([0, 1]))
+            answers.append(out.y)
+    torch.testing.assert_close(torch.cat(answers, 1), whole)
+    assert max(read) == 6
+
+
+def test_what_cannot_be_is_refused() -> None:
+    assert capable("sink", {}).cross
+    assert not capable("sink", {"window": 4}).cross
+    with pytest.raises(UsageError, match="window is one of distances within one sequence"):
+        MultiHead.build("sink", 8, 2, 10, cross=True, window=3)
+    for options, message in (
+        ({"window": 0}, "window must be at least 1"),
+        ({"keep": -1}, "keep must be at least 0"),
+        ({"logit": "one"}, "learned or zero"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            MultiHead.build("sink", 8, 2, 10, **options)

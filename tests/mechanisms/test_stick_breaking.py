@@ -1,0 +1,69 @@
+"""Stick-breaking attention: what nearer keys leave."""
+
+import pytest
+import torch
+
+from attnkit.attention import Mask, Shape
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms.stick_breaking import StickBreaking
+
+
+def by_products(scores: torch.Tensor, *, include_self: bool) -> torch.Tensor:
+    """The definition, in loops."""
+    share, weights = scores.sigmoid(), torch.zeros_like(scores)
+    for i in range(scores.shape[-1]):
+        left = torch.ones_like(scores[..., 0, 0])
+        for j in reversed(range(i + include_self)):
+            weights[..., i, j] = share[..., i, j] * left
+            left = left * (1 - share[..., i, j])
+    return weights
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 9, 40])
+def test_it_is_the_product_of_the_definition(length: int, include_self: bool) -> None:
+    generator = torch.Generator().manual_seed(length)
+    q, k = (torch.randn(2, 3, length, 4, generator=generator).double() * 2 for _ in "qk")
+    made = StickBreaking(Shape(3, 4, 50), include_self=include_self)
+    mask = Mask.packed(length, q.device, causal=True)
+    expected = by_products(q @ k.transpose(-1, -2) / 2, include_self=include_self)
+    torch.testing.assert_close(made.weights(q, k, k, mask), expected)
+
+
+def test_halves_of_halves() -> None:
+    x = torch.zeros(1, 1, 6, 2)
+    maps = StickBreaking(Shape(1, 2, 6)).weights(x, x, x, Mask.packed(6, x.device, causal=True))
+    expected = torch.tensor([1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 0])
+    torch.testing.assert_close(maps[0, 0, 5], expected)
+    assert (maps[0, 0, 0] == 0).all()
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4])
+def test_extreme_scores_are_finite_and_exact(size: float) -> None:
+    """With +inf the nearest key takes all, with -inf nobody takes anything."""
+    q = torch.full((1, 1, 5, 1), size).requires_grad_()
+    k = torch.ones(1, 1, 5, 1)
+    made = StickBreaking(Shape(1, 1, 5))
+    maps = made.weights(q, k, k, Mask.packed(5, k.device, causal=True))
+    expected = torch.eye(4).mul(size > 0)
+    torch.testing.assert_close(maps[0, 0, 1:, :4], expected)
+    (gradient,) = torch.autograd.grad(maps.sum(), [q])
+    assert gradient.isfinite().all()
+
+
+def test_pads_break_nothing_off() -> None:
+    torch.manual_seed(0)
+    layer = MultiHead.build("stick-breaking", 8, 2, 20, causal=True).double()
+    x, valid = torch.randn(1, 7, 8).double(), torch.ones(1, 7, dtype=torch.bool)
+    valid[0, 3:5] = False
+    maps = layer.weights(x, Mask.of(valid, 7, causal=True))
+    assert (maps[..., 3:5] == 0).all()
+    short = layer.weights(x[valid][None], Mask.packed(5, x.device, causal=True))
+    torch.testing.assert_close(maps[:, :, valid[0]][..., valid[0]], short)
+
+
+def test_it_is_refused_in_an_encoder_and_across() -> None:
+    for role in ({"causal": False}, {"cross": True}):
+        with pytest.raises(UsageError, match="nearest past key"):
+            MultiHead.build("stick-breaking", 8, 2, 10, **role)
