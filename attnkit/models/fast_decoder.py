@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.profiler import record_function
 
 from attnkit.attention import Attention
 from attnkit.kernels.fast_cpu import PRODUCT, usable
@@ -53,6 +54,7 @@ class FastState:
             self.own = [(F.pad(keys, more), F.pad(values, more)) for keys, values in self.own]
         return slice(used, used + beams)
 
+    @record_function("attnkit: reordering")
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> Self:
         """As `Decode.select`."""
         self.past = self.past.index_select(0, rows)
