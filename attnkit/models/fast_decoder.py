@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import record_function
 
-from attnkit.attention import Attention
 from attnkit.kernels.fast_cpu import PRODUCT, usable
 from attnkit.kernels.onednn import quick_product
 from attnkit.layers import Block, MultiHead
@@ -201,12 +200,14 @@ class FastDecoder:
             return None
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in decoder.modules())
         plain = all(
-            type(part) in (Dot, ScaledDot)
-            and part.key_heads == part.shape.heads
-            and part.modifiers == ScoreOptions()
-            and not part.evaluation_noise
-            for part in decoder.modules()
-            if isinstance(part, Attention)
+            type(layer.mechanism) in (Dot, ScaledDot)
+            and layer.gate is None
+            and layer.q_norm is None
+            and layer.key_heads == layer.heads
+            and layer.mechanism.modifiers == ScoreOptions()
+            and not layer.mechanism.evaluation_noise
+            for layer in decoder.modules()
+            if isinstance(layer, MultiHead)
         )
         if hooked or not plain or not usable(model.output.weight, operators=(PRODUCT,)):
             return None

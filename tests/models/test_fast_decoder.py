@@ -97,6 +97,10 @@ def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder() ->
         {"name": "linear"},
         {"name": "scaled-dot", "key_heads": 2},
         {"name": "scaled-dot", "key_norm": True},
+        {"name": "scaled-dot", "qk_norm": True},
+        {"name": "scaled-dot", "logit_cap": 5.0},
+        {"name": "scaled-dot", "output_gate": "head"},
+        {"name": "sigmoid"},
     ],
 )
 def test_other_attention_has_no_fast_form(attention: dict[str, Any]) -> None:
