@@ -109,7 +109,7 @@ def marked(model: nn.Module) -> Iterator[None]:
     hooks = []
     for module in set(model.modules()) - hookless:
         name = next((name for kind, name in LAYERS if isinstance(module, kind)), None)
-        if name is not None:
+        if name is not None and (model.training or not isinstance(module, Dropout)):
             hooks.append(module.register_forward_pre_hook(enter(name)))
             hooks.append(module.register_forward_hook(leave, always_call=True))
     try:

@@ -34,7 +34,7 @@ COMMANDS = {
     "check": "Run the contract tests on an attention mechanism.",
     "mechanisms": "List the attention mechanisms, or explain one.",
     "doctor": "Show what attnkit finds here: versions, device, data, extras, defaults.",
-    "bench": "Benchmark attention mechanisms on this machine.",
+    "bench": "Benchmark attention, training and decoding on this machine.",
 }
 """Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same
 name, or `app`, a typer.Typer with subcommands (and GROUP, where their class is not `Group`); "-" in

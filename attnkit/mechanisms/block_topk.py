@@ -8,7 +8,8 @@ mean.
 
 Biases of positions do not change the choice.  The entropy factor counts all visible keys.  Long
 sequences are answered block by block: the queries that chose a block are gathered before it, and
-their partial softmaxes are joined.  That takes T*blocks*block*D, and T*S*D/block for the choice.
+their partial softmaxes are joined.  That takes T*blocks*block*D, and T*S*D/block for the choice;
+short sequences and decoding take T*S*D.
 Self-attention only.  Source: Lu et al. 2025, "MoBA: Mixture of Block Attention for Long-Context
 LLMs", equations 2 to 6; there `blocks` counts the query's own block too, and encoders are not
 treated.
@@ -113,7 +114,9 @@ class BlockTopk(ScaledDot):
         # the query's own block; a pad sees itself, so that no row is empty
         inside = torch.ones(size, size, dtype=torch.bool, device=q.device)
         inside = inside.tril() if causal else inside
-        inside = (inside & real[:, None, :, None]) | torch.eye(size, dtype=torch.bool)
+        inside = (inside & real[:, None, :, None]) | torch.eye(
+            size, dtype=torch.bool, device=q.device
+        )
         near = (blocks[0] @ blocks[1].transpose(-1, -2)).masked_fill(~inside, -torch.inf)
         parts = [(near.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]
         logs = [near.logsumexp(-1).flatten(2, 3)[..., None]]

@@ -51,16 +51,17 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: Tensor) -> Float[Tensor, 
                 1
             )
         else:
-            slope = above if half else above ** (power - 1)
-            total = (slope * above).sum(-1, keepdim=True)
+            derivative = above if half else above ** (power - 1)
+            total = (derivative * above).sum(-1, keepdim=True)
             norm = total.sqrt() if half else total ** (1 / power)
             factor = norm if half else norm ** (power - 1)
-            step = (norm - 1) * factor / slope.sum(-1, keepdim=True).clamp_min(tiny)
+            step = (norm - 1) * factor / derivative.sum(-1, keepdim=True).clamp_min(tiny)
         tau = tau + step.clamp_min(0)
         if readable(step) and not bool((step > small).any()):
             break
     above = (z - tau).clamp_min(0)
-    return above if two else above.square() if half else above**power
+    weights = above if two else above.square() if half else above**power
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
 
 
 def _by_halves(z: Tensor, power: Tensor) -> Tensor:
@@ -92,9 +93,11 @@ class EntmaxWeights(torch.autograd.Function):
         """d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g, with g = weight^(2 - alpha)."""
         weights, alpha = ctx.saved_tensors
         used = weights > 0
-        slope = torch.where(used, weights.where(used, 1) ** (2 - alpha), 0)
-        share = slope / slope.sum(-1, keepdim=True).clamp_min(torch.finfo(grad.dtype).tiny)
-        to_scores = slope * grad - share * (slope * grad).sum(-1, keepdim=True)
+        derivative = torch.where(used, weights.where(used, 1) ** (2 - alpha), 0)
+        share = derivative / derivative.sum(-1, keepdim=True).clamp_min(
+            torch.finfo(grad.dtype).tiny
+        )
+        to_scores = derivative * grad - share * (derivative * grad).sum(-1, keepdim=True)
         if not ctx.needs_input_grad[1]:
             return to_scores, None
         narrow = alpha - 1

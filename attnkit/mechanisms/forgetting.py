@@ -73,8 +73,9 @@ class Forgetting(ScaledDot):
         new = logs.cumsum(2)
         new = new if sums is None else new + sums[:, :, -1:]
         sums = append(sums, new, mask.valid.shape[1])
+        long = q is not None and q.shape[2] * sums.shape[2] > PLAIN_UP_TO
         plain = prior is bias is None and self.evaluation_noise == 0
-        if plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
+        if long and plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
             keys, values, kept = self._extend_cache(k, v, cache, mask.valid.shape[1])
             assert keys is not None
             y = self.faded(q, keys, values, sums, mask)
@@ -87,13 +88,11 @@ class Forgetting(ScaledDot):
     def faded(
         self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask
     ) -> Float[Tensor, "B H T E"] | None:
-        """The answers by torch's fused kernel, or None where products are faster.
+        """The answers by torch's fused kernel; None where it does not take them.
 
         The sum at the query is the same for all of its keys, so one more channel of the keys has
         minus their own sums, and of the queries 1.
         """
-        if q.shape[2] * k.shape[2] <= PLAIN_UP_TO:
-            return None
         kind, given, width = sums.dtype, v.dtype, v.shape[-1]
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(kind) for x in (k, v))
         late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that no digits are lost

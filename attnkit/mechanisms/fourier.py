@@ -60,10 +60,10 @@ class Fourier(Attention):
         x, valid = v.to(widest(v.dtype)), mask.valid.expand(v.shape[0], -1)
         if x.numel() == 0:
             return Out(v, None)
-        if not readable(valid):
-            y = waves(mask).to(x.dtype) @ x
-        elif unpadded(mask):
+        if unpadded(mask):
             y = torch.fft.fft(x, dim=2).real
+        elif not readable(valid):
+            y = waves(mask).to(x.dtype) @ x
         else:
             order = pads_last(mask)
             x = x if order is None else gather_columns(x, order)

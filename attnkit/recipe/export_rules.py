@@ -11,7 +11,7 @@ PRODUCTS = ("scaled-dot", "dot")
 """Mechanisms that libraries for plain transformers compute; `dot` by larger queries."""
 ONLY_TRAINED = ("attention_dropout", "score_noise")
 """Options that change nothing after training."""
-NOT_ONNX = {"gated-delta": ("encoder", "decoder"), "performer": ("decoder",)}
+NOT_ONNX = {"gated-delta": ("encoder", "decoder"), "decay": ("decoder",), "performer": ("decoder",)}
 """Mechanisms that torch's exporter cannot express for all lengths, and where."""
 POSITIONS = {"huggingface": ("sinusoidal", "learned", "none"),
              "ctranslate2": ("sinusoidal", "learned", "none", "rope")}  # fmt: skip

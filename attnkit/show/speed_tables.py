@@ -27,13 +27,17 @@ def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
                         speed.seconds, "decoding", list(_decoding_notes(speed)))  # fmt: skip
 
 
+def parts_columns(passes: Sequence[str]) -> tuple[Column, ...]:
+    """The part, its time in each pass, and its share of the whole."""
+    return (Column("part", "left"), *map(Column, passes), Column("share"))
+
+
 def _parts_table(
     title: str, parts: "Sequence[StepPart]", seconds: float, step: str, notes: list[str]
 ) -> Table:
     """Shares of the profiled steps, as times of one that was not slowed by the profiler."""
     whole = sum(part.total for part in parts)
     passes = ("forward", "backward", "total") if any(p.backward for p in parts) else ("total",)
-    columns = (Column("part", "left"), *map(Column, passes), Column("share"))
     rows = []
     for part in parts:
         if (share := part.total / whole) < LEAST:
@@ -46,7 +50,7 @@ def _parts_table(
         name = Cell(part.name, {"part": part.name})
         rows.append((name, *cells, Cell(f"{share:.1%}", {"share": share})))
     note = f"shares were measured under the profiler, times are those shares of {step} without it"
-    return Table(title, columns, tuple(rows), (*notes, note))
+    return Table(title, parts_columns(passes), tuple(rows), (*notes, note))
 
 
 def _training_notes(speed: "TrainingSpeed") -> Iterator[str]:
@@ -83,5 +87,5 @@ def _products(speed: "Speed") -> str:
                       for name, peak in speed.peaks.items())  # fmt: skip
     return (
         f"matrix products: {speed.operations_per_token / 1e6:,.1f} million operations a token, "
-        f"{reached / 1e9:,.0f} billion a second: {peaks} (large products in this run)"
+        f"{reached / 1e9:,.1f} billion a second: {peaks} (large products in this run)"
     )

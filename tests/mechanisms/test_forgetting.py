@@ -107,4 +107,4 @@ def test_the_fused_kernel_is_taken_from_a_cache_too(monkeypatch: pytest.MonkeyPa
         state = layer(x[:, :20], Mask.packed(20, x.device, causal=True)).state
         rest = layer(x[:, 20:], Mask.packed(330, x.device, causal=True, start=20), state=state).y
     torch.testing.assert_close(rest, whole[:, 20:])
-    assert calls == [True, False, True]
+    assert calls == [True, True]  # the short one is left to products

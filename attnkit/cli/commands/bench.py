@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from attnkit.bench.plan import Workload
     from attnkit.bench.schedule import Point
     from attnkit.bench.step_parts import Speed
-    from attnkit.recipe import Recipe, RecipeFile
+    from attnkit.recipe import Recipe
     from attnkit.recipe.schema import SearchConfig
     from attnkit.show.table import Table
 
@@ -36,6 +36,8 @@ Trace = Annotated[
     value("FILE", "Write a trace for Perfetto or chrome://tracing (.json or .json.gz)."),
 ]
 TRACES = (".json", ".gz")
+PASSES = ("forward", "backward", "total")
+"""Columns of the parts of an update; decoding has the last."""
 
 
 @app.command("attention")
@@ -157,11 +159,10 @@ def train(
       attnkit bench train translation/multi30k --variant random train.precision=bf16
       attnkit bench train quickstart --profile trace.json
     """
-    _check_output(profile, columns, format)
-    file, name = _variant(recipe, overrides, variant)
-    chosen = file.variants[name]
+    _check_output(profile, columns, format, PASSES)
+    title, chosen = _variant(recipe, overrides, variant)
     if chosen.model.counted:
-        raise UsageError(f"{file.name} {name}: {chosen.model.type} is counted, not trained")
+        raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
     from attnkit.bench.training_speed import training_speed
     from attnkit.data.preparation import prepare
     from attnkit.device import pick_device
@@ -174,7 +175,7 @@ def train(
     if precision == "auto":
         precision, _ = choose_precision(chosen, prepared, place)
     speed = training_speed(chosen, prepared, precision, place, updates, profile, console.say)
-    _print_speed(f"{file.name} {name}", speed, training_table, format, columns, profile)
+    _print_speed(title, speed, training_table, format, columns, profile)
 
 
 @app.command("decode")
@@ -212,7 +213,7 @@ def decode(
       attnkit bench decode runs/quickstart/scaled-dot/seed-1
       attnkit bench decode translation/multi30k --beam 1
     """
-    _check_output(profile, columns, format)
+    _check_output(profile, columns, format, PASSES[-1:])
     from attnkit.bench import decoding_speed
     from attnkit.device import pick_device
     from attnkit.runs import Run, is_run
@@ -221,41 +222,50 @@ def decode(
     place, data = pick_device(device), (data_dir, offline)
     if is_run(recipe):
         if overrides or variant:
-            raise UsageError(f"{recipe} is a run: it has one variant, and its recipe is fixed")
+            raise UsageError(
+                f"{recipe} is a run, whose recipe is fixed: leave out KEY=VALUE and --variant, or "
+                "name a recipe"
+            )
         run = Run.open(recipe)
         title = f"{run.name}/{run.variant}/seed-{run.seed}"
         spec = _search(title, run.recipe, beam)
         subject = decoding_speed.trained(run, spec, split, rows, place, *data)
     else:
-        file, name = _variant(recipe, overrides, variant)
-        title, chosen = f"{file.name} {name}", file.variants[name]
+        title, chosen = _variant(recipe, overrides, variant)
         spec = _search(title, chosen, beam)
         subject = decoding_speed.untrained(chosen, spec, split, rows, place, *data)
     speed = decoding_speed.measure(subject, place, profile, console.say)
     _print_speed(title, speed, decoding_table, format, columns, profile)
 
 
-def _check_output(profile: Path | None, columns: str | None, format: str) -> None:
+def _check_output(
+    profile: Path | None, columns: str | None, format: str, passes: Sequence[str]
+) -> None:
     """Refuse what could not be written, before any work."""
+    from attnkit.show.speed_tables import parts_columns
+    from attnkit.show.table import Table
+
     if profile is not None:
         output.check_save(profile, TRACES, "--profile")
     output.check_columns(columns, format)
+    output.choose([Table("", parts_columns(passes), ())], columns)
 
 
 def _variant(
     recipe: str, overrides: Sequence[str] | None, variant: str | None
-) -> "tuple[RecipeFile, str]":
-    """A recipe and the name of the variant to measure."""
+) -> "tuple[str, Recipe]":
+    """The recipe of a variant, after a title that names it and the overrides."""
     from attnkit.recipe import load
 
     file = load(recipe, overrides or [], option_check=options.check_options)
-    return file, options.chosen(file, [variant] if variant else [next(iter(file.variants))])[0]
+    (name,) = options.chosen(file, [variant] if variant else [next(iter(file.variants))])
+    return " ".join([file.name, name, *(overrides or [])]), file.variants[name]
 
 
 def _search(title: str, recipe: "Recipe", beam: int | None) -> "SearchConfig":
-    """The search of a recipe; raises UsageError for a model that writes no text."""
-    if recipe.masks or recipe.task == "classification":
-        raise UsageError(f"{title}: {recipe.task} without text that is decoded; try `bench train`")
+    """The search of a recipe; raises UsageError for a task that decodes no text."""
+    if recipe.task in ("classification", "language-modeling"):
+        raise UsageError(f"{title}: {recipe.task} decodes no text; use `attnkit bench train`")
     return options.search_settings(recipe.search, {"beam": beam}, sample=False)
 
 
