@@ -24,7 +24,8 @@ def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -
     code, out, _ = train(capsys, "train.precision=fp32", "--format", "json")
     found = json.loads(out)
     assert code == 0
-    assert (found["measured"], found["precision"]) == (" ".join(("quickstart scaled-dot", *TINY, "train.precision=fp32")), "fp32")
+    title = " ".join(("quickstart scaled-dot", *TINY, "train.precision=fp32"))
+    assert (found["measured"], found["precision"]) == (title, "fp32")
     parts = {part["name"]: part for part in found["parts"]}
     assert parts.keys() >= LAYERS | {"loss", "optimiser", "gradients", "data"}
     for name in ("projections", "attention", "feed-forward", "normalisation", "embedding"):
