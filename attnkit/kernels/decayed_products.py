@@ -1,10 +1,11 @@
-"""Products of queries and earlier keys, each channel of which decays by a rate of its own.
+"""Products of queries and earlier keys, which decay by one rate or each channel by its own.
 
-The fast form is a matrix product for each block of queries, which is the whole chunk where decays
-are mild: decays from the middle of the block go to the queries, their inverses to the keys, which
-for keys before the block are decays too.  Where the decay within a block would leave the range of
-the type, the plain form takes differences of logarithms first, at the cost of a number for each
-pair and channel."""
+With one rate the products are decayed.  With a rate for each channel the fast form is a matrix
+product for each block of queries, which is the whole chunk where decays are mild: decays from the
+middle of the block go to the queries, their inverses to the keys, which for keys before the block
+are decays too.  Where the decay within a block would leave the range of the type, the plain form
+takes differences of logarithms first, at the cost of a number for each pair and channel.
+"""
 
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels.fast_cpu import PLAIN
+from attnkit.kernels import fast_cpu
 
 BLOCK = 16
 """Queries of a product where decays are strong."""
@@ -24,14 +25,18 @@ RANGE = 120.0
 def decayed_products(
     queries: Sequence[Float[Tensor, "*n C D"]],
     k: Float[Tensor, "*n C D"],
-    total: Float[Tensor, "*n C D"],
+    total: Float[Tensor, "*n C d"],
 ) -> list[Float[Tensor, "*n C C"]]:
     """sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys, for each q.
 
-    `total` is a running sum of logarithms of decays, so it falls along the chunk.
+    `total` is a running sum of logarithms of decays, so it falls along the chunk; d is D or 1.
     """
     size = total.shape[-2]
-    if PLAIN or torch.compiler.is_compiling():
+    if total.shape[-1] == 1:
+        later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
+        ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
+        return [q @ k.transpose(-1, -2) * ratio for q in queries]
+    if fast_cpu.PLAIN or torch.compiler.is_compiling():
         return [plain(q, k, total) for q in queries]
     for step in (size, BLOCK):
         starts = [*range(0, size, step)]

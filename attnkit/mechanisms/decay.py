@@ -25,22 +25,20 @@ Worked number: D = 1, k = q = 1, head 0 of `fixed`, so a = 31/32: the third row 
 (961/1024, 31/32, 1).
 """
 
-import math
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
 from attnkit.kernels.decayed_products import decayed_products
 from attnkit.kernels.linear_attention import widest
 from attnkit.kernels.recurrence import scan
+from attnkit.mechanisms.gated_delta import first_decays
 
 CHUNK, BLOCK = 64, 512
 """Tokens of a square, and between states that training keeps."""
-RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
-"""Where exp(log_rate) and softplus(step_bias) start."""
 
 
 class Decay(Unscored):
@@ -62,10 +60,7 @@ class Decay(Unscored):
         self.gate = one_of("decay", "gate", gate, "fixed", "head", "channel")
         self.gates = {"fixed": 0, "head": 1, "channel": shape.head_width}[gate]  # type: ignore[misc]
         if gate == "head":
-            low, high = (math.log(step) for step in STEPS)
-            step = torch.empty(shape.heads).uniform_(low, high).exp()
-            self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
-            self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
+            self.log_rate, self.step_bias = first_decays(shape.heads)
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """See `Unscored.attend`.  State: S [B, H, D, E]."""
@@ -114,12 +109,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tup
     q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))
     total = logs.cumsum(-2)  # [B, H, chunks, C, 1 or D]
     since, until = total.exp(), (total[..., -1:, :] - total).exp()
-    if logs.shape[-1] == 1:
-        later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-        ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
-        squares = q @ k.transpose(-1, -2) * ratio
-    else:
-        (squares,) = decayed_products([q], k, total)
+    (squares,) = decayed_products([q], k, total)
     fresh = (k * until).transpose(-1, -2) @ v
     states = list[Tensor]()
     for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):

@@ -40,16 +40,21 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: Tensor) -> Float[Tensor, 
     """
     z, power = (alpha - 1) * z, 1 / (alpha - 1)
     if bool((alpha > 2).any()) if readable(alpha) else alpha.dim() == 0:
-        return _by_halves(z, power)
+        weights = _by_halves(z, power)
+    else:
+        weights = _by_newton(z, power, alpha)
+    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+
+
+def _by_newton(z: Tensor, power: Tensor, alpha: Tensor) -> Tensor:
     two, half = (readable(alpha) and bool((alpha == one).all()) for one in (2, 1.5))
     tau = torch.full_like(z[..., :1], -1)  # at or below the threshold: the best key has 0
     tiny, small = torch.finfo(z.dtype).tiny, 4 * torch.finfo(z.dtype).eps
     for _ in range(NEWTON):
         above = (z - tau).clamp_min(0)
         if two:
-            step = (above.sum(-1, keepdim=True) - 1) / (above > 0).sum(-1, keepdim=True).clamp_min(
-                1
-            )
+            count = (above > 0).sum(-1, keepdim=True)
+            step = (above.sum(-1, keepdim=True) - 1) / count.clamp_min(1)
         else:
             derivative = above if half else above ** (power - 1)
             total = (derivative * above).sum(-1, keepdim=True)
@@ -60,8 +65,7 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: Tensor) -> Float[Tensor, 
         if readable(step) and not bool((step > small).any()):
             break
     above = (z - tau).clamp_min(0)
-    weights = above if two else above.square() if half else above**power
-    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+    return above if two else above.square() if half else above**power
 
 
 def _by_halves(z: Tensor, power: Tensor) -> Tensor:
@@ -71,8 +75,8 @@ def _by_halves(z: Tensor, power: Tensor) -> Tensor:
         step = step / 2
         enough = ((z - low - step).clamp_min(0) ** power).sum(-1, keepdim=True) >= 1
         low = torch.where(enough, low + step, low)
-    weights = (z - low).clamp_min(0) ** power
-    return weights / weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+    weights: Tensor = (z - low).clamp_min(0) ** power
+    return weights
 
 
 class EntmaxWeights(torch.autograd.Function):

@@ -77,11 +77,8 @@ class GatedDelta(Unscored):
         self.decays = shape.head_width if wide else 1
         self.erases = shape.head_width if apart else 1
         self.gates = self.decays + self.erases + apart  # type: ignore[misc]
-        low, high = (math.log(step) for step in STEPS)
-        biases = (shape.heads, shape.head_width) if wide else (shape.heads,)
-        step = torch.empty(biases).uniform_(low, high).exp()
-        self.log_rate = nn.Parameter(torch.empty(shape.heads).uniform_(*RATES).log())
-        self.step_bias = nn.Parameter(step.expm1().log())  # the inverse of softplus
+        channels = (shape.head_width,) if wide else ()
+        self.log_rate, self.step_bias = first_decays(shape.heads, *channels)
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """See `Unscored.attend`.  State: S^T [B, H, D, E]."""
@@ -118,6 +115,14 @@ class GatedDelta(Unscored):
         return mechanism.weights(x, x, x, mask, gates=gates), one_head((0.5, 0), (0.125, 0.5))
 
 
+def first_decays(heads: int, *channels: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """log_rate [heads] and step_bias [heads, *channels] at the start, in the ranges above."""
+    low, high = (math.log(step) for step in STEPS)
+    step = torch.empty(heads, *channels).uniform_(low, high).exp()
+    log_rate = torch.empty(heads).uniform_(*RATES).log()
+    return nn.Parameter(log_rate), nn.Parameter(step.expm1().log())  # the inverse of softplus
+
+
 def one_step(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, erase: Tensor, write: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -145,12 +150,7 @@ def chunked(
         given = [F.pad(x, (0, 0, 0, spare)) for x in given]
     q, k, v, left, logs = (torch.unflatten(x, 2, (-1, size)) for x in given)  # [B, H, chunks, C, D]
     total = logs.cumsum(-2)
-    if logs.shape[-1] == 1:
-        later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-        ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
-        overlap, squares = (x @ k.transpose(-1, -2) * ratio for x in (left, q))
-    else:
-        overlap, squares = decayed_products([left, q], k, total)
+    overlap, squares = decayed_products([left, q], k, total)
     since = total.exp()  # G_i0
     until = (total[..., -1:, :] - total).exp()  # from token to the chunk's end
     right = torch.cat((v, left * since), -1)
