@@ -93,8 +93,10 @@ class Corpus(ABC):
         return _of_card(card, data, task, cache, files)
 
     @final
-    def rows(self, split: str, counts: Counts | None = None) -> Iterator[Row]:
+    def rows(self, split: str, counts: Counts | None = None, length: int = 0) -> Iterator[Row]:
         """The rows of a split in order; what was read and repaired is added to `counts`.
+
+        Where a generator makes rows of any length, `length` is theirs; 0 is as in training.
 
         Training rows end after `data.rows`, validation rows after `data.valid_rows`; before the
         first one every split at hand is checked.
@@ -108,7 +110,8 @@ class Corpus(ABC):
         self._check(split)
         counts = Counts() if counts is None else counts
         number = -1
-        for number, row in enumerate(islice(self._read(split, counts), self._limit(split) or None)):
+        read = self._read(split, counts, length)
+        for number, row in enumerate(islice(read, self._limit(split) or None)):
             counts.rows += 1
             if self._answers:
                 row = questions.training_row(row, self._data, split, number)
@@ -171,8 +174,11 @@ class Corpus(ABC):
         """Where the first row would be, for messages."""
 
     @abstractmethod
-    def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
-        """The rows of a split that exists; `contexts` is for generated questions."""
+    def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
+        """The rows of a split that exists.
+
+        `amount` is for generators: the passages of a question, or the length of a row.
+        """
 
     @abstractmethod
     def _identity(self, split: str) -> dict[str, Any]:
@@ -188,7 +194,9 @@ class _Generated(Corpus):
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
         super().__init__(card.name, languages, card.splits, data, task)
-        self._module = import_module(f"attnkit.data.synthetic.{card.name.removeprefix('toy-')}")
+        name = "recall" if card.length else card.name.removeprefix("toy-")
+        module: Any = import_module(f"attnkit.data.synthetic.{name}")
+        self._generator = module.RecallRows(card.name, card.length) if card.length else module
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
 
     @property
@@ -200,17 +208,17 @@ class _Generated(Corpus):
 
     def _size(self, split: str) -> int:
         wanted = self._data.size if split == "train" else None
-        return int(wanted or self._module.SIZES[split])
+        return int(wanted or self._generator.SIZES[split])
 
-    def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
-        more = (contexts,) if contexts else ()
-        for row in self._module.rows(split, self._size(split), self._data.seed, *more):
+    def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
+        more = (amount,) if amount else ()
+        for row in self._generator.rows(split, self._size(split), self._data.seed, *more):
             yield Row(row.target, row.source) if self._swapped else row
 
     def _identity(self, split: str) -> dict[str, Any]:
         return {
             "generator": self.name,
-            "generator_version": self._module.VERSION,
+            "generator_version": self._generator.VERSION,
             "split": split,
             "size": self._size(split),
             "seed": self._data.seed,
@@ -260,7 +268,7 @@ class _Files(Corpus):
         assert self._card_files is not None
         return self._card_files.path(file)
 
-    def _read(self, split: str, counts: Counts, contexts: int = 0) -> Iterator[Row]:
+    def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
         for part in self._parts[split]:
             paths = [self._path(file) for file in part.files]
             rows = self._read_part(part.format, paths, counts)

@@ -122,6 +122,14 @@ def _check_lengths(
 ) -> None:
     """Raise DataError where a split to be scored is shorter than the longest of `eval.lengths`."""
     longest = max(recipe.eval.lengths, default=0)
+    if recipe.task == "recall":
+        row, room = next(corpus.rows("train", length=longest)), recipe.data.max_length - 1
+        if (most := max(map(len, tokenizer.source.encode(row[:2])))) > room:
+            raise DataError(
+                f"eval.lengths: a row of {longest:,} has {most:,} tokens, and one more for its "
+                f"end; data.max_length is {room + 1:,}: raise it"
+            )
+        return
     for name in recipe.eval.splits if longest else ():
         tokens = len(encode_split(corpus, tokenizer, recipe, name, cache=cache).target.ids)
         check_reaches(f"{corpus.name}: {name}", tokens, longest)

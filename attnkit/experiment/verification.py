@@ -223,8 +223,8 @@ class _Verification:
         corpus = RunCorpus(self.run, self.data_dir, offline=True, keep=False)
         if recipe.task != "question-answering":
             windows = layout.WINDOWS.fullmatch(saved.split)
-            rows = list(corpus.rows(windows[1] if windows else saved.split))
             length = int(windows[2]) if windows else None
+            rows = list(corpus.rows(windows[1] if windows else saved.split, length))
             return _SplitMaker(self.run, self.device, rows, length)
         found = CONDITION.match(saved.split)
         assert found is not None

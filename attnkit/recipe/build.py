@@ -185,6 +185,8 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
     if values["task",] == "classification":
         derived["eval", "metrics"] = ("label-accuracy",)
+    if values["task",] == "recall":
+        derived["eval", "metrics"] = ("accuracy",)
     shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
     family = values.get(("model", "type"), ModelConfig().type)
     if family != "transformer":

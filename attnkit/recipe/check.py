@@ -117,8 +117,16 @@ def _lengths(built: Built) -> Iterator[Fault]:
     recipe = built.recipe
     if not recipe.eval.lengths:
         return
-    if recipe.task != "language-modeling":
-        text = f"does nothing with `task: {recipe.task}`; it cuts the text of a language model"
+    if recipe.task == "recall":
+        known, longest = corpus_cards.row_length(recipe.data.corpus), max(recipe.eval.lengths)
+        if known is None:
+            text = "needs a generated corpus, whose rows can have any length; remove it"
+            yield Fault(("eval.lengths", "data.corpus"), text)
+        elif not 2 <= min(recipe.eval.lengths) <= longest <= known.most:
+            text = f"{recipe.data.corpus} has rows of 2 to {known.most:,} {known.unit}"
+            yield Fault(("eval.lengths",), text)
+    elif recipe.task != "language-modeling":
+        text = f"does nothing with `task: {recipe.task}`; it is for language-modeling and recall"
         yield Fault(("eval.lengths", "task"), text)
     elif recipe.corrupts:
         text = "is for the objectives causal and masked; remove it"

@@ -75,6 +75,17 @@ Files = Annotated[
 """One file, or a list of files that are read one after the other."""
 
 
+class RowLength(_CardPart):
+    """How long the rows of a generated corpus are, and can be."""
+
+    unit: str
+    """What is counted, such as pairs."""
+    trained: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    """The shortest and the longest row of training."""
+    most: int
+    """The longest row that can be made."""
+
+
 class Card(_CardPart):
     """A corpus as its YAML file describes it."""
 
@@ -102,6 +113,8 @@ class Card(_CardPart):
     line_tokens: int | None = None
     """Tokens of each line of a generated corpus of which the distribution of every next token is
     known, in blocks that divide a line; null for all others."""
+    length: RowLength | None = None
+    """Recall: the length of rows, which can be made longer than training sees them."""
     archives: dict[str, Archive] = {}
     splits: dict[str, dict[str, Files]]
     """Split -> language -> files; the only key is `rows` where a file holds both sides."""
@@ -116,6 +129,8 @@ class Card(_CardPart):
                 raise ValueError(f"split {split}: as many files for every language")
         if (self.task == "classification") != bool(self.labels):
             raise ValueError("classification has labels, other tasks have none")
+        if (self.task == "recall") != (self.length is not None):
+            raise ValueError("recall has rows of any length, other tasks have none")
         for file in self.files():
             if file.archive is not None and file.archive not in self.archives:
                 raise ValueError(f"{file.path}: no archive {file.archive}")
@@ -139,6 +154,11 @@ def names() -> tuple[str, ...]:
     """The corpus words that recipes may use, sorted; those that start with toy- are generated."""
     folder = files("attnkit.data") / "cards"
     return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".yaml")))
+
+
+def row_length(name: str | None) -> RowLength | None:
+    """How long the rows of a corpus can be made; None for files, and for what is not known."""
+    return load(name).length if name in names() else None
 
 
 @cache

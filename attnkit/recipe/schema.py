@@ -23,7 +23,7 @@ BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "no
 """sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
 
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
-               "question-answering", "classification"]  # fmt: skip
+               "question-answering", "classification", "recall"]  # fmt: skip
 
 
 class DataConfig(Section):
@@ -394,8 +394,9 @@ class EvalConfig(Section):
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
     lengths: tuple[Positive, ...] = ()
-    """Language modelling: lengths in tokens at which a split is scored, each time as a whole, cut
-    in windows of this length; empty is data.max_length alone."""
+    """Lengths at which a split is scored.  Language modelling: each time the whole split, cut in
+    windows of so many tokens; empty is data.max_length alone.  Recall: rows of this length, in what
+    the corpus counts; empty is the lengths of training."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
     """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,

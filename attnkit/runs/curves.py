@@ -3,11 +3,12 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
+from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import METRICS
 from attnkit.runs.layout import WINDOWS
 from attnkit.runs.run import Run
@@ -44,7 +45,7 @@ AXES = {
     "tokens": "target tokens",
     "time": "training time",
     "parameters": "parameters",
-    "length": "length of the text (tokens)",
+    "length": "length",
 }
 OF_SCORES = ("parameters", "length")
 """Axes that only scores have."""
@@ -285,7 +286,7 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
     windows = WINDOWS.fullmatch(split)
     title = f"{title_of(metric)} on {windows[1] if windows else split}"
     if windows and x != "length":
-        title += f" in windows of {windows[2]} tokens"
+        title += f" at length {windows[2]}"
     series, conditions = [], set()
     for group in groups:
         lines = []
@@ -303,7 +304,11 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
             series.append(Series(group.name, tuple(lines)))
     if len(conditions) > 1:
         note(f"{title} was measured with different search, references or settings: not comparable")
-    return _in_units(title, x, series, from_zero=False)
+    plot = _in_units(title, x, series, from_zero=False)
+    if x != "length":
+        return plot
+    made = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
+    return replace(plot, x=f"length of the text ({made.unit if made else 'tokens'})")
 
 
 def _by_length(scores: Mapping[str, float], split: str) -> tuple[Point, ...]:

@@ -59,8 +59,14 @@ class RunCorpus:
         self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
         self.data_dir = None if data_dir is None else data_folder(Path(data_dir))
 
-    def rows(self, split: str) -> Iterator[Row]:
-        """The rows of a split in order, as `Corpus.rows`; raises as that where the run lacks it."""
+    def rows(self, split: str, length: int | None = None) -> Iterator[Row]:
+        """The rows of a split in order, as `Corpus.rows`; raises as that where the run lacks it.
+
+        `length` is one of `eval.lengths`: it makes no difference to running text, which is cut in
+        windows of it, but generated rows have it.  A run does not keep those.
+        """
+        if length and self.run.recipe.task == "recall":
+            return self._corpus(split).rows(split, length=length)
         if self.run.recipe.task == "question-answering" or split == TRAIN:
             return self._corpus(split).rows(split)
         return iter(self._split(split, 0))

@@ -95,8 +95,8 @@ def evaluate(
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
     return [
         job.split(split, rows, length)
-        for split in splits for rows in [list(corpus.rows(split))]
-        for length in eval.lengths or [None]
+        for split in splits for length in eval.lengths or [None]
+        for rows in [list(corpus.rows(split, length))]
     ]  # fmt: skip
 
 
@@ -142,9 +142,11 @@ def model_scores(
         found[total_variation.METRIC] = total_variation.total_variation(
             model, tokenizer, rows, recipe
         )
+    stream = recipe.task == "language-modeling"
     return found | teacher_forced_scores(
-        metrics, model, tokenizer, rows, max_length=length or recipe.data.max_length,
-        stream=recipe.task == "language-modeling", objective=recipe.train.objective,
+        metrics, model, tokenizer, rows,
+        max_length=(length if stream else None) or recipe.data.max_length,
+        stream=stream, objective=recipe.train.objective,
     )  # fmt: skip
 
 
@@ -220,7 +222,7 @@ class _EvaluationJob:
             recipe = self.run.recipe
             saved.scores |= answer_scores(missing, saved.texts, rows, recipe, self.eval)
         if set(missing) & set(TEACHER_FORCED):
-            if length:
+            if length and self.run.recipe.task == "language-modeling":
                 encoded = encode_rows(rows, self.tokenizer, length, stream=True)
                 name = f"{self.run.path}: {split}"
                 check_reaches(name, len(encoded.target.ids), length)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, names_that_read
 from attnkit.recipe.search_text import search_text
 from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
@@ -143,6 +144,8 @@ def _data(row: Object) -> str:
     if not digests:
         return ""
     name = " ".join(filter(None, [row.get("corpus"), row["split"]]))
+    if corpus_cards.row_length(row.get("corpus")):
+        return f"{name}, generated"  # with other digests at every length
     parts = [f"{what} {digest[:8]}" for what, digest in digests.items()]
     return f"{name} (SHA-256: {', '.join(parts)})"
 

@@ -6,6 +6,7 @@ from itertools import product
 from statistics import mean, stdev
 from typing import Any
 
+from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
 from attnkit.show.comparison_notes import (
     MEMORY,
@@ -33,9 +34,9 @@ FACTS = (
 )
 """Titles, names and priorities of the columns after the scores."""
 SYSTEM = ("split", "recipe", "variant", "method")
-AXES = {"contexts": "number of contexts", "length": "length of the text in tokens"}
-"""What tables can have a column for each value of: questions for `contexts`, windows of running
-text for `length`."""
+AXES = ("contexts", "length")
+"""What tables can have a column for each value of: questions for `contexts`; windows of running
+text, or generated rows, for `length`."""
 MORE_KEYS = ("method", *AXES)
 """What tells rows of one split and system apart, where they have it."""
 
@@ -286,7 +287,15 @@ def _axis_rows(rows: Sequence[Object], scores: _Scores) -> Table:
                 names.insert(place, metric_facts(metric).title)
                 body.append((*map(Cell, names), *cells))
     recipes, splits = (joined(row[name] for row in rows) for name in ("recipe", "split"))
-    return Table(f"{recipes}: {splits}, by {AXES[axis]}", tuple(columns), tuple(body))
+    return Table(f"{recipes}: {splits}, by {_along(axis, rows)}", tuple(columns), tuple(body))
+
+
+def _along(axis: str, rows: Sequence[Object]) -> str:
+    """What the columns of a table are numbers of."""
+    if axis == "contexts":
+        return "number of contexts"
+    made = corpus_cards.row_length(rows[0].get("corpus"))
+    return f"length in {made.unit}" if made else "length of the text in tokens"
 
 
 def _axis_cell(key: Key, metric: str, scores: _Scores, digits: int) -> Cell:
@@ -308,11 +317,18 @@ def _axis_notes(comparison: Object) -> list[str]:
             notes.append("1 context: what the question needs, alone")
         notes += _truncations(rows)
     else:
-        notes.append("each length: the whole text, cut in windows of so many tokens (blocks)")
+        notes.append(_length_note(rows))
     notes += condition_notes(comparison)
     if seeds := joined(row["seed"] for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
     return notes + _axis_significance(comparison, asked) + run_notes(rows)
+
+
+def _length_note(rows: Sequence[Object]) -> str:
+    if made := corpus_cards.row_length(rows[0].get("corpus")):
+        low, high = made.trained
+        return f"each length: rows of so many {made.unit}; trained on {low} to {high}"
+    return "each length: the whole text, cut in windows of so many tokens (blocks)"
 
 
 def _questions(split: str, rows: Sequence[Object]) -> str:
@@ -360,7 +376,8 @@ def _axis_significance(comparison: Object, asked: bool) -> list[str]:
     columns = [_key(test)[-1:] + (test["split"], test["metric"]) for test in tests]
     most = max(columns.count(column) for column in columns)
     corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
-    what = "questions" if asked else "windows"
+    made = corpus_cards.row_length(comparison["rows"][0].get("corpus"))
+    what = "questions" if asked else "rows" if made else "windows"
     return [
         f"* and **: differs from {' '.join(filter(None, names))} "
         f"{'with as many contexts' if asked else 'at the same length'}, two-sided p below 0.05 and "

@@ -22,12 +22,26 @@ variants:
 """
 
 
+RECALL = """
+task: recall
+data: {corpus: toy-associative-recall, size: 200, max_length: 64}
+tokenizer: {type: word, size: 200}
+model: {shape: decoder, width: 16, heads: 2, ff: 32, layers: 1, positions: none}
+train: {steps: 4, batch_tokens: 200, valid_every: 0, precision: fp32, warmup: 2}
+eval: {bootstrap: 20, lengths: [4, 16]}
+variants:
+  plain: {}
+  linear: {model.attention: linear}
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Path:
     """Text, and a recipe for each objective."""
     draw, words = random.Random(1), ["the", "a", "cat", "dog", "sees", "hears", "old", "new"]
     lines = [" ".join(draw.choices(words, k=8)) for _ in range(30)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines) + "\n")
+    (tmp_path / "recall.yaml").write_text(RECALL)
     (tmp_path / "short.txt").write_text("the old cat sees a dog\n")
     for objective in ("causal", "masked"):
         (tmp_path / f"{objective}.yaml").write_text(RECIPE.replace("OBJECTIVE", objective))
@@ -73,3 +87,34 @@ def test_a_text_that_is_shorter_than_a_window_stops_before_training(
     assert done.returncode == 65
     assert "test has 7 tokens, fewer than the longest of eval.lengths (32)" in done.stderr
     assert not (folder / "runs").exists() or not [*folder.glob("runs/*/*/*/metrics.jsonl")]
+
+
+def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, command: Command) -> None:
+    done = command("train", "recall.yaml", COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    title, head, _, *rows = done.stdout.splitlines()
+    assert title == "recall: test, by length in pairs"
+    assert head.split() == ["metric", "variant", "4", "16"]
+    assert [row.split()[-3] for row in rows[:2]] == ["plain", "linear"]
+    assert "each length: rows of so many pairs; trained on 2 to 8" in done.stdout
+    assert "differs from plain at the same length" in done.stdout
+    assert "paired bootstrap over rows" in done.stdout
+    scores = json.loads((folder / "runs/recall/plain/seed-1/scores.json").read_text())
+    assert [*scores] == ["test.length-4", "test.length-16"]
+    assert all(one["sentences"] == 200 for one in scores.values())
+    checked = command("verify", "runs", "--format", "json", COLUMNS="80")
+    assert checked.returncode == 0, checked.stderr
+    found = [row["state"] for row in json.loads(checked.stdout)["rows"] if row["kind"] == "score"]
+    assert found == ["same"] * 4
+    drawn = command("plot", "runs", "--x", "length", LC_ALL="C.UTF-8")
+    assert "length of the text (pairs)" in drawn.stdout
+
+
+def test_rows_that_do_not_fit_stop_before_training(folder: Path, command: Command) -> None:
+    done = command("train", "recall.yaml", "eval.lengths=[4, 64]")
+    assert done.returncode == 65
+    assert (
+        "eval.lengths: a row of 64 has 194 tokens, and one more for its end; data.max_length is "
+        "64: raise it"
+    ) in done.stderr
+    assert not (folder / "runs/recall/plain/seed-1/metrics.jsonl").exists()

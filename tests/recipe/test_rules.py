@@ -12,6 +12,7 @@ NB = LM + "model: {type: naive-bayes}\n"
 RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
 LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
 MASKED = LM + "model: {shape: encoder}\ntrain: {objective: masked}\n"
+RECALL = "task: recall\ndata: {corpus: toy-induction}\n"
 SPANS = LM + "train: {objective: span-corruption}\n"
 MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
 
@@ -117,6 +118,14 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (MASKED, "eval.metrics=word-perplexity", "eval.metrics: word-perplexity is of running"),
         (MASKED, "train.objective=causal", "an encoder alone writes no text; language-modeling ne"),
         (LM, "eval.lengths=[8,8]", "eval.lengths: names 8 twice; name each once"),
+        (RECALL, "eval.lengths=[4,129]", "eval.lengths: toy-induction has rows of 2 to 128 words"),
+        (RECALL, "eval.lengths=[1]", "eval.lengths: toy-induction has rows of 2 to 128 words"),
+        (
+            RECALL,
+            "data.corpus=null data.train=a.jsonl data.valid=b.jsonl eval.lengths=8",
+            "eval.lengths: needs a generated corpus, whose rows can have any length; remove it",
+        ),
+        (GOOD, "task=recall", "toy-translation is for translation, not for recall"),
         (GOOD, "eval.lengths=8", "eval.lengths: does nothing with `task: translation`"),
         (SPANS, "eval.lengths=8", "eval.lengths: is for the objectives causal and masked"),
         (

@@ -1,0 +1,90 @@
+"""Generated rows whose answer stands in their source: what an attention mechanism can recall.
+
+    toy-copy                a text of words, and the same text again
+    toy-selective-copy      eight words scattered among blanks, and the words alone, in order
+    toy-associative-recall  pairs of words in random order, and a word; the answer is the partner of
+                            that word, then the partner of the partner, through all pairs
+    toy-induction           different words in a row, and one of them again; the answer is how the
+                            row went on after it
+
+Words carry no meaning, so nothing can be answered from memory of other rows.  A row is as long as
+asked, in words or in pairs.  Rows of no given length have one that training may see, so that longer
+ones show what a model does beyond it.
+
+After Arjovsky et al. 2016 (copying), Jing et al. 2019 and Gu and Dao 2023 (selective copying),
+Ba et al. 2016 and Arora et al. 2023 (associative recall), Olsson et al. 2022 (induction).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attnkit.data.draw import Draw
+from attnkit.data.rows import Row
+from attnkit.recipe.corpus_cards import RowLength
+
+SIDES = tuple[list[str], list[str]]
+"""Words of a source and of its target."""
+BLANK, END, ASK = "_", ",", "?"
+SCATTERED = 8
+"""Words of a row of selective copying."""
+
+
+def _words(count: int) -> list[str]:
+    return [f"w{number}" for number in range(count)]
+
+
+FEW, SOME, MANY = _words(16), _words(32), _words(128)
+"""Words of selective copying, of copying, and of tasks whose words are all different."""
+
+
+def copy(draw: Draw, length: int) -> SIDES:
+    text = [draw.one(SOME) for _ in range(length)]
+    return text, text
+
+
+def selective_copy(draw: Draw, length: int) -> SIDES:
+    text = [draw.one(FEW) for _ in range(min(length, SCATTERED))]
+    source = [BLANK] * length
+    for place, word in zip(sorted(draw.several(range(length), len(text))), text, strict=True):
+        source[place] = word
+    return source, text
+
+
+def associative_recall(draw: Draw, length: int) -> SIDES:
+    chain = draw.several(MANY, length)
+    answer = [*chain[1:], chain[0]]
+    pairs = draw.several([*zip(chain, answer, strict=True)])
+    return [part for pair in pairs for part in (*pair, END)] + [ASK, chain[0]], answer
+
+
+def induction(draw: Draw, length: int) -> SIDES:
+    row = draw.several(MANY, length)
+    start = draw.below(len(row) - 1)
+    return [*row, ASK, row[start]], row[start + 1 :]
+
+
+WRITERS = {
+    "toy-copy": copy,
+    "toy-selective-copy": selective_copy,
+    "toy-associative-recall": associative_recall,
+    "toy-induction": induction,
+}
+
+
+@dataclass(frozen=True)
+class RecallRows:
+    """The generator of one corpus."""
+
+    corpus: str
+    length: RowLength
+    VERSION: ClassVar = 1
+    SIZES: ClassVar = {"train": 60_000, "valid": 200, "test": 200}
+
+    def rows(self, split: str, size: int, seed: int, length: int = 0) -> Iterator[Row]:
+        """`size` rows of a split, of one length or, at 0, of those of training."""
+        low, high = (length, length) if length else self.length.trained
+        draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
+        for _ in range(size):
+            source, target = WRITERS[self.corpus](draw, draw.between(low, high))
+            yield Row(" ".join(source), " ".join(target))

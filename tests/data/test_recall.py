@@ -1,0 +1,76 @@
+"""Rows whose answer stands in their source."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.data.corpus import Corpus
+from attnkit.data.rows import Row
+from attnkit.data.synthetic.recall import ASK, BLANK, END, SCATTERED, WRITERS
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.schema import DataConfig
+
+
+def rows_of(name: str, split: str = "test", length: int = 0, **keys: int) -> list[Row]:
+    data = DataConfig.model_validate({"corpus": name, **keys})
+    return list(Corpus.open(data, "recall").rows(split, length=length))
+
+
+def counted(name: str, source: list[str]) -> int:
+    """The length of a row in what its card counts."""
+    if name == "toy-associative-recall":
+        return source.count(END)
+    return len(source) - 2 * source.count(ASK)
+
+
+def answer(name: str, source: list[str]) -> list[str]:
+    """What a reader of the source would write."""
+    if name == "toy-copy":
+        return source
+    if name == "toy-selective-copy":
+        return [word for word in source if word != BLANK]
+    *text, ask, word = source
+    assert ask == ASK
+    if name == "toy-induction":
+        return text[text.index(word) + 1 :]
+    assert text[2::3] == [END] * (len(text) // 3)
+    partner, found = dict(zip(text[::3], text[1::3], strict=True)), [word]
+    while len(found) <= len(partner):
+        found.append(partner[found[-1]])
+    return found[1:]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@given(length=st.integers(2, 128), seed=st.integers(0, 2**31 - 1))
+def test_the_answer_stands_in_the_source(name: str, length: int, seed: int) -> None:
+    for row in rows_of(name, length=length, seed=seed)[:3]:
+        source, target = row.source.split(" "), row.target.split(" ")
+        assert counted(name, source) == length
+        assert target == answer(name, source)
+        if name == "toy-associative-recall":
+            assert len({*target}) == len(target) == length
+        if name == "toy-selective-copy":
+            assert len(target) == min(length, SCATTERED)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_rows_of_training_have_all_the_lengths_of_the_card_and_no_others(name: str) -> None:
+    known = corpus_cards.row_length(name)
+    assert known is not None
+    low, high = known.trained
+    for split in ("train", "valid", "test"):
+        rows = rows_of(name, split, size=400)
+        assert {counted(name, row.source.split(" ")) for row in rows} == {*range(low, high + 1)}
+    longest = rows_of(name, length=known.most)[0].source.split(" ")
+    assert counted(name, longest) == known.most
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_row_comes_once_and_the_same_seed_gives_the_same_rows(name: str) -> None:
+    splits = [rows_of(name, split, 16, size=200) for split in ("train", "valid", "test")]
+    rows = [row for split in splits for row in split]
+    assert len({*rows}) == len(rows) == 600
+    assert rows_of(name, "test", 16) == splits[2]
+    assert all(a != b for a, b in pairwise([rows_of(name, seed=seed) for seed in (1, 2, 3)]))
