@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "benchmarks" / "results"
 
 
 def mechanisms(page: str) -> str:
@@ -22,6 +24,39 @@ def mechanisms(page: str) -> str:
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     table = printed.partition("\n\n")[0]
     return re.sub(r"\| mechanism \|.*?\n(?=\n)", lambda _: table + "\n", page, flags=re.DOTALL)
+
+
+def choosing(page: str) -> str:
+    """docs/choosing.md with the table of facts and measurements, in the order of recall."""
+    command = [sys.executable, "-m", "attnkit", "mechanisms", "--format", "json"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    recall, times = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("recall", "every-mechanism")
+    )
+    lines = []
+    for facts in json.loads(printed)["rows"]:
+        word = facts["mechanism"]
+        causal = word in times["causal"]
+        ratios = times["causal" if causal else "full"].get(word, {})
+        places = [name for name in ("encoder", "decoder", "cross") if facts[name] == "yes"]
+        cells = [f"`{word}`", ", ".join(places), facts["decoding"]]
+        cells += [_number(ratios.get(length), 1) for length in ("128", "4096")]
+        asked = (("associative-recall", "8"), ("associative-recall", "64"), ("copy", "16"),
+                 ("copy", "128"))  # fmt: skip
+        for task, length in asked:
+            seeds = recall["accuracy"][task].get(word, {}).get(length)
+            cells.append(_number(median(seeds) if seeds else None, 0))
+        lines.append(f"| {' | '.join(cells)} |\n")
+    head = re.search(r"\| mechanism \| places .*\n", page)
+    assert head is not None
+    rule = f"|{' --- |' * 3}{' ---: |' * 6}\n"
+    rest = page[head.end() :].partition("\n\n" if page[head.end()] == "|" else "\n")[2]
+    return page[: head.end()] + rule + "".join(lines) + "\n" + rest
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def metrics(page: str) -> str:
@@ -96,7 +131,8 @@ def _description(value: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the files."""
-    for page, write in ((HERE / "mechanisms.md", mechanisms), (HERE / "metrics.md", metrics)):
+    for write in (mechanisms, metrics, choosing):
+        page = HERE / f"{write.__name__}.md"
         page.write_text(write(page.read_text(encoding="utf-8")), encoding="utf-8")
     (HERE / "recipe-keys.md").write_text(recipe_keys(), encoding="utf-8")
 

@@ -35,6 +35,7 @@ COMMANDS = {
     "mechanisms": "List the attention mechanisms, or explain one.",
     "doctor": "Show what attnkit finds here: versions, device, data, extras, defaults.",
     "bench": "Benchmark attention, training and decoding on this machine.",
+    "slurm": "Write a batch script that trains a recipe on a cluster.",
 }
 """Command -> one line of help.  Its module in `attnkit.cli.commands` defines a function of the same
 name, or `app`, a typer.Typer with subcommands (and GROUP, where their class is not `Group`); "-" in

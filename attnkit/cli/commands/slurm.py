@@ -1,0 +1,130 @@
+"""`attnkit slurm`: a batch script that trains a recipe on a cluster with Slurm."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from string import Template
+from typing import Annotated
+
+from attnkit.cli import console, options, output
+from attnkit.cli.options import Argument, flag, value
+from attnkit.errors import UsageError
+from attnkit.recipe import load
+from attnkit.text import quoted
+
+TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
+"""Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds, each with days- in front."""
+
+SCRIPT = Template("""\
+#!/usr/bin/env bash
+# Submit it from the folder in which `attnkit train` would run, in its environment: sbatch $file
+# Options of sbatch on the command line, such as --partition, win over these lines.
+#SBATCH --job-name=$name
+#SBATCH --nodes=$nodes
+#SBATCH --ntasks-per-node=$processes
+$resources
+#SBATCH --time=$time
+#SBATCH --signal=TERM@$ahead
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=$name-$log.out
+$array
+export MASTER_ADDR MASTER_PORT WORLD_SIZE LOCAL_WORLD_SIZE
+MASTER_ADDR=$$(scontrol show hostnames "$$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$$((20000 + SLURM_JOB_ID % 20000))
+WORLD_SIZE=$world LOCAL_WORLD_SIZE=$processes
+
+# each task of srun is a rank; its number is known only where it runs
+code=0
+srun bash -c 'RANK=$$SLURM_PROCID LOCAL_RANK=$$SLURM_LOCALID exec "$$@"' rank \\
+  $command || code=$$?
+
+# $stopped: stopped ahead of the time limit, with everything saved
+if [ "$$code" -eq $stopped ]; then
+  scontrol requeue "$$SLURM_JOB_ID"
+fi
+$table
+exit "$$code"
+""")
+ARRAY = Template("""\
+#SBATCH --array=0-$last
+
+# a run for each job of the array
+runs=(
+$runs
+)
+read -ra run <<< "$${runs[$$SLURM_ARRAY_TASK_ID]}"
+""")
+STOPPED = 75
+"""The exit code of a training that was stopped and can go on."""
+AHEAD = 120
+"""Seconds before the limit at which trainings are asked to stop."""
+
+
+def slurm(
+    recipe: options.RecipeName,
+    words: Annotated[
+        list[str] | None,
+        Argument(metavar="WORD", help="More for `attnkit train`: KEY=VALUE, -- and options."),
+    ] = None,
+    *,
+    nodes: Annotated[int, value("N", "Machines for each run.", min=1)] = 1,
+    gpus: Annotated[int, value("G", "GPUs of each machine, one a process; 0: CPUs.", min=0)] = 1,
+    time: Annotated[str, value("T", "Time limit as in Slurm: 90, 12:00:00, 2-00.")] = "24:00:00",
+    array: Annotated[
+        bool, flag("--array", "One job for each variant and seed, side by side.")
+    ] = False,
+    save: Annotated[Path | None, value("FILE", "Write to this file instead.")] = None,
+) -> None:
+    """Write a batch script that trains a recipe on a cluster with Slurm.
+
+    Every GPU has a process, and all processes of a job train each run together (train.parallel).
+    Before the time limit the training is asked to stop; it saves, and the job is queued again and
+    resumes. Where a process is lost the others stop: submit the script again.
+
+      attnkit slurm translation/wmt14-en-de --nodes 2 --gpus 8 --save wmt.sh
+      attnkit slurm translation/multi30k train.seeds=[1,2,3] --array --save multi30k.sh
+      attnkit slurm my.yaml --gpus 4 --time 12:00:00 -- --out /scratch/runs --data-dir corpora
+    """
+    if not TIME.fullmatch(time):
+        raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
+    settings = [word for word in words or [] if "=" in word and not word.startswith("-")]
+    file = load(recipe, settings)
+    command = ["attnkit", "train", recipe, *(words or [])]
+    runs = [
+        f"--variant {name} --seed {seed}"
+        for name, variant in file.variants.items()
+        for seed in variant.train.seeds
+    ]
+    name = f"attnkit-{PurePosixPath(file.name).name}"
+    text = SCRIPT.substitute(
+        file=save.name if save else "FILE", name=name, nodes=nodes, processes=max(gpus, 1),
+        resources=f"#SBATCH --gpus-per-node={gpus}" if gpus else "#SBATCH --exclusive",
+        time=time, ahead=AHEAD, log="%A-%a" if array else "%j", world=nodes * max(gpus, 1),
+        array=_array(runs) if array else "", stopped=STOPPED,
+        command=shlex.join(command) + (' "${run[@]}"' if array else ""),
+        table=_table(command) if array else "",
+    )  # fmt: skip
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    if save is None:
+        console.write(text)
+        return
+    output.save(save, text)
+    what = f"{len(runs)} jobs" if array else "1 job"
+    console.say(f"submit it: sbatch {shlex.quote(str(save))} ({what})")
+
+
+def _array(runs: Sequence[str]) -> str:
+    lines = "\n".join(f"  {shlex.quote(run)}" for run in runs)
+    return ARRAY.substitute(last=len(runs) - 1, runs=lines)
+
+
+def _table(command: Sequence[str]) -> str:
+    """Lines that score and compare what is trained so far; the last job has the whole table."""
+    places = [
+        word for option in ("--out", "--data-dir") if option in command
+        for word in command[command.index(option) :][:2]
+    ]  # fmt: skip
+    again = shlex.join(["attnkit", "eval", command[2], *places])
+    return f'if [ "$code" -eq 0 ]; then\n  {again}\nfi\n'

@@ -1,0 +1,124 @@
+"""The batch script of `attnkit slurm`, run by stand-ins for srun and scontrol."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.shell import Command, environment
+
+SRUN = """#!/usr/bin/env bash
+# every task is a process here, as many as there would be on all nodes
+tasks=()
+for node in $(seq 0 $((SLURM_NNODES - 1))); do
+  for local in $(seq 0 $((LOCAL_WORLD_SIZE - 1))); do
+    SLURM_PROCID=$((node * LOCAL_WORLD_SIZE + local)) SLURM_LOCALID=$local "$@" &
+    tasks+=($!)
+  done
+done
+highest=0
+for task in "${tasks[@]}"; do
+  code=0; wait "$task" || code=$?
+  [ "$code" -gt "$highest" ] && highest=$code
+done
+exit "$highest"
+"""
+SCONTROL = """#!/usr/bin/env bash
+if [ "$1" = show ]; then echo 127.0.0.1; else echo "$@" >> requeued; fi
+"""
+ATTNKIT = f'#!/usr/bin/env bash\nexec {sys.executable} -m attnkit "$@"\n'
+TOLD = '#!/usr/bin/env bash\necho "$RANK/$WORLD_SIZE:" "$@"\nexit {code}\n'
+
+
+def submit(
+    script: Path, *, attnkit: str = ATTNKIT, nodes: int = 1, task: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a batch script as a cluster would."""
+    programs = script.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "attnkit": attnkit}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    variables = {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SLURM_NNODES": str(nodes),
+        "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": str(20000 + os.getpid() % 20000),
+        "SLURM_ARRAY_TASK_ID": str(task), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    return subprocess.run(
+        ["bash", script.name], cwd=script.parent, env=environment(**variables), capture_output=True,
+        text=True, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("array", [[], ["--array"]])
+@pytest.mark.parametrize("words", [["--gpus", "0"], ["--nodes", "4", "--gpus", "8"]])
+def test_the_script_is_valid_and_says_what_the_job_needs(
+    array: list[str], words: list[str], command: Command, tmp_path: Path
+) -> None:
+    done = command("slurm", "quickstart", *array, *words, "train.steps=3", "--save", "job.sh")
+    assert done.returncode == 0, done.stderr
+    assert f"submit it: sbatch job.sh ({5 if array else 1} job" in done.stderr
+    text = (tmp_path / "job.sh").read_text()
+    assert subprocess.run(["bash", "-n", tmp_path / "job.sh"]).returncode == 0
+    processes = max(int(words[-1]), 1)
+    assert f"#SBATCH --ntasks-per-node={processes}\n" in text
+    assert (f"--gpus-per-node={processes}\n" in text) == (words[-1] != "0")
+    assert ("--array=0-4\n" in text) == bool(array)
+    assert "$\n" not in text
+
+
+def test_two_nodes_train_one_run_together(command: Command, tmp_path: Path) -> None:
+    small = ["train.steps=2", "data.size=300", "train.batch_tokens=400", "train.valid_every=0",
+             "train.precision=fp32", "eval.splits=[valid]", "search.max_length=3",
+             "data.valid_rows=20", "eval.bootstrap=0"]  # fmt: skip
+    more = ["--nodes", "2", "--gpus", "0", "--", "--variant", "linear", "--out", "runs"]
+    done = command("slurm", "quickstart", *small, "--save", "job.sh", *more)
+    assert done.returncode == 0, done.stderr
+    ran = submit(tmp_path / "job.sh", nodes=2)
+    assert ran.returncode == 0, ran.stderr
+    manifest = json.loads((tmp_path / "runs/quickstart/linear/seed-1/manifest.json").read_text())
+    assert manifest["world_size"] == 2
+    assert ran.stdout.count("linear") >= 1
+    assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize(("code", "again"), [(75, True), (0, False), (1, False)])
+def test_a_training_that_was_stopped_in_time_is_queued_again(
+    code: int, again: bool, command: Command, tmp_path: Path
+) -> None:
+    command("slurm", "quickstart", "--nodes", "2", "--gpus", "2", "--save", "job.sh")
+    ran = submit(tmp_path / "job.sh", attnkit=TOLD.format(code=code), nodes=2)
+    assert ran.returncode == code
+    assert sorted(ran.stdout.splitlines()) == [f"{rank}/4: train quickstart" for rank in range(4)]
+    assert (tmp_path / "requeued").exists() == again
+
+
+def test_each_job_of_an_array_trains_another_run_and_then_compares(
+    command: Command, tmp_path: Path
+) -> None:
+    words = ["train.seeds=[1,2]", "--array", "--save", "job.sh", "--", "--out", "all runs"]
+    assert command("slurm", "quickstart", *words).returncode == 0
+    told = [
+        submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0), task=task).stdout.splitlines()
+        for task in range(10)
+    ]
+    start = "0/1: train quickstart train.seeds=[1,2] --out all runs "
+    assert [lines[0].removeprefix(start) for lines in told[:2]] == [
+        "--variant scaled-dot --seed 1", "--variant scaled-dot --seed 2"
+    ]  # fmt: skip
+    assert len({lines[0] for lines in told}) == 10
+    assert {lines[1] for lines in told} == {"/1: eval quickstart --out all runs"}
+
+
+def test_mistakes_are_refused(command: Command) -> None:
+    for words, why in {
+        ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
+        ("quickstart", "train.step=3"): "train.step",
+        ("quickstrat",): "quickstart",
+    }.items():
+        done = command("slurm", *words)
+        assert done.returncode in (2, 66, 78)
+        assert why in done.stderr
+        assert done.stdout == ""
