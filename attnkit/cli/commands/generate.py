@@ -88,6 +88,7 @@ def generate(
             "and changes a few outputs.",
         ),
     ] = "fp32",
+    nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
     plugins: options.Plugins = None,
@@ -103,6 +104,8 @@ def generate(
       attnkit generate RUN input.txt --sample --top-p 0.9 --seed 7 --n-best 3 --scores
       attnkit generate RUN input.txt --engine ctranslate2
     """
+    if options.in_processes(nproc):
+        return
     if scores and as_json:
         raise UsageError("--json already includes the scores: leave --scores out")
     from attnkit.runs import Run
@@ -111,7 +114,7 @@ def generate(
     recipe = trained.recipe
     if recipe.masks:
         raise UsageError(f"{run}: an encoder predicts masked tokens, it writes no text")
-    options = {
+    given = {
         "beam": beam, "top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed,
         "n_best": n_best, "batch_tokens": batch_tokens, "max_length": max_length,
         "min_length": min_length, "length_penalty": length_penalty,
@@ -119,8 +122,8 @@ def generate(
     }  # fmt: skip
     labels = recipe.data.labels if recipe.task == "classification" else ()
     if labels:
-        options = _label_options(options | {"sample": sample or None}, run, len(labels))
-    spec = search_settings(recipe.search, options, sample)
+        given = _label_options(given | {"sample": sample or None}, run, len(labels))
+    spec = search_settings(recipe.search, given, sample)
     _check_engine(engine, recipe, spec, precision)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
@@ -181,11 +184,9 @@ def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig", precision
 
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
     if engine == "attnkit":
-        from attnkit.models.precision import lower_precision
+        from attnkit.runs.shared_model import shared_model
 
-        model = run.model(device)
-        lower_precision(model, precision)
-        return model
+        return shared_model(run, device, precision)
     from attnkit.export.to_ctranslate2 import opened
 
     return opened(run, device)
