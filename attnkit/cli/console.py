@@ -85,15 +85,9 @@ def again(*, without: Sequence[str] = ()) -> str:
     return safe_text(shlex.join([PROGRAM, *words]))
 
 
-def words_without(option: str) -> list[str]:
-    """The words of the command line less one option and its value."""
-    words, left = iter(_arguments), []
-    for word in words:
-        if word == option:
-            next(words)
-        elif not word.startswith(f"{option}="):
-            left.append(word)
-    return left
+def words() -> list[str]:
+    """The command line that is running."""
+    return list(_arguments)
 
 
 class Outcome(NamedTuple):

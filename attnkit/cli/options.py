@@ -120,15 +120,17 @@ def in_processes(nproc: int, *, stopped: int | None = None) -> bool:
     from attnkit.ranks import group
 
     if group.launched():
-        if nproc > 1:
-            raise UsageError("--nproc starts processes, and torchrun has done so: leave it out")
+        if nproc not in (1, group.processes()):
+            raise UsageError(
+                f"--nproc {nproc}: torchrun has started {group.processes()} processes; leave it out"
+            )
         return False
     if nproc == 1:
         return False
     from attnkit.cli import console
     from attnkit.ranks.launch import launch
 
-    if code := launch(console.words_without("--nproc"), nproc, stopped=stopped):
+    if code := launch(console.words(), nproc, stopped=stopped):
         raise typer.Exit(code)
     return True
 

@@ -303,7 +303,7 @@ def lost(error: RuntimeError) -> AttnkitError | None:
 def _roll_call(group: Group) -> AttnkitError:
     """Who is left, and why the others are not."""
     group.store.set(f"here/{group.rank}", "")
-    limit = time.monotonic() + ROLL_CALL
+    start = time.monotonic()
     while True:
         for number in range(group.size):
             if _told(f"error/{number}", group):
@@ -311,7 +311,9 @@ def _roll_call(group: Group) -> AttnkitError:
                 return getattr(errors, name, AttnkitError)(f"rank {number}: {text}")
         missing = [n for n in range(group.size) if not _told(f"here/{n}", group)]
         living = [number for number in missing if _alive(number, group)]
-        if not living or time.monotonic() > limit:
+        # those who wait for this rank may notice only when it is gone, too
+        patience = ROLL_CALL if living == missing else 1.0
+        if not living or time.monotonic() > start + patience:
             break
         time.sleep(POLL)
     gone = [number for number in missing if number not in living] or living

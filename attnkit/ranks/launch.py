@@ -27,7 +27,7 @@ def launch(words: Sequence[str], nproc: int, *, stopped: int | None = None) -> i
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.disable()  # this process says itself what went wrong
     os.environ |= dict.fromkeys(THREADS, str(threads_each(nproc)))
     if sys.platform.startswith("linux"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

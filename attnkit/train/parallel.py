@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
 from attnkit.data.preparation import PreparedData
@@ -42,8 +41,20 @@ class _Casting(nn.Module):
         self.inner, self.dtype = inner, dtype
 
     def forward(self, *arguments: Any) -> Any:
-        copies = {name: p.to(self.dtype) for name, p in self.inner.named_parameters()}
-        return functional_call(self.inner, copies, arguments)
+        copies = {parameter: parameter.to(self.dtype) for parameter in self.inner.parameters()}
+        # torch.func.functional_call does not put back what a module under two names had
+        places = [
+            (module._parameters, name, parameter)
+            for module in self.inner.modules()
+            for name, parameter in module._parameters.items() if parameter is not None
+        ]  # fmt: skip
+        try:
+            for table, name, parameter in places:
+                table[name] = cast(nn.Parameter, copies[parameter])
+            return self.inner(*arguments)
+        finally:
+            for table, name, parameter in places:
+                table[name] = parameter
 
 
 def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
@@ -62,6 +73,8 @@ def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) 
             )
         ddp.register_comm_hook(None, _sum)
         return ddp
+    # nothing here changes a block's output in place, which this is about
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy()
     if dtype != torch.float32:
@@ -170,7 +183,9 @@ def load_shards(folder: Path, live: Mapping[str, Tensor]) -> None:
     """
     reader = HuggingFaceStorageReader(str(folder))
     try:
-        load(dict(live), storage_reader=reader, no_dist=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
+            load(dict(live), storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         raise ValueError(" ".join(str(error).split())[:200]) from error
 
