@@ -31,6 +31,8 @@ TIMEOUT = timedelta(minutes=10)
 at once, by the closed connection."""
 ROLL_CALL = 10.0
 """Seconds in which the ranks that are left report, after one was lost."""
+FAREWELL = 2.0
+"""Seconds that a failed rank stays, in which rank 0 says why; torchrun then stops the others."""
 LAST_WORD = 20.0
 """Seconds that a rank which was asked to stop waits for what rank 0 says."""
 POLL = 0.02
@@ -140,6 +142,7 @@ def end(code: int) -> None:
     """Rank 0: let the others end with this exit code, and wait until they have heard it."""
     if _group is None:
         return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by torchrun, once another rank has ended
     try:
         _group.store.set("end", str(code))
         left, limit = set(range(1, _group.size)), time.monotonic() + ROLL_CALL
@@ -258,6 +261,11 @@ def serve() -> int:
                 function(*arguments)
     except BaseException as error:
         tell(error)
+        leave()
+        limit = time.monotonic() + FAREWELL
+        with suppress(RuntimeError):
+            while time.monotonic() < limit and not _told("end", group) and _alive(0, group):
+                time.sleep(POLL)
         raise
 
 

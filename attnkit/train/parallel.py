@@ -29,6 +29,7 @@ from attnkit.errors import DataError, OutputError, RecipeError, UsageError
 from attnkit.layers import Block
 from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
+from attnkit.recipe.capability import ranks_obstacle
 from attnkit.train import checkpoint
 from attnkit.train.batch_stream import BatchStream, score_budget
 
@@ -123,17 +124,13 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
     """Refuse, on all ranks alike, what they cannot train together.
 
     Raises:
-        RecipeError: train.parallel is none, or does not go with the other keys.
+        RecipeError: the recipe is not for so many.
         UsageError: there are more ranks than rows.
         DataError: they have other data, recipes or plans of batches.
     """
     train, ranks = recipe.train, group.size()
-    if ranks > 1 and train.parallel == "none":
-        raise RecipeError(f"train.parallel: none, but {ranks} processes train: set ddp or fsdp")
-    if train.compile:
-        raise RecipeError("train.compile: is for one process; set it to false")
-    if train.parallel == "fsdp" and train.precision == "fp16":
-        raise RecipeError("train.precision: fp16 is not for train.parallel=fsdp; use bf16")
+    if why := ranks_obstacle(recipe, ranks):
+        raise RecipeError(why)
     if ranks > (rows := len(prepared.train)):
         raise UsageError(f"{ranks} processes are too many for {rows} rows of training data")
     budget, seed = score_budget(recipe), train.seeds[0]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers.small import StopAt, job, run_through
 from torch import Tensor
 
 from attnkit import models
@@ -25,6 +24,7 @@ from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
 from attnkit.train.parallel import whole
 from attnkit.train.precision import GradientWorker
+from helpers.small import StopAt, job, run_through
 
 
 def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:

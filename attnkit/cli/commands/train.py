@@ -19,7 +19,7 @@ from attnkit.cli.options import (
     value,
 )  # fmt: skip
 from attnkit.device import busy_note
-from attnkit.errors import StoppedError, UsageError
+from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.ranks import group
 from attnkit.text import quoted
 
@@ -116,7 +116,7 @@ def train(
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, option_check=check_options)
     planned = _plan(file, variant, seed, out)
-    _check_jobs(jobs, planned, nproc)
+    _check_processes(jobs, planned, nproc, file)
     if match is not None:
         settings += _matched(
             file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
@@ -254,9 +254,17 @@ def _plan(
     ]
 
 
-def _check_jobs(jobs: int, planned: Sequence[PlannedRun], nproc: int) -> None:
-    """Refuse a number of jobs that cannot be.  Raises UsageError."""
-    if jobs > 1 and (nproc > 1 or group.launched()):
+def _check_processes(
+    jobs: int, planned: Sequence[PlannedRun], nproc: int, file: "RecipeFile"
+) -> None:
+    """Refuse a number of jobs or ranks that cannot be.  Raises UsageError, RecipeError."""
+    from attnkit.recipe.capability import ranks_obstacle
+
+    ranks = max(nproc, group.processes())
+    for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
+        if why := ranks_obstacle(file.variants[name], ranks):
+            raise RecipeError(f"{name}: {why}")
+    if jobs > 1 and ranks > 1:
         raise UsageError(
             "--jobs trains several runs at a time, --nproc and torchrun one with several "
             "processes: choose one of them"
