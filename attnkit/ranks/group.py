@@ -39,7 +39,7 @@ POLL = 0.02
 
 
 @dataclass
-class Group:
+class RankGroup:
     """The processes of this command, as one of them sees it."""
 
     store: Any
@@ -52,10 +52,10 @@ class Group:
     """On rank 0: whether the others wait in `serve`; it then computes as a single process."""
 
 
-_group: Group | None = None
+_group: RankGroup | None = None
 
 
-def _in_step() -> Group | None:
+def _in_step() -> RankGroup | None:
     return None if _group is None or _group.serving else _group
 
 
@@ -105,7 +105,7 @@ def join(words: Sequence[str] = ()) -> None:
         backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
         how: Any = {"store": store, "rank": number, "world_size": count, "timeout": TIMEOUT}
         dist.init_process_group(backend, **how)
-        _group = Group(store, number, count)
+        _group = RankGroup(store, number, count)
         store.set(f"process/{number}", f"{os.getpid()}@{socket.gethostname()}")
         lines = gather(list(words))
     except (ValueError, RuntimeError) as error:
@@ -308,7 +308,7 @@ def lost(error: RuntimeError) -> AttnkitError | None:
         return PeerLostError("the other ranks can no longer be reached")
 
 
-def _roll_call(group: Group) -> AttnkitError:
+def _roll_call(group: RankGroup) -> AttnkitError:
     """Who is left, and why the others are not."""
     group.store.set(f"here/{group.rank}", "")
     start = time.monotonic()
@@ -332,12 +332,12 @@ def _roll_call(group: Group) -> AttnkitError:
     return found
 
 
-def _told(key: str, group: Group | None = None) -> bool:
+def _told(key: str, group: RankGroup | None = None) -> bool:
     group = group or _group
     return group is not None and bool(group.store.check([key]))
 
 
-def _alive(number: int, group: Group | None = None) -> bool:
+def _alive(number: int, group: RankGroup | None = None) -> bool:
     """Whether a rank's process is there, as far as this machine can tell."""
     group = group or _group
     assert group is not None

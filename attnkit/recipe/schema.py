@@ -309,8 +309,7 @@ class TrainConfig(Section):
     compile: bool = False
     """Whether to compile the model with torch.compile."""
     parallel: Literal["none", "ddp", "fsdp"] = "ddp"
-    """How several processes (--nproc, torchrun) train a model: ddp copies it to each, fsdp shards
-    it, none refuses.  An update takes `accumulate` batches from each process."""
+    """How several processes (--nproc, torchrun) train: ddp copies the model, fsdp shards it."""
     seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"

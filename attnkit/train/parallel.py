@@ -30,7 +30,6 @@ from attnkit.layers import Block
 from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
 from attnkit.recipe.capability import ranks_obstacle
-from attnkit.train import checkpoint
 from attnkit.train.batch_stream import BatchStream, score_budget
 
 
@@ -143,15 +142,17 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
         )
 
 
-def save_together(step: int, values: Mapping[str, Tensor], folder: Path | None = None) -> None:
+def own_parts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What this rank holds of each tensor."""
+    return {n: t.to_local() if isinstance(t, DTensor) else t for n, t in values.items()}
+
+
+def save_together(values: Mapping[str, Tensor], folder: Path | None = None) -> None:
     """Write the shards of all ranks; rank 0 names the folder, and every rank calls this.
 
     Raises:
-        DivergedError: a tensor holds NaN.
         OutputError: a rank could not write.
     """
-    local = {n: t.to_local() if isinstance(t, DTensor) else t for n, t in values.items()}
-    checkpoint.require_finite(step, local)
     place = group.agree(lambda: folder)
     assert place is not None
     save_shards(place, values)

@@ -110,12 +110,17 @@ class TrainingState:
         return whole(weights)
 
     def shard_writer(self, values: Weights) -> Callable[..., None] | None:
-        """Where tensors are sharded, what writes them; all ranks call it."""
+        """Where tensors are sharded, what writes them; all ranks call it.
+
+        Raises:
+            DivergedError: this rank's part of a tensor holds NaN.
+        """
         if not self.sharded:
             return None
-        from attnkit.train.parallel import save_together
+        from attnkit.train.parallel import own_parts, save_together
 
-        return partial(save_together, self.progress.step, values)
+        checkpoint.require_finite(self.progress.step, own_parts(values))
+        return partial(save_together, values)
 
     def weights_at(self, run: Run, step: int) -> Weights:
         """Those of a checkpoint, for the average of the last validations.

@@ -37,8 +37,9 @@ def rank_pool() -> Iterator[RankPool]:
     context.set_forkserver_preload(PRELOAD)
     pairs = [context.Pipe() for _ in range(MOST)]
     workers = [context.Process(target=_work, args=(theirs,), daemon=True) for _, theirs in pairs]
-    for worker in workers:
+    for worker, (_, theirs) in zip(workers, pairs, strict=True):
         worker.start()
+        theirs.close()  # so that a dead worker is noticed
     try:
         yield RankPool([ours for ours, _ in pairs])
     finally:
