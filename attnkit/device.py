@@ -56,13 +56,23 @@ def _load_of_others(own: int) -> str:
 def pick_device(name: str) -> str:
     """The device that `name` means here; auto is the first GPU, else the CPU.
 
+    Each process that torchrun started on a machine has a GPU of its own.
+
     Raises:
-        UnavailableError: this machine has no such device.
+        UnavailableError: this machine has no such device, or fewer GPUs than processes.
     """
     import torch
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if processes > (gpus := torch.cuda.device_count()):
+            raise UnavailableError(
+                f"{processes} processes on this machine need a GPU each, {gpus} are here: start "
+                f"{gpus}, or use --device cpu"
+            )
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

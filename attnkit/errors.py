@@ -47,6 +47,13 @@ class UnavailableError(AttnkitError):
     code = 69
 
 
+class PeerLostError(UnavailableError):
+    """Another process of a command of several ended, or can no longer be reached."""
+
+    first_left = False
+    """Whether this process has the lowest rank of those that are left."""
+
+
 class MemoryLimitError(AttnkitError):
     """The machine or the device ran out of memory."""
 

@@ -14,6 +14,7 @@ from attnkit import __version__
 from attnkit.cli import console
 from attnkit.cli.help import Command, Group, Rows
 from attnkit.device import share_processor
+from attnkit.ranks import group
 
 COMMANDS = {
     "train": "Train every variant of a recipe and print a table that compares them.",
@@ -118,7 +119,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     share_processor()
     words = sys.argv[1:] if arguments is None else arguments
-    return console.run(lambda: get_command(root_app()), words)
+    if not group.launched():
+        return console.run(lambda: get_command(root_app()), words)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # attnkit says itself what went wrong
+    if os.environ["RANK"] != "0":
+        return console.follow(words)
+
+    def meet_and_build() -> Any:
+        group.lead(words)
+        return get_command(root_app())
+
+    code = console.run(meet_and_build, words)
+    group.end(code)
+    return code
 
 
 def _end(number: int, _: object) -> NoReturn:

@@ -18,6 +18,7 @@ from attnkit import __version__
 from attnkit.cli import streams
 from attnkit.errors import (
     AttnkitError,
+    PeerLostError,
     StoppedError,
     UsageError,
     memory_advice,
@@ -84,6 +85,11 @@ def again(*, without: Sequence[str] = ()) -> str:
     return safe_text(shlex.join([PROGRAM, *words]))
 
 
+def words() -> list[str]:
+    """The command line that is running."""
+    return list(_arguments)
+
+
 class Outcome(NamedTuple):
     """How a command ended: the exit code, the lines for standard error, and whether it is a bug."""
 
@@ -145,6 +151,25 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     return code
 
 
+def follow(words: Sequence[str]) -> int:
+    """Serve the process that runs the command (rank 0), which alone talks; the exit code.
+
+    Only where that one is gone does another say what was saved.
+    """
+    from attnkit.ranks import group
+
+    _open_streams()
+    warnings.simplefilter("ignore")
+    try:
+        group.lead(words)
+        return group.serve()
+    except BaseException as error:
+        result = outcome(error)
+        if isinstance(error, PeerLostError) and error.first_left:
+            _complain(f"{PROGRAM}: {safe_text(result.lines[0])}")
+        return result.code
+
+
 def _invoke(root: Any, arguments: list[str]) -> int:
     """Parse and run; a command returns None or an exit code."""
     if COMPLETE in os.environ:
@@ -167,7 +192,10 @@ def _global_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error and return its exit code."""
+    """Print an error and return its exit code; other ranks of the command learn of it, too."""
+    from attnkit.ranks import group
+
+    group.tell(error)
     try:
         sys.stdout.flush()
     except OSError as fault:

@@ -107,6 +107,34 @@ def _use_threads(threads: int | None) -> int | None:
     return threads
 
 
+Processes = Annotated[
+    int, value("N", "Compute with N processes (ranks) on this machine, as torchrun does.", min=1)
+]
+
+
+def in_processes(nproc: int, *, stopped: int | None = None) -> bool:
+    """Run the command in so many processes of torchrun's, unless this is the one to compute.
+
+    `stopped`: as `attnkit.ranks.launch`.  Raises what it raises, and UsageError.
+    """
+    from attnkit.ranks import group
+
+    if group.launched():
+        if nproc not in (1, group.processes()):
+            raise UsageError(
+                f"--nproc {nproc}: torchrun has started {group.processes()} processes; leave it out"
+            )
+        return False
+    if nproc == 1:
+        return False
+    from attnkit.cli import console
+    from attnkit.ranks.launch import launch
+
+    if code := launch(console.words(), nproc, stopped=stopped):
+        raise typer.Exit(code)
+    return True
+
+
 RecipeName = Annotated[
     str,
     Argument(

@@ -28,6 +28,8 @@ class Batch(NamedTuple):
     """[B] row numbers in the encoded split."""
     tokens: int
     """Tokens of `output` that are not PAD, at least 1: what a summed loss is divided by."""
+    place: tuple[int, ...] = ()
+    """Seed, epoch and position of a batch of a training."""
 
 
 def collate(encoded: Encoded, rows: Rows) -> Batch:

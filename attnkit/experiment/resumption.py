@@ -1,14 +1,17 @@
 """What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from attnkit.data.preparation import PreparedData
 from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
-from attnkit.recipe import Recipe, RecipeFile
+from attnkit.recipe import Recipe, RecipeFile, digest
 from attnkit.recipe.dumping import changed_keys
 from attnkit.recipe.settings import AFTER_TRAINING
 from attnkit.runs import Run, layout, plugins
 from attnkit.storage.lock import held
+from attnkit.train import events
+from attnkit.train.events import Event, NoteEvent
 
 FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init")
 """Keys of files that may lie elsewhere than before, if their content is the same."""
@@ -147,3 +150,38 @@ def state_of(
         return RunState("begun", max(run.checkpoint_steps(), default=None))
     except AttnkitError as error:
         return RunState("refused", error=error)
+
+
+def require_same_data(run: Run, prepared: PreparedData) -> None:
+    """Raise DataError where the data or the tokenizer differs from what a run was trained on."""
+    if run.manifest.get("hashes", {}).get("data") != prepared.digest:
+        raise DataError(
+            f"{run.path}: the data or the tokenizer is not what this run began with; restore"
+            " it, or start over with --fresh"
+        )
+
+
+def score_anew(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
+    """A finished run: its weights stay, and so does what its recipe says of them."""
+    run.verify()
+    later = [change for change in changes if not change.of_weights]
+    yield from accept(run, scored_anew(run, recipe), later, None)
+    kept = [change for change in changes if change.of_weights]
+    why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
+    yield events.SkippedEvent(f"already trained{why}")
+
+
+def accept(
+    run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None
+) -> Iterator[Event]:
+    """Store a changed recipe in its run, and after which step the training was changed."""
+    if not changes:
+        return
+    run.replace_recipe(recipe)
+    run.update(hashes={"recipe": digest(recipe)})
+    if of_weights := [change for change in changes if change.of_weights]:
+        run.update(finished=None)
+        if step is not None:
+            new = [{"step": step, **change._asdict()} for change in of_weights]
+            run.update(changes=[*run.manifest.get("changes", []), *new])
+    yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")

@@ -7,25 +7,29 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
-from attnkit.errors import AttnkitError, DataError, StoppedError
+from attnkit.errors import AttnkitError, StoppedError
 from attnkit.experiment import cost, initial_weights
 from attnkit.experiment.resumption import (
     Change,
+    accept,
     allowed_changes,
     goes_on,
     recipe_of_run,
-    scored_anew,
-    texts,
+    require_same_data,
+    score_anew,
 )
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
+from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run, layout
 from attnkit.scoring import Entry, check_scorable, side_by_side
@@ -181,9 +185,9 @@ class Experiment:
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
             if any(change.of_files for change in changes):
-                _require_same_data(run, (yield from self.prepared(recipe, initial)))
+                require_same_data(run, (yield from self.prepared(recipe, initial)))
             if not goes_on(run, recipe, changes):
-                yield from _score_anew(run, recipe, changes)
+                yield from score_anew(run, recipe, changes)
                 return
         prepared = yield from self.prepared(recipe, initial)
         if resumes:
@@ -194,15 +198,13 @@ class Experiment:
         if precision == "auto":
             precision = str(run.manifest["precision"])
             self.precision = self.precision or precision
-        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
-        place = (self.device, precision, self.stop)
-        job = TrainingJob(recipe, prepared, run, seed, *place, start, self.settings.allow_damaged)
+        job = self._job(run, recipe, seed, prepared, precision, initial)
         started = False
         try:
-            for event in (count if recipe.model.counted else fit)(job):
+            for event in count(job) if recipe.model.counted else self._fit(job, variant):
                 if isinstance(event, events.StartedEvent):
                     started = True
-                    yield from _accept(run, recipe, changes, event.resumed_from)
+                    yield from accept(run, recipe, changes, event.resumed_from)
                     run.update(
                         parameters=event.parameters, precision=precision, failed=None,
                         files={layout.LOG: None},
@@ -215,6 +217,27 @@ class Experiment:
                 with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
                     run.update(failed=str(error))
             raise
+
+    def _fit(self, job: TrainingJob, variant: str) -> Iterator[Event]:
+        """Train, in step with the other ranks where there are some."""
+        how = torch.get_num_threads(), tuple(mechanisms.plugged().values())
+        with group.together(follow, self.settings, *how, variant, job.seed, job.precision):
+            yield from fit(job)
+
+    def follow(self, variant: str, seed: int, precision: str) -> Iterator[Event]:
+        """Train in step with rank 0, which has created the run."""
+        run, recipe = Run.open(self.run(variant, seed).path), self.recipe(variant, seed)
+        initial = self.initial(variant, seed)
+        prepared = yield from self.prepared(recipe, initial)
+        yield from fit(self._job(run, recipe, seed, prepared, precision, initial))
+
+    def _job(
+        self, run: Run, recipe: Recipe, seed: int, prepared: PreparedData, precision: str,
+        initial: Run | None,
+    ) -> TrainingJob:  # fmt: skip
+        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
+        place = (self.device, precision, self.stop)
+        return TrainingJob(recipe, prepared, run, seed, *place, start, self.settings.allow_damaged)
 
     def _create(
         self,
@@ -235,6 +258,8 @@ class Experiment:
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "precision": precision,
+            "parallel": recipe.train.parallel if group.processes() > 1 else "none",
+            "world_size": group.processes(),
             "baseline": self.file.baseline,
             "variants": list(self.file.variants),
             PUBLISHED: published_entry(self.file),
@@ -252,15 +277,20 @@ class Experiment:
 
     def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
         """Refuse other data; a note where the result cannot be bit-identical."""
-        _require_same_data(run, prepared)
+        require_same_data(run, prepared)
         if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
-        threads = torch.get_num_threads()
-        before = (run.manifest.get("device"), run.manifest.get("threads"))
-        if before != (str(self.device), threads):
+        was = run.manifest
+        before = (was.get("device"), was.get("threads"), was.get("world_size", 1))
+        now = (str(self.device), torch.get_num_threads(), group.processes())
+        if before != now:
+            old, new = (
+                f"{device} with {threads} threads" + f" in {ranks} processes" * (ranks > 1)
+                for device, threads, ranks in (before, now)
+            )
             yield NoteEvent(
-                f"started on {before[0]} with {before[1]} threads, resumes on {self.device} with"
-                f" {threads}: the result will not be bit-identical to an uninterrupted training"
+                f"started on {old}, resumes on {new}: the result will not be bit-identical to an"
+                " uninterrupted training"
             )
 
     def _precision(
@@ -399,36 +429,21 @@ class Experiment:
         return events.ScoredEvent(**result, unfinished=unfinished)
 
 
-def _require_same_data(run: Run, prepared: PreparedData) -> None:
-    """Raise DataError where the data or the tokenizer differs from what a run was trained on."""
-    if run.manifest.get("hashes", {}).get("data") != prepared.digest:
-        raise DataError(
-            f"{run.path}: the data or the tokenizer is not what this run began with; restore"
-            " it, or start over with --fresh"
-        )
+def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *run: Any) -> None:
+    """What other ranks do while rank 0 trains one run (variant, seed, precision)."""
+    global _followed
+    torch.set_num_threads(threads)
+    for file in plugged:
+        mechanisms.plug_in(file)
+    with StopSignals() as stop:
+        if _followed is None:
+            _followed = Experiment(settings, stop)
+            _followed.keep_memory()
+        _followed.stop = stop
+        for _ in _followed.follow(*run):
+            pass
+    release_freed_memory()
 
 
-def _score_anew(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
-    """A finished run: its weights stay, and so does what its recipe says of them."""
-    run.verify()
-    later = [change for change in changes if not change.of_weights]
-    yield from _accept(run, scored_anew(run, recipe), later, None)
-    kept = [change for change in changes if change.of_weights]
-    why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
-    yield events.SkippedEvent(f"already trained{why}")
-
-
-def _accept(
-    run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None
-) -> Iterator[Event]:
-    """Store a changed recipe in its run, and after which step the training was changed."""
-    if not changes:
-        return
-    run.replace_recipe(recipe)
-    run.update(hashes={"recipe": digest(recipe)})
-    if of_weights := [change for change in changes if change.of_weights]:
-        run.update(finished=None)
-        if step is not None:
-            new = [{"step": step, **change._asdict()} for change in of_weights]
-            run.update(changes=[*run.manifest.get("changes", []), *new])
-    yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")
+_followed: Experiment | None = None
+"""In other ranks: the trainings of this command."""

@@ -67,6 +67,18 @@ def check_windows(built: Built, problems: Problems, start: Position) -> None:
             return
 
 
+def ranks_obstacle(recipe: Recipe, ranks: int) -> str | None:
+    """Why so many processes cannot train a model of this recipe together; None if they can."""
+    train = recipe.train
+    if ranks > 1 and train.parallel == "none":
+        return f"train.parallel: none, but {ranks} processes are to train: set ddp or fsdp"
+    if train.compile:
+        return "train.compile: is for training in one process; set it to false"
+    if train.parallel == "fsdp" and train.precision == "fp16":
+        return "train.precision: fp16 is not for train.parallel=fsdp; use bf16"
+    return None
+
+
 def length_obstacle(recipe: Recipe, length: int) -> str:
     """Why a model cannot read texts of `length` tokens; "" where it can."""
     model, trained = recipe.model, recipe.data.max_length

@@ -62,6 +62,8 @@ class Manifest(Schema):
     device: str | None = None
     threads: Count | None = None
     precision: str | None = None
+    parallel: str | None = None
+    world_size: Count = 1
     baseline: str | None = None
     variants: list[str] | None = None
     parameters: Count | None = None
@@ -125,6 +127,11 @@ class KeptSplit(Schema):
     contexts: Count | None
 
 
+CheckpointFileName = Annotated[
+    str, Field(pattern=r"^(tensors\.safetensors|state\.json|shard-[a-z0-9-]+\.safetensors)$")
+]
+
+
 class CheckpointFile(Schema):
     """Size and hash of one file."""
 
@@ -137,7 +144,7 @@ class CheckpointManifest(Schema):
 
     format: Literal[1]
     step: Count
-    files: dict[Literal["tensors.safetensors", "state.json"], CheckpointFile] = Field(min_length=2)
+    files: dict[CheckpointFileName, CheckpointFile] = Field(min_length=2)
     log: Sha256 | None = None
 
 

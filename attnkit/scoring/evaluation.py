@@ -26,6 +26,7 @@ from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
 from attnkit.runs.layout import windows_name
 from attnkit.runs.run_corpus import RunCorpus
+from attnkit.runs.shared_model import shared_model
 from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
     CONTEXT,
@@ -252,7 +253,7 @@ class _EvaluationJob:
     @cached_property
     def model(self) -> Model:
         """Not loaded where everything is known already."""
-        return self.run.model(self.device)
+        return shared_model(self.run, self.device)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

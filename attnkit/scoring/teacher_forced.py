@@ -21,6 +21,7 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
+from attnkit.ranks import group
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.metrics import Score
 
@@ -34,7 +35,6 @@ LOGITS_AT_ONCE = 2**22
 """Logits held at a time: 16 MB in float32."""
 
 
-@torch.inference_mode()
 def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     """How well a model predicts given targets: [rows, 3 + CONFIDENCE_BINS].
 
@@ -50,14 +50,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     Raises:
         NotFiniteError: the model answers NaN or infinity.
     """
-    out = np.zeros((len(encoded), 3 + CONFIDENCE_BINS))
-    for place, targets, hidden in hidden_states(model, encoded):
-        nll, correct, confidence = _predictions(model.output, hidden, targets)
-        for column, values in enumerate((nll, correct, np.ones(len(place)))):
-            out[:, column] += np.bincount(place, values, minlength=len(out))
-        interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
-        interval = np.minimum(interval, CONFIDENCE_BINS - 1)
-        np.add.at(out, (place, 3 + interval), confidence - correct)
+    out: NDArray[np.float64] = sum(group.share(_part, model, encoded), np.zeros(()))
     if not np.isfinite(out).all():
         raise NotFiniteError(
             "the model answers NaN or infinity: its weights are damaged; train again"
@@ -65,21 +58,36 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     return out
 
 
+@torch.inference_mode()
+def _part(model: Model, encoded: Encoded, rank: int, ranks: int) -> NDArray[np.float64]:
+    """The rows that are dealt to one rank, and zeros."""
+    out = np.zeros((len(encoded), 3 + CONFIDENCE_BINS))
+    for place, targets, hidden in hidden_states(model, encoded, rank, ranks):
+        nll, correct, confidence = _predictions(model.output, hidden, targets)
+        for column, values in enumerate((nll, correct, np.ones(len(place)))):
+            out[:, column] += np.bincount(place, values, minlength=len(out))
+        interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
+        interval = np.minimum(interval, CONFIDENCE_BINS - 1)
+        np.add.at(out, (place, 3 + interval), confidence - correct)
+    return out
+
+
 def hidden_states(
-    model: Model, encoded: Encoded
+    model: Model, encoded: Encoded, rank: int = 0, ranks: int = 1
 ) -> Iterator[tuple[NDArray[np.int64], Int[Tensor, " N"], Float[Tensor, "N W"]]]:
     """By batch: the row of each token that is predicted, the token, and what predicts it.
 
     The tokens of a row are together and in order.  The model answers as in evaluation, whatever its
-    mode, in which it is left again.
+    mode, in which it is left again.  Of several ranks each takes every so many-th batch.
     """
     device = model.output.weight.device
     lengths = None if encoded.source is None else encoded.source.lengths
     training = model.training
     model.eval()
-    for rows in plan(
+    batches = plan(
         lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False
-    ):
+    )
+    for rows in batches[rank::ranks]:
         batch = collate(encoded, rows)
         source = None if batch.source is None else batch.source.to(device)
         real = batch.output != PAD

@@ -17,6 +17,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
+from attnkit.ranks import group
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
@@ -158,10 +159,21 @@ def search_all(
     """
     if not isinstance(model, Model):
         return model.search_all(sources, spec, lines=lines)
-    answers: list[list[Hypothesis]] = [[] for _ in sources]
+    parts = group.share(_search_part, model, sources, spec, lines, prompts)
+    answers = {row: n_best for part in parts for row, n_best in part.items()}
+    return [answers[row] for row in range(len(sources))]
+
+
+def _search_part(
+    model: Model, sources: Sequence[Sequence[int]], spec: SearchConfig, lines: Sequence[int],
+    prompts: bool, rank: int, ranks: int,
+) -> dict[int, list[Hypothesis]]:  # fmt: skip
+    """The answers of the batches that are dealt to one rank; the batches are those of one alone."""
+    answers: dict[int, list[Hypothesis]] = {}
     beams = spec.beam if spec.method == "beam" else spec.n_best
     device = model.output.weight.device
-    for rows in batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens):
+    every = batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens)
+    for rows in islice(every, rank, None, ranks):
         batch, first = [sources[row] for row in rows], None
         if prompts:
             first = pad([ids[-1:] for ids in batch], device)

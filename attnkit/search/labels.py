@@ -10,6 +10,7 @@ from torch import Tensor
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
+from attnkit.ranks import group
 from attnkit.search.decoding import LineCounts, batches, encode_lines, pad
 
 
@@ -45,26 +46,37 @@ def classify(
         NotFiniteError: the model answers NaN.
     """
     counts = LineCounts() if counts is None else counts
-    device, remaining = model.output.weight.device, iter(texts)
+    remaining = iter(texts)
     while lines := list(islice(remaining, block)):
         sources = encode_lines(tokenizer, lines, max_source, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
         answers = [[("", 0.0)] for _ in lines]
-        lengths = [len(sources[row]) for row in rows]
-        for places in batches(lengths, beams=len(labels), budget=batch_tokens):
-            chosen = [rows[place] for place in places]
-            source = pad([sources[row] for row in chosen], device)
-            scores = label_log_probs(model, source, tokenizer.target.encode(labels))
-            if not scores.isfinite().all():
-                raise NotFiniteError(
-                    "the model answers NaN or infinity: its weights are damaged; train again"
-                )
-            for row, values in zip(chosen, scores.tolist(), strict=True):
+        asked, coded = [sources[row] for row in rows], tokenizer.target.encode(labels)
+        for part in group.share(_scores_of_part, model, asked, coded, batch_tokens):
+            for place, values in part.items():
                 ranked = sorted(zip(labels, values, strict=True), key=lambda one: -one[1])
-                answers[row] = ranked
+                answers[rows[place]] = ranked
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)
         yield from answers
+
+
+def _scores_of_part(
+    model: Model, sources: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], budget: int,
+    rank: int, ranks: int,
+) -> dict[int, list[float]]:  # fmt: skip
+    """The log-probabilities of the labels for those sources that are dealt to one rank."""
+    found: dict[int, list[float]] = {}
+    every = batches([len(ids) for ids in sources], beams=len(labels), budget=budget)
+    for places in islice(every, rank, None, ranks):
+        source = pad([sources[place] for place in places], model.output.weight.device)
+        scores = label_log_probs(model, source, labels)
+        if not scores.isfinite().all():
+            raise NotFiniteError(
+                "the model answers NaN or infinity: its weights are damaged; train again"
+            )
+        found |= dict(zip(places, scores.tolist(), strict=True))
+    return found
 
 
 @torch.inference_mode()

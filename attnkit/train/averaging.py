@@ -15,6 +15,12 @@ def weights_of(model: nn.Module) -> Weights:
     return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 
+def kept(weights: Weights) -> Weights:
+    """Copies that later updates leave alone, in main memory; shards stay where they are."""
+    parts = {name: tensor.detach() for name, tensor in weights.items()}
+    return {n: (t if hasattr(t, "device_mesh") else t.cpu()).clone() for n, t in parts.items()}
+
+
 class Averaging:
     """The candidate weights of a training: what is validated, and saved in the end.
 
@@ -65,6 +71,6 @@ class Averaging:
         """Include the weights of the validation after `step` updates in the average."""
         if self.count == 1:
             return
-        self.recent[step] = {name: t.detach().cpu().clone() for name, t in self._live.items()}
+        self.recent[step] = kept(self._live)
         while len(self.recent) > self.count:
             del self.recent[min(self.recent)]

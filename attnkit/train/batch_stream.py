@@ -1,8 +1,10 @@
 """The order of batches over a whole training, as a position that can be saved and restored."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 from torch.profiler import record_function
 
 from attnkit.data.batch import Batch, collate
@@ -49,13 +51,25 @@ class BatchStream:
         )
 
     @record_function("attnkit: data")
-    def take(self, count: int) -> list[Batch]:
-        """The next `count` batches; an update may span the end of an epoch."""
+    def take(self, count: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
+        """The next `count` batches; an update may span the end of an epoch.
+
+        Of several ranks each takes so many, dealt in turn.  There is no end that they could reach
+        at different times, and every row is used once an epoch.
+        """
         taken = []
-        for _ in range(count):
+        for number in range(count * ranks):
             if self.position >= len(self.batches):
                 self.epoch, self.position = self.epoch + 1, 0
                 self._open()
-            taken.append(collate(self.rows, self.batches[self.position]))
+            if number % ranks == rank:
+                place = self.seed, self.epoch, self.position
+                batch = collate(self.rows, self.batches[self.position])
+                taken.append(batch._replace(place=place))
             self.position += 1
         return taken
+
+    def digest(self) -> str:
+        """SHA-256 of the plan of the current epoch."""
+        sizes = np.array([len(rows) for rows in self.batches])
+        return hashlib.sha256(sizes.tobytes() + np.concatenate(self.batches).tobytes()).hexdigest()

@@ -3,15 +3,21 @@
 An update sums the losses of its micro-batches and divides once by all their real target tokens.
 All that decides the next update is in a checkpoint, so that a stopped and resumed training ends bit
 for bit as an uninterrupted one (same device, same number of threads).
+
+Several ranks (`attnkit.ranks`) run this loop in step, each on micro-batches of its own: an update
+is that of one process which accumulates those of all.  Random numbers (dropout) then come from the
+place of a micro-batch in the plan, whatever the rank.  Rank 0 alone writes.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.profiler import record_function
 
@@ -22,14 +28,17 @@ from attnkit.errors import (
     DataError,
     DivergedError,
     NotFiniteError,
+    PeerLostError,
     StoppedError,
     out_of_memory,
 )
+from attnkit.models import Model
+from attnkit.ranks import group
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
-from attnkit.train.averaging import Weights, weights_of
+from attnkit.train.averaging import Weights, kept, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
@@ -38,7 +47,6 @@ from attnkit.train.optimiser import learning_rate
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
-from attnkit.train.validation import Validator
 
 
 @dataclass(frozen=True)
@@ -73,15 +81,19 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
         yield from training.resume()
         while not training.done:
             yield from training.advance()
-            if job.stop.requested and not training.done:
+            if (name := training.stop_requested()) and not training.done:
                 step = training.progress.step
                 if training.saved != step:
                     yield training.save()
                 raise StoppedError(
-                    f"stopped by {job.stop.requested} after step {step}, which is saved; run the"
-                    " same command again to resume"
+                    f"stopped by {name} after step {step}, which is saved; run the same command"
+                    " again to resume"
                 )
         yield training.finish()
+    except RuntimeError as error:
+        if (lost := group.lost(error)) is None:
+            raise
+        raise training.after_loss(lost) from error
     finally:
         if training.writers is not None:
             training.writers.close()
@@ -94,11 +106,12 @@ class Training(TrainingState):
         self.job = job
         torch.manual_seed(job.seed)
         self.watched = reset_peak_memory(str(job.device)) is not None
-        tokenizer = job.prepared.tokenizer
-        sizes = (len(tokenizer.source), len(tokenizer.target))
-        super().__init__(job.recipe, sizes, job.device, job.precision)
-        self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.validator = Validator(job.recipe, self.model, job.prepared)
+        if group.joined():
+            from attnkit.train.parallel import check_ranks
+
+            check_ranks(job.recipe, job.prepared)
+        super().__init__(job.recipe, job.prepared, job.device, job.precision)
+        self.parameters = [p for some in self.optimizer.param_groups for p in some["params"]]
         self._open_stream()
         self.saved: int | None = None
         self.writers: LogWriters | None = None
@@ -115,14 +128,16 @@ class Training(TrainingState):
 
     def resume(self) -> Iterator[events.Event]:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
-        newest = checkpoint.latest(self.job.run)
+        newest = group.agree(lambda: checkpoint.latest(self.job.run))
         for text in newest.messages if newest else ():
             yield events.NoteEvent(text)
         if newest is not None:
-            yield from self._cut_log(newest)
+            if group.leads():
+                yield from self._cut_log(newest)
             yield from self._load(newest)
         else:
-            self.job.run.log.truncate(None)
+            if group.leads():
+                self.job.run.log.truncate(None)
             if self.job.initial is not None:
                 self.adopt(self.job.initial())
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
@@ -130,10 +145,13 @@ class Training(TrainingState):
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
             # checkpoints that stay, those to be averaged included, and the one being written
             count = max(2, self.train.average) + 1
-            files.check_space(self.job.run.path, size * copies * count * 11 // 10)
+            if group.leads():
+                files.check_space(self.job.run.path, size * copies * count * 11 // 10)
             self.moments(create=True)
             self.save()  # whether it can be saved turns out now, not after hours
-        self.writers = LogWriters(self.job.run, self.job.recipe, newest.step if newest else None)
+        if group.leads():
+            step = newest.step if newest else None
+            self.writers = LogWriters(self.job.run, self.job.recipe, step)
         yield events.StartedEvent(
             self.job.run.name,
             self.train.steps,
@@ -160,29 +178,41 @@ class Training(TrainingState):
         if validated or step % save_every == 0:
             yield self.save()
 
+    def stop_requested(self) -> str | None:
+        """The signal that asks this rank, or another one, to stop."""
+        name = self.job.stop.requested
+        if group.joined() and group.total(torch.tensor(float(name is not None))):
+            return name or "a signal to another rank"
+        return name
+
     def _update(self) -> None:
-        batches = self.stream.take(self.train.accumulate)
-        tokens = sum(batch.tokens for batch in batches)
-        self.progress.step += 1
-        rate = learning_rate(self.progress.step, self.train, self.job.recipe.model.width)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        batch, options = None, options_at(self.progress.step, self.train)
+        self.progress.epoch, self.progress.position = self.stream.epoch, self.stream.position
+        batches = self.stream.take(self.train.accumulate, group.rank(), group.size())
+        tokens = self.tell(sum(batch.tokens for batch in batches))
+        if group.joined():
+            self.before = kept(dict(self.model.named_buffers()))
+        step = self.progress.step + 1
+        for some in self.optimizer.param_groups:
+            some["lr"] = learning_rate(step, self.train, self.job.recipe.model.width)
+        batch, options = None, options_at(step, self.train)
         try:
-            for batch in batches:
-                losses = self.worker.losses(batch, options)
-                self.worker.backward(losses.total, tokens)
-                self.interval[0] += losses.nll
+            for number, batch in enumerate(batches, 1):
+                if group.joined():
+                    torch.manual_seed(int(np.random.SeedSequence(batch.place).generate_state(1)[0]))
+                with self.worker.communicating(last=number == len(batches)):
+                    losses = self.worker.losses(batch, options)
+                    self.worker.backward(losses.total, tokens)
+                self.part += losses.nll.detach()
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            raise too_large(
-                self.progress.step, batch, self.train.batch_tokens, self.train.accumulate
-            ) from error
-        self.interval[1] += tokens
+            raise too_large(step, batch, self.train.batch_tokens, self.train.accumulate) from error
+        self.before = None
+        self.progress.step = step
         self.progress.tokens += tokens
+        self.interval[1] += tokens
         self._apply(batches)
-        self.averaging.update(self.progress.step)
+        self.averaging.update(step)
 
     @record_function("attnkit: optimiser")
     def _apply(self, batches: list[Batch]) -> None:
@@ -190,29 +220,42 @@ class Training(TrainingState):
         scaler = self.worker.scaler
         scaler.unscale_(self.optimizer)
         limit = self.train.clip or math.inf
-        self.gradient_norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        self.gradient_norm = float(self.whole({"": norm})[""])
         if not math.isfinite(self.gradient_norm):
-            finite_loss = bool(self.interval[0].isfinite())
+            finite_loss = bool(self.part.isfinite())
             # a scaled fp16 gradient may overflow: the scaler skips the update and scales less
             if not (finite_loss and scaler.is_enabled() and scaler.get_scale() > 1):
-                what = "the gradient" if finite_loss else "the loss"
-                step = self.progress.step
-                raise diverged(step, what, batches, self.model, self.device, self.saved or None)
+                raise self._diverged("the gradient" if finite_loss else "the loss", batches)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.worker.refresh()
 
-    def _record(self, group: str, /, **record: Any) -> None:
+    def _diverged(self, what: str, batches: list[Batch]) -> DivergedError:
+        """Why an update failed; where a rank's own loss is to blame, all ranks say so."""
+        model: Model = self.model
+        if self.sharded:
+            model = self.validator.model
+            model.load_state_dict(self.whole(weights_of(self.model)), strict=False)
+        error = diverged(self.progress.step, what, batches, model, self.device, self.saved or None)
+        guilty = group.gather(str(error) if what == "the loss" else None)
+        rank = next((number for number, text in enumerate(guilty) if text), 0)
+        return DivergedError(f"rank {rank}: {guilty[rank]}") if guilty[rank] and rank else error
+
+    def _record(self, kind: str, /, **record: Any) -> None:
         """Append a record to the log of the run, and to what the recipe logs to."""
+        if not group.leads():
+            return
         self.job.run.require_locked()
         self.job.run.log.append(record)
         assert self.writers is not None
-        self.writers.add(group, record)
+        self.writers.add(kind, record)
 
     @record_function("attnkit: log")
     def _log(self) -> events.ProgressEvent:
         progress = self.progress
+        self.tell()
         nll, tokens = self.interval.tolist()
         seconds = max(progress.seconds - progress.logged_seconds, 1e-9)
         progress.logged_seconds = progress.seconds
@@ -241,7 +284,7 @@ class Training(TrainingState):
         self.averaging.remember(step)
         weights = self.averaging.candidate()
         try:
-            sums, value = self.validator.measure(weights)
+            sums, value = self.validator.measure(self.whole(weights))
         except NotFiniteError as error:
             raise DivergedError(
                 f"step {step}: the model gave NaN or infinity in the validation; try a lower"
@@ -251,7 +294,7 @@ class Training(TrainingState):
         if self.validator.better(value, progress.best):
             progress.worse, progress.best, progress.best_step = 0, value, step
             if self.train.choose == "best":
-                self.best = {name: t.detach().cpu().clone() for name, t in weights.items()}
+                self.best = kept(weights)
         self._record(
             "valid",
             step=step,
@@ -268,14 +311,37 @@ class Training(TrainingState):
 
     def save(self) -> events.SavedEvent:
         """A checkpoint of everything that decides the next update."""
-        self.job.run.require_locked()
-        progress = self.progress
+        run, progress = self.job.run, self.progress
         progress.epoch, progress.position = self.stream.epoch, self.stream.position
+        self.tell()
         self._measure_memory()
         progress.recent = sorted(self.averaging.recent)
-        path = checkpoint.save(self.job.run, progress.step, *self.pack(), keep=set(progress.recent))
+        values, state = self.pack()
+        write = self.shard_writer(values)
+        if group.leads():
+            run.require_locked()
+            checkpoint.save(run, progress.step, write or values, state, keep=set(progress.recent))
+        elif write:
+            write()
         self.saved = progress.step
-        return events.SavedEvent(progress.step, path)
+        return events.SavedEvent(progress.step, run.checkpoints / f"step-{progress.step}")
+
+    def after_loss(self, lost: AttnkitError) -> AttnkitError:
+        """What to say when another rank is gone; saves the state before the update in progress.
+
+        Of the ranks that are left the first one saves, where it has all of the state.
+        """
+        if not isinstance(lost, PeerLostError):
+            return lost
+        if lost.first_left and self.before is not None and not self.sharded:
+            self.stream.epoch, self.stream.position = self.progress.epoch, self.progress.position
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(self.before[name])
+            with self.job.run.lock() if self.rank else nullcontext():
+                self.save()
+        saved = f"step {self.saved or 0} is saved; run the same command again to resume"
+        lost.args = (f"{lost}; {saved}",)
+        return lost
 
     def _cut_log(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         """Cut the log back to the checkpoint that it goes on from."""
@@ -290,16 +356,26 @@ class Training(TrainingState):
 
     def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         run = self.job.run
-        self.unpack(newest.path, *checkpoint.load(newest.path))
+        if checkpoint.sharded(newest.path):
+            self.unpack(newest.path, newest.path, checkpoint.load_state(newest.path))
+        else:
+            self.unpack(newest.path, *checkpoint.load(newest.path))
         self.saved = newest.step
         self._open_stream()
-        recent = self.progress.recent
+        if group.leads():
+            yield from self._load_recent(newest)
+        for step in group.agree(lambda: list(self.averaging.recent)):
+            self.averaging.recent.setdefault(step, self.weights_at(run, step))
+
+    def _load_recent(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
+        """The weights of the last validations that the next average includes."""
+        run, recent = self.job.run, self.progress.recent
         # the next validation takes the place of the oldest one
         needed = recent if self.done or self.train.average < 2 else recent[1 - self.train.average :]
         for step in needed:
             path = run.checkpoints / f"step-{step}"
             try:
-                weights, _ = checkpoint.load(path, prefix="model.")
+                self.averaging.recent[step] = self.weights_at(run, step)
             except AttnkitError as error:
                 if not self.job.allow_damaged:
                     raise DataError(
@@ -311,8 +387,6 @@ class Training(TrainingState):
                 left = [one for one in recent if one != step]
                 yield self._mark(newest.step, "average of steps", recent, left, error)
                 recent = left
-                continue
-            self.averaging.recent[step] = {n.removeprefix("model."): t for n, t in weights.items()}
 
     def _mark(
         self, step: int, key: str, old: object, new: object, error: Exception
@@ -334,6 +408,13 @@ class Training(TrainingState):
         reason = "patience" if self.exhausted else "steps"
         self._measure_memory()
         speed = round(progress.tokens / max(progress.seconds, 1e-9), 1)
+        weights = self.whole(weights)
+        if group.leads():
+            self._store(weights, step, reason, speed)
+        return events.FinishedEvent(step, progress.seconds, reason)
+
+    def _store(self, weights: Weights, step: int, reason: str, speed: float) -> None:
+        progress = self.progress
         self.job.run.finish(
             weights,
             step=step,
@@ -344,7 +425,6 @@ class Training(TrainingState):
             tokens_per_second=speed,
             peak_memory_bytes=progress.peak_memory_bytes,
         )
-        return events.FinishedEvent(step, progress.seconds, reason)
 
     def _measure_memory(self) -> None:
         """Keep the peak of this process; that of the parts before a resumption is in the state."""

@@ -2,16 +2,39 @@
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import record_function
 
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
 from attnkit.models import Model
 from attnkit.models.precision import DTYPES
+from attnkit.ranks import group
 from attnkit.train.loss import Losses, LossOptions, token_losses
+
+
+class ModelWithLoss(nn.Module):
+    """A model from ids to summed losses: what is computed in one piece, also in several ranks."""
+
+    def __init__(self, model: Model, *, compiled: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self._hidden: Callable[..., Tensor] = model.hidden
+        if compiled:
+            self._hidden = torch.compile(model.hidden, dynamic=True)
+
+    def forward(
+        self, source: Tensor | None, inputs: Tensor, outputs: Tensor, options: LossOptions
+    ) -> Losses:
+        """Ids [B, S], [B, T], [B, T]."""
+        with record_function("attnkit: rest of the model"):
+            hidden = self._hidden(source, inputs)
+        with record_function("attnkit: loss"):
+            real = outputs != PAD
+            return token_losses(hidden[real], self.model.output.weight, outputs[real], options)
 
 
 class GradientWorker:
@@ -20,13 +43,18 @@ class GradientWorker:
     In bf16 and fp16 a 16-bit copy computes and the float32 model keeps the master weights: casts
     happen once an update rather than at every operation, which on a CPU decides whether bf16 pays.
     Gradients of micro-batches are summed in float32.  fp16 scales the loss.
+
+    Among ranks the model is wrapped as `parallel` says (see `train.parallel`), which casts anew for
+    each micro-batch.
     """
 
-    def __init__(self, model: Model, precision: str, *, compiled: bool = False) -> None:
+    def __init__(
+        self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp"
+    ) -> None:
         self.master = model
         dtype = DTYPES[precision]
         self.model, self._pairs = model, None
-        if dtype != torch.float32:
+        if dtype != torch.float32 and not group.joined():
             self.model = copy.deepcopy(model).to(dtype)
             for master, copied in zip(model.modules(), self.model.modules(), strict=True):
                 copied._buffers.update(master._buffers)  # shared: what a step counts is saved
@@ -35,19 +63,26 @@ class GradientWorker:
         self.model.train()
         self.device = model.output.weight.device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
-        self._hidden: Callable[..., Tensor] = self.model.hidden
-        if compiled:
-            self._hidden = torch.compile(self.model.hidden, dynamic=True)
+        self._losses: nn.Module = ModelWithLoss(self.model, compiled=compiled)
+        if group.joined():
+            from attnkit.train.parallel import wrap
+
+            self._losses = wrap(self._losses, parallel, dtype, self.device)
+
+    def communicating(self, last: bool) -> AbstractContextManager[object]:
+        """A context for each micro-batch; among ranks, gradients are sent after the last one."""
+        if not group.joined():
+            return nullcontext()
+        from attnkit.train.parallel import communicating
+
+        return communicating(self._losses, last)
 
     def losses(self, batch: Batch, options: LossOptions) -> Losses:
         """Summed losses of a batch, which is moved to the model's device."""
         source = None if batch.source is None else batch.source.to(self.device)
-        outputs = batch.output.to(self.device)
-        with record_function("attnkit: rest of the model"):
-            hidden = self._hidden(source, batch.input.to(self.device))
-        with record_function("attnkit: loss"):
-            real = outputs != PAD
-            return token_losses(hidden[real], self.model.output.weight, outputs[real], options)
+        inputs, outputs = batch.input.to(self.device), batch.output.to(self.device)
+        found: Losses = self._losses(source, inputs, outputs, options)
+        return found
 
     @record_function("attnkit: gradients")
     def backward(self, total: Tensor, divisor: int) -> None:

@@ -1,5 +1,7 @@
 """The state of a training: what a checkpoint stores and restores."""
 
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +9,20 @@ import torch
 from torch import Tensor
 
 from attnkit import models
+from attnkit.data.preparation import PreparedData
 from attnkit.errors import DataError
+from attnkit.ranks import group
 from attnkit.recipe import schema
-from attnkit.runs import json_files
+from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
-from attnkit.train.averaging import Averaging, Weights, weights_of
+from attnkit.train import checkpoint
+from attnkit.train.averaging import Averaging, Weights, kept, weights_of
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
+from attnkit.train.validation import Validator
+
+Stored = dict[str, Tensor] | Path
+"""The tensors of a checkpoint: in memory, or the folder of shards to read them from."""
 
 
 class TrainingProgress(json_files.Schema):
@@ -51,18 +60,31 @@ class TrainingState:
     """Model, optimiser, averages and progress: with the random state, what decides an update."""
 
     def __init__(
-        self, recipe: schema.Recipe, sizes: tuple[int, int], device: torch.device, precision: str
+        self,
+        recipe: schema.Recipe,
+        prepared: PreparedData,
+        device: torch.device,
+        precision: str,
     ) -> None:
         self.train = train = recipe.train
         self.device = device
+        sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
         self.model = models.build_for(recipe, sizes).to(device)
+        self.validator = Validator(recipe, self.model, prepared)  # a copy, made before sharding
+        how: Any = {"compiled": train.compile, "parallel": train.parallel}
+        self.worker = GradientWorker(self.model, precision, **how)
         self.optimizer = optimizer(self.model.named_parameters(), train)
-        self.worker = GradientWorker(self.model, precision, compiled=train.compile)
         self.averaging = Averaging(train, self.model)
         self.progress = TrainingProgress()
         self.best: Weights | None = None
         # [2]: nll in nats and target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
+        # []: nll in nats; of ranks what each adds to `interval`, until `tell`
+        self.part = self.interval[0].clone() if group.joined() else self.interval[0]
+        self.rank = group.rank()
+        self.sharded = group.joined() and train.parallel == "fsdp"
+        self.before: Weights | None = None
+        """Buffers before the update in progress, while the weights are those before it."""
 
     def adopt(self, weights: Weights) -> None:
         """Start from these weights (`train.init`)."""
@@ -70,11 +92,57 @@ class TrainingState:
         self.worker.refresh()
         self.averaging = Averaging(self.train, self.model)
 
+    def tell(self, number: int = 0) -> int:
+        """The sum of a number over ranks, which also learn the sum of their parts of the loss."""
+        if not group.joined():
+            return number
+        sums = group.total(torch.stack((self.part.cpu(), torch.tensor(float(number)).double())))
+        self.interval[0] += sums[0]
+        self.part.zero_()
+        return int(sums[1])
+
+    def whole(self, weights: Weights) -> Weights:
+        """The same with sharded tensors gathered; all ranks call it."""
+        if not self.sharded:
+            return weights
+        from attnkit.train.parallel import whole
+
+        return whole(weights)
+
+    def shard_writer(self, values: Weights) -> Callable[..., None] | None:
+        """Where tensors are sharded, what writes them; all ranks call it.
+
+        Raises:
+            DivergedError: this rank's part of a tensor holds NaN.
+        """
+        if not self.sharded:
+            return None
+        from attnkit.train.parallel import own_parts, save_together
+
+        checkpoint.require_finite(self.progress.step, own_parts(values))
+        return partial(save_together, values)
+
+    def weights_at(self, run: Run, step: int) -> Weights:
+        """Those of a checkpoint, for the average of the last validations.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
+        found, _ = checkpoint.load(run.checkpoints / f"step-{step}", prefix="model.")
+        weights = {name.removeprefix("model."): tensor for name, tensor in found.items()}
+        if not self.sharded:
+            return weights
+        from attnkit.train.parallel import like
+
+        return {name: like(weights[name], live) for name, live in weights_of(self.model).items()}
+
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a checkpoint, and the rest of it as plain values."""
         tensors = {f"model.{name}": tensor for name, tensor in weights_of(self.model).items()}
         for name, moments in self.moments().items():
             tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
+        if group.joined():  # which of its own draws a rank has made decides nothing
+            torch.manual_seed(self.progress.step)
         tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
             tensors["rng.cuda"] = torch.cuda.get_rng_state(self.device)
@@ -84,7 +152,7 @@ class TrainingState:
         values = {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
         return tensors, values
 
-    def unpack(self, path: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    def unpack(self, path: Path, tensors: Stored, values: dict[str, Any]) -> None:
         """Restore what `pack` gave; `path` is named in errors.
 
         Raises:
@@ -105,17 +173,19 @@ class TrainingState:
             _copy({"interval": self.interval}, tensors, "")
             if self.averaging.moving is not None:
                 _copy(self.averaging.moving, tensors, "ema.")
-            best = {k.removeprefix("best."): v for k, v in tensors.items() if k.startswith("best.")}
-            self.best = best or None
+            if any(name.startswith("best.") for name in _names(tensors)):
+                self.best = kept(weights_of(self.model))
+                _copy(self.best, tensors, "best.")
             self.worker.refresh()
-            _copy({"rng.cpu": torch.get_rng_state()}, tensors, "")  # of the same form
-            torch.set_rng_state(tensors["rng.cpu"])
+            generator = {"rng.cpu": torch.get_rng_state()}
+            _copy(generator, tensors, "")
+            torch.set_rng_state(generator["rng.cpu"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
                 f"{path}: the checkpoint does not fit this training ({error}); start over with"
                 " --fresh"
             ) from error
-        if self.device.type == "cuda" and "rng.cuda" in tensors:
+        if self.device.type == "cuda" and not isinstance(tensors, Path) and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
 
     def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
@@ -134,11 +204,28 @@ class TrainingState:
         return out
 
 
-def _copy(live: Weights, tensors: dict[str, Tensor], prefix: str) -> None:
-    """Overwrite live tensors with those stored under the prefix."""
+def _names(stored: Stored) -> Collection[str]:
+    if isinstance(stored, Path):
+        from attnkit.train.parallel import names_in_shards
+
+        return names_in_shards(stored)
+    return stored.keys()
+
+
+def _copy(live: Weights, stored: Stored, prefix: str) -> None:
+    """Overwrite live tensors, which may be sharded, with those stored under the prefix."""
+    if isinstance(stored, Path):
+        from attnkit.train.parallel import load_shards
+
+        load_shards(stored, {prefix + name: tensor.detach() for name, tensor in live.items()})
+        return
     with torch.no_grad():
         for name, tensor in live.items():
-            stored = tensors[prefix + name]
-            if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
-                raise ValueError(f"{prefix}{name} is {stored.dtype} {list(stored.shape)}")
-            tensor.copy_(stored)
+            new = stored[prefix + name]
+            if (new.shape, new.dtype) != (tensor.shape, tensor.dtype):
+                raise ValueError(f"{prefix}{name} is {new.dtype} {list(new.shape)}")
+            if hasattr(tensor, "device_mesh"):
+                from attnkit.train.parallel import like
+
+                new = like(new, tensor)
+            tensor.copy_(new)

@@ -132,6 +132,7 @@ def eval(
         ),
     ] = False,
     out: options.Out = Path("runs"),
+    nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -155,6 +156,8 @@ def eval(
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
     """
     output.check_columns(columns, format)
+    if options.in_processes(nproc):
+        return
     changes = _changes(metrics, tokenize, vectors, lowercase)
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from typer import Argument
 
 from attnkit.cli import console, options, streams
-from attnkit.cli.input import destination, open_lines
+from attnkit.cli.input import InputLines, destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.errors import UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.recipe.schema import SearchConfig
     from attnkit.runs import Run
-    from attnkit.search.decoding import Engine
+    from attnkit.search.decoding import Engine, LineCounts
 
 BLOCK = 2048  # lines read before the first output
 ENGINES = ("attnkit", "ctranslate2")
@@ -88,6 +88,7 @@ def generate(
             "and changes a few outputs.",
         ),
     ] = "fp32",
+    nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
     plugins: options.Plugins = None,
@@ -103,6 +104,8 @@ def generate(
       attnkit generate RUN input.txt --sample --top-p 0.9 --seed 7 --n-best 3 --scores
       attnkit generate RUN input.txt --engine ctranslate2
     """
+    if options.in_processes(nproc):
+        return
     if scores and as_json:
         raise UsageError("--json already includes the scores: leave --scores out")
     from attnkit.runs import Run
@@ -111,7 +114,7 @@ def generate(
     recipe = trained.recipe
     if recipe.masks:
         raise UsageError(f"{run}: an encoder predicts masked tokens, it writes no text")
-    options = {
+    given = {
         "beam": beam, "top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed,
         "n_best": n_best, "batch_tokens": batch_tokens, "max_length": max_length,
         "min_length": min_length, "length_penalty": length_penalty,
@@ -119,9 +122,9 @@ def generate(
     }  # fmt: skip
     labels = recipe.data.labels if recipe.task == "classification" else ()
     if labels:
-        options = _label_options(options | {"sample": sample or None}, run, len(labels))
-    spec = search_settings(recipe.search, options, sample)
-    _check_engine(engine, recipe, spec, precision)
+        given = _label_options(given | {"sample": sample or None}, run, len(labels))
+    spec = search_settings(recipe.search, given, sample)
+    _check_engine(engine, recipe, spec, precision, nproc)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, classify, translate
 
@@ -145,19 +148,28 @@ def generate(
             for line, outputs in enumerate(answers, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
                 write("".join(_shown(line, *one, scores, as_json) for one in ranked))
+    _warn(lines, counts, recipe.data.max_length - 1)
+
+
+def _warn(lines: InputLines, counts: "LineCounts", longest: int) -> None:
+    """Say what was not read or written as it is."""
     for count, what in (
         (lines.replaced, "malformed UTF-8 sequences of the input replaced by U+FFFD"),
-        (counts.truncated, f"input lines cut to {recipe.data.max_length - 1} tokens"),
+        (counts.truncated, f"input lines cut to {longest} tokens"),
         (counts.unfinished, "outputs cut at the maximum length"),
     ):
         if count:
             console.warn(f"{what}: {count:,}")
 
 
-def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig", precision: str) -> None:
+def _check_engine(
+    engine: str, recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int
+) -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
     if engine == "attnkit":
         return
+    if nproc > 1:
+        raise UsageError("--nproc is for --engine attnkit; leave one of them out")
     if precision != "fp32":
         raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
     from attnkit.recipe.export_rules import obstacle
@@ -181,11 +193,9 @@ def _check_engine(engine: str, recipe: "Recipe", spec: "SearchConfig", precision
 
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
     if engine == "attnkit":
-        from attnkit.models.precision import lower_precision
+        from attnkit.runs.shared_model import shared_model
 
-        model = run.model(device)
-        lower_precision(model, precision)
-        return model
+        return shared_model(run, device, precision)
     from attnkit.export.to_ctranslate2 import opened
 
     return opened(run, device)

@@ -19,9 +19,8 @@ from attnkit.cli.options import (
     value,
 )  # fmt: skip
 from attnkit.device import busy_note
-from attnkit.errors import (
-    UsageError,
-)
+from attnkit.errors import RecipeError, StoppedError, UsageError
+from attnkit.ranks import group
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -54,6 +53,7 @@ def train(
         list[int] | None, value("N", "Use this seed instead of the recipe's. Repeatable.")
     ] = None,
     jobs: Annotated[int, value("N", "Train N runs at a time, each in its own process.")] = 1,
+    nproc: options.Processes = 1,
     out: options.Out = Path("runs"),
     fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
     allow_change: Annotated[
@@ -100,10 +100,12 @@ def train(
     Finished runs are skipped and interrupted ones resume where they stopped, so the same command
     can be repeated at any time. Keys with several values make variants of all combinations. With
     --jobs N each run has its share of the cores (or of OMP_NUM_THREADS threads, where that is
-    set), and one that fails does not stop the others.
+    set), and one that fails does not stop the others. With --nproc N, or under torchrun, N
+    processes train each run together (train.parallel).
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
+      attnkit train translation/multi30k --nproc 2
       attnkit train quickstart train.lr=1e-3,2e-3 model.attention=linear,scaled-dot
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
@@ -114,7 +116,7 @@ def train(
     settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, option_check=check_options)
     planned = _plan(file, variant, seed, out)
-    _check_jobs(jobs, planned)
+    _check_processes(jobs, planned, nproc, file)
     if match is not None:
         settings += _matched(
             file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
@@ -123,6 +125,8 @@ def train(
     if dry_run:
         _check_data(file, planned, data_dir)
         _announce(file, planned, out, jobs, as_json, fresh=fresh, allow_change=allow_change)
+        return
+    if options.in_processes(nproc, stopped=StoppedError.code):
         return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
@@ -250,8 +254,21 @@ def _plan(
     ]
 
 
-def _check_jobs(jobs: int, planned: Sequence[PlannedRun]) -> None:
-    """Refuse a number of jobs that cannot be.  Raises UsageError."""
+def _check_processes(
+    jobs: int, planned: Sequence[PlannedRun], nproc: int, file: "RecipeFile"
+) -> None:
+    """Refuse a number of jobs or ranks that cannot be.  Raises UsageError, RecipeError."""
+    from attnkit.recipe.capability import ranks_obstacle
+
+    ranks = max(nproc, group.processes())
+    for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
+        if why := ranks_obstacle(file.variants[name], ranks):
+            raise RecipeError(f"{name}: {why}")
+    if jobs > 1 and ranks > 1:
+        raise UsageError(
+            "--jobs trains several runs at a time, --nproc and torchrun one with several "
+            "processes: choose one of them"
+        )
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be at least 1")
     if jobs > len(planned):

@@ -1,0 +1,137 @@
+"""--nproc as a user meets it: processes of their own, signals, a process that dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.shell import attnkit_in
+from helpers.small import write_corpus
+
+from attnkit.runs import Run
+from attnkit.storage.tensors import read
+
+RECIPE = """task: translation
+data: {{train: {train}, valid: {valid}, test: {test}, max_length: 32}}
+tokenizer: {{type: word, size: 40}}
+model: {{width: 16, layers: 1, heads: 2, ff: 32, dropout: 0.2}}
+train: {{steps: {steps}, batch_tokens: 56, valid_every: 20, log_every: 10, precision: fp32}}
+search: {{method: greedy, max_length: 12}}
+"""
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recipes of 160 updates and of so many that one is stopped; the first one is trained."""
+    folder = tmp_path_factory.mktemp("ranks")
+    data = write_corpus(folder)
+    sides = {split: list(getattr(data, split)) for split in ("train", "valid", "test")}
+    for name, steps in (("short", 160), ("long", 100_000)):
+        (folder / f"{name}.yaml").write_text(RECIPE.format(steps=steps, **sides))
+    done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    assert "BLEU" in done.stdout
+    assert done.stderr.count("done at step 160") == 1
+    return folder
+
+
+def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """A training of two processes, after its first validation."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnkit", "train", *words, "--nproc", "2", "--json"], text=True,
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "validated":
+            break
+    return process
+
+
+def weights(out: Path) -> dict[str, bytes]:
+    found = read(out / "base" / "seed-1" / "model.safetensors")
+    return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
+
+
+def test_the_run_says_how_it_was_trained(folder: Path) -> None:
+    run = Run.open(folder / "runs" / "short" / "base" / "seed-1")
+    assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
+
+
+def test_eval_and_generate_give_what_one_process_gives(folder: Path) -> None:
+    run, text = "runs/short/base/seed-1", "red dog\n\nold cat sees two\n" * 20
+    alone, together = (
+        attnkit_in(folder)("generate", run, "--nproc", nproc, stdin=text) for nproc in "12"
+    )
+    assert alone.stdout == together.stdout
+    assert together.stdout.count("\n") == 60
+    tables = [
+        attnkit_in(folder)("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format",
+                           "json", "--nproc", nproc)
+        for nproc in "12"
+    ]  # fmt: skip
+    one, two = (json.loads(done.stdout)["rows"][0]["metrics"] for done in tables)
+    assert one == two
+
+
+def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path) -> None:
+    process = begin(folder, "short.yaml", "--out", "killed")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(max(map(int, children)), signal.SIGKILL)
+    start = time.monotonic()
+    _, said = process.communicate(timeout=PATIENCE)
+    assert time.monotonic() - start < PATIENCE
+    assert process.returncode == 69, said
+    assert "error: rank 1 ended or can no longer be reached; step" in said
+    assert "Traceback" not in said
+    done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2", "--out", "killed")
+    assert done.returncode == 0, done.stderr
+    assert "resum" in done.stderr
+    assert weights(folder / "killed" / "short") == weights(folder / "runs" / "short")
+
+
+def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
+    process = begin(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 75, said
+    assert "stopped by SIGINT after step" in said
+    assert "--nproc 2" in said.splitlines()[-1]
+    run = Run.open(folder / "stopped" / "long" / "base" / "seed-1")
+    assert f"step-{run.checkpoint_steps()[0]}" in " ".join(os.listdir(run.checkpoints))
+    assert not run.finished
+
+
+REFUSED = {
+    "runs side by side": (["short.yaml", "--nproc", "2", "--jobs", "2"], 2, "choose one of them"),
+    "no processes": (["short.yaml", "--nproc", "0"], 2, "--nproc"),
+    "not together": (["short.yaml", "--nproc", "2", "train.parallel=none"], 78, "ddp or fsdp"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(
+    folder: Path, words: list[str], code: int, said: str
+) -> None:
+    done = attnkit_in(folder)("train", *words, "--out", "refused")
+    assert done.returncode == code, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
+    assert said in line
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_without_a_rendezvous_says_how_to_start(folder: Path) -> None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("MASTER_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "attnkit", "train", "short.yaml"], cwd=folder, text=True,
+        env=env | {"RANK": "0", "WORLD_SIZE": "2"}, capture_output=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 69
+    assert "MASTER_ADDR" in done.stderr
+    assert "torchrun" in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,67 @@
+"""Processes that stay alive for many tests, and join anew as so many ranks for each of them."""
+
+import os
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+MOST = 4
+WATCHDOG = 60.0  # seconds after which a call counts as hung
+PRELOAD = ["attnkit.experiment.training", "attnkit.train.parallel", "sacrebleu", "helpers.small"]
+
+
+class RankPool:
+    """`run(world, function, *arguments)` calls a function on each of so many ranks."""
+
+    def __init__(self, connections: list[Connection]) -> None:
+        self._connections = connections
+
+    def run(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """The results by rank; an exception of a rank stands for its result."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        some = self._connections[:world]
+        for rank, connection in enumerate(some):
+            connection.send((rank, world, port, function, arguments))
+        assert all(connection.poll(WATCHDOG) for connection in some), "a rank hangs"
+        return [connection.recv() for connection in some]
+
+
+@contextmanager
+def rank_pool() -> Iterator[RankPool]:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    pairs = [context.Pipe() for _ in range(MOST)]
+    workers = [context.Process(target=_work, args=(theirs,), daemon=True) for _, theirs in pairs]
+    for worker, (_, theirs) in zip(workers, pairs, strict=True):
+        worker.start()
+        theirs.close()  # so that a dead worker is noticed
+    try:
+        yield RankPool([ours for ours, _ in pairs])
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.join()
+
+
+def _work(connection: Connection) -> None:
+    import torch
+
+    from attnkit.ranks import group
+
+    torch.set_num_threads(1)
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
+    while True:
+        rank, world, port, function, arguments = connection.recv()
+        os.environ |= {"RANK": f"{rank}", "WORLD_SIZE": f"{world}", "MASTER_PORT": f"{port}"}
+        try:
+            connection.send(function(*arguments))
+        except BaseException as error:
+            group.tell(error)
+            error.__notes__ = [traceback.format_exc()]  # carried over the pipe
+            connection.send(error)
+        group.leave()

@@ -1,0 +1,130 @@
+"""What the ranks of a pool do in tests; every function here is called by each rank."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attnkit import models
+from attnkit.data.preparation import prepare
+from attnkit.errors import StoppedError
+from attnkit.ranks import group
+from attnkit.recipe import Recipe
+from attnkit.runs import Run
+from attnkit.runs.shared_model import shared_model
+from attnkit.scoring.teacher_forced import teacher_forced
+from attnkit.search import translate
+from attnkit.train.averaging import weights_of
+from attnkit.train.batch_stream import BatchStream
+from attnkit.train.fit import Training
+from attnkit.train.loss import LossOptions
+from attnkit.train.parallel import whole
+from attnkit.train.precision import GradientWorker
+from helpers.small import StopAt, job, run_through
+
+
+def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
+    """A training in folder/run, stopped after an update where one is given; rank 0 made the run."""
+    group.join()
+    made = _job(folder, recipe, StopAt([stop] if stop else []))
+    try:
+        run_through(made)
+    except StoppedError:
+        assert stop
+    group.gather(None)  # rank 0 has written everything
+
+
+def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> Any:
+    """The same for all ranks, of which rank 0 makes the files."""
+    if group.leads():
+        job(folder, recipe)
+    group.gather(None)
+    return job(folder, recipe, stop)
+
+
+def state_of(folder: Path, recipe: Recipe) -> str:
+    """A digest of all tensors that a training resumes with, gathered."""
+    group.join()
+    training = Training(_job(folder, recipe))
+    for _ in training.resume():
+        pass
+    tensors, _ = training.pack()
+    text = digest(training.whole({n: t for n, t in tensors.items() if n != "rng.cpu"}))
+    if training.writers is not None:
+        training.writers.close()
+    return text
+
+
+def digest(tensors: dict[str, Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode() + tensors[name].detach().cpu().numpy().tobytes())
+    return found.hexdigest()
+
+
+def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str, Tensor]:
+    """Weights after updates of plain gradient descent in float64, each of so many batches."""
+    group.join()
+    prepared = prepare(recipe, cache=folder / "cache")
+    torch.manual_seed(1)
+    sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
+    model, parallel = models.build_for(recipe, sizes).double(), recipe.train.parallel
+    worker = GradientWorker(model, "fp32", parallel=parallel)
+    descent = torch.optim.SGD(worker.model.parameters(), lr=0.5)
+    stream = BatchStream(lambda _: prepared.train, recipe.train.batch_tokens, 1)
+    own = batches // group.size()
+    for _ in range(steps):
+        taken = stream.take(own, group.rank(), group.size())
+        tokens = int(group.total(torch.tensor(sum(batch.tokens for batch in taken))))
+        for number, batch in enumerate(taken, 1):
+            with worker.communicating(last=number == own):
+                worker.backward(worker.losses(batch, LossOptions()).total, tokens)
+        descent.step()
+        descent.zero_grad()
+    return {name: tensor.clone() for name, tensor in whole(weights_of(worker.model)).items()}
+
+
+def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes] | int:
+    """Rank 0 decodes and scores as a command does, and the others serve it."""
+    group.lead(["answers"])
+    if not group.leads():
+        return group.serve()
+    run = Run.open(path)
+    model, spec = shared_model(run, "cpu"), run.recipe.search
+    spec = spec.model_copy(update={"batch_tokens": batch_tokens})
+    found = list(translate(model, run.tokenizer(), texts, spec, max_source=24, block=40))
+    encoded = prepare(run.recipe, cache=path.parent / "cache").valid
+    table = np.asarray(teacher_forced(model, encoded))
+    group.end(0)
+    return found, table.tobytes()
+
+
+def fail_on_last(recipe: Recipe, folder: Path, kind: str) -> None:
+    """A training in which something goes wrong on the last rank alone."""
+    group.join()
+    made = _job(folder, recipe)
+    if kind == "data" and group.rank() == group.size() - 1:
+        changed = recipe.train.model_copy(update={"batch_tokens": 57})
+        made.__dict__["recipe"] = recipe.model_copy(update={"train": changed})
+    if kind == "memory" and group.rank() == group.size() - 1:
+        GradientWorker.backward = _exhausted  # type: ignore[method-assign]
+    try:
+        run_through(made)
+    finally:
+        GradientWorker.backward = PLAIN  # type: ignore[method-assign]
+
+
+PLAIN = GradientWorker.backward
+
+
+def _exhausted(*_: Any) -> None:
+    raise MemoryError("out of memory")
+
+
+def meet() -> None:
+    """Ranks with command lines of their own."""
+    group.join(["train", os.environ["RANK"]])

@@ -1,0 +1,226 @@
+"""Several processes train as one that accumulates their batches, and score as one alone."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import ranked
+from helpers.rank_pool import RankPool, rank_pool
+from helpers.small import WORDS, digests, job, run_through, small_recipe, write_corpus
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnkit.data.batch import Batch
+from attnkit.data.encoded import Encoded, Ragged
+from attnkit.data.rows import Counts
+from attnkit.errors import DataError, MemoryLimitError, RecipeError, UsageError
+from attnkit.recipe import Recipe
+from attnkit.runs import Run
+from attnkit.storage.tensors import read
+from attnkit.train.batch_stream import BatchStream
+
+WORLDS = (1, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    with rank_pool() as pool:
+        yield pool
+
+
+def recipe_in(folder: Path, *, dropout: float = 0.2, **train: Any) -> Recipe:
+    recipe = small_recipe(write_corpus(folder), **train)
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"dropout": dropout})})
+
+
+def with_train(recipe: Recipe, **train: Any) -> Recipe:
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=train)})
+
+
+def succeed(results: list[Any]) -> list[Any]:
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def losses(folder: Path) -> list[float]:
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return [r["loss"] for r in map(json.loads, lines) if "loss" in r]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return read(folder / "run" / "model.safetensors")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
+    tmp_path: Path, pool: RankPool, precision: str
+) -> None:
+    recipe = recipe_in(tmp_path, dropout=0, precision=precision, average=2, clip=0.1)
+    run_through(job(tmp_path / "one", with_train(recipe, accumulate=2)))
+    succeed(pool.run(2, ranked.train, tmp_path / "two", recipe))
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-7)
+
+
+def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    """Fifty updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
+    recipe = recipe_in(tmp_path, steps=50, log_every=1, valid_every=0)
+    places = [("ddp", world) for world in WORLDS] + [("fsdp", 2)]
+    for parallel, world in places:
+        folder = tmp_path / f"{parallel}-{world}"
+        how = with_train(recipe, parallel=parallel, accumulate=4 // world)
+        succeed(pool.run(world, ranked.train, folder, how))
+        expected = losses(tmp_path / "ddp-1")
+        assert len(expected) == 50
+        assert losses(folder) == pytest.approx(expected, rel=1e-6), (parallel, world)
+    how = with_train(recipe, parallel="fsdp", accumulate=2, precision="bf16", steps=10)
+    succeed(pool.run(2, ranked.train, tmp_path / "bf16", how))
+    assert losses(tmp_path / "bf16") == pytest.approx(expected[:10], rel=0.02)
+    assert all(t.dtype == torch.float32 for t in weights(tmp_path / "bf16").values())
+
+
+def test_gradient_descent_in_float64_ends_at_the_same_weights(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    recipe = recipe_in(tmp_path, dropout=0)
+    fsdp = with_train(recipe, parallel="fsdp")
+    runs = [(recipe, 1), (recipe, 2), (recipe, 4), (fsdp, 2), (fsdp, 4)]
+    one, *others = (
+        succeed(pool.run(world, ranked.descend, tmp_path, how, 4, 20)) for how, world in runs
+    )
+    for ranks in others:
+        for found in ranks:
+            assert all((found[n] - one[0][n]).abs().max() < 1e-12 for n in found)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_stopped_training_resumes_bit_for_bit(
+    tmp_path: Path, pool: RankPool, parallel: str
+) -> None:
+    recipe = recipe_in(tmp_path, parallel=parallel, average=2, choose="best", steps=8)
+    succeed(pool.run(2, ranked.train, tmp_path / "whole", recipe))
+    succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe, 3))
+    succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe))
+    one, two = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert Run.open(tmp_path / "parts" / "run").finished
+
+
+def test_shards_of_any_number_of_ranks_are_read_by_any_other(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    """Also by one process alone, which goes on to the end, and by ranks that do not shard."""
+    recipe = recipe_in(tmp_path, parallel="fsdp", ema=0.9, choose="best", valid_every=2, steps=4)
+    plain = with_train(recipe, parallel="ddp")
+    for world in WORLDS:
+        folder = tmp_path / f"{world}"
+        succeed(pool.run(world, ranked.train, folder, recipe, 3))
+        found = {d for w in WORLDS for d in succeed(pool.run(w, ranked.state_of, folder, recipe))}
+        assert len(found) == 1, world
+    found |= set(succeed(pool.run(2, ranked.state_of, folder, plain)))
+    assert len(found) == 1
+    run_through(job(folder, recipe))
+    assert len(list(digests(folder))) == 3
+
+
+def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    recipe = recipe_in(tmp_path, parallel="fsdp", average=3, valid_every=1)
+    succeed(pool.run(1, ranked.train, tmp_path, with_train(recipe, parallel="ddp"), 4))
+    (one,) = succeed(pool.run(1, ranked.state_of, tmp_path, with_train(recipe, parallel="ddp")))
+    assert set(succeed(pool.run(4, ranked.state_of, tmp_path, recipe))) == {one}
+    succeed(pool.run(4, ranked.train, tmp_path, recipe))
+    assert Run.open(tmp_path / "run").finished
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99))
+def test_every_row_is_used_once_an_epoch_and_ranks_make_equally_many_updates(
+    data: st.DataObject, world: int, accumulate: int, seed: int
+) -> None:
+    lengths = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=60))
+    offsets = np.cumsum([0, *lengths], dtype=np.int64)
+    target = Ragged(np.zeros(offsets[-1], dtype=np.uint32), offsets)
+    rows = Encoded(None, target, Counts(), "", Path())
+    streams = [BatchStream(lambda _: rows, 40, seed) for _ in range(world)]
+    seen: dict[tuple[int, ...], Batch] = {}
+    while min(stream.epoch for stream in streams) < 3:
+        parts = [s.take(accumulate, rank, world) for rank, s in enumerate(streams)]
+        assert {len(part) for part in parts} == {accumulate}
+        assert len({(s.epoch, s.position) for s in streams}) == 1
+        for batch in (batch for part in parts for batch in part):
+            assert batch.place not in seen
+            seen[batch.place] = batch
+    for epoch in range(3):
+        used = [b.rows for (_, at, _), b in seen.items() if at == epoch]
+        assert sorted(np.concatenate(used).tolist()) == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 60, 4000])
+def test_outputs_and_probabilities_are_those_of_one_process(
+    tmp_path: Path, pool: RankPool, batch_tokens: int
+) -> None:
+    recipe = recipe_in(tmp_path, steps=2)
+    succeed(pool.run(1, ranked.train, tmp_path, recipe))
+    draw = random.Random(2)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(0, 9))) for _ in range(101)]
+    found = [
+        succeed(pool.run(world, ranked.answers, tmp_path / "run", texts, batch_tokens))
+        for world in (1, 2, 3)
+    ]
+    assert found[0][0] == found[1][0] == found[2][0]
+    assert len(found[0][0][0]) == 101
+    assert found[2][1:] == [0, 0]
+
+
+REFUSED = {
+    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes train"),
+    "16 bits that FSDP cannot scale": (
+        {"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("train", "kind", "words"), REFUSED.values(), ids=REFUSED)
+def test_all_ranks_refuse_alike(
+    tmp_path: Path, pool: RankPool, train: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    found = pool.run(2, ranked.train, tmp_path, recipe_in(tmp_path, **train))
+    assert all(isinstance(error, kind) and words in str(error) for error in found)
+
+
+def test_more_ranks_than_rows_are_refused(tmp_path: Path, pool: RankPool) -> None:
+    recipe = small_recipe(write_corpus(tmp_path, rows=3))
+    found = pool.run(4, ranked.train, tmp_path, recipe)
+    assert {type(error) for error in found} == {UsageError}
+    assert str(found[0]) == "4 processes are too many for 3 rows of training data"
+
+
+def test_ranks_with_different_data_say_so(tmp_path: Path, pool: RankPool) -> None:
+    found = pool.run(3, ranked.fail_on_last, recipe_in(tmp_path), tmp_path, "data")
+    assert {type(error) for error in found} == {DataError}
+    assert "different recipes or data: rank 2 and rank 0 do not agree" in str(found[0])
+
+
+def test_an_error_of_one_rank_is_named_by_the_others(tmp_path: Path, pool: RankPool) -> None:
+    found = pool.run(2, ranked.fail_on_last, recipe_in(tmp_path), tmp_path, "memory")
+    assert isinstance(found[0], MemoryLimitError), found
+    assert str(found[0]).startswith("rank 1: step 1: out of memory on a batch of")
+
+
+def test_no_rank_trains_with_another_command(pool: RankPool) -> None:
+    found = pool.run(2, ranked.meet)
+    assert [type(error) for error in found] == [UsageError, UsageError]
+    assert "rank 1 was started with 'train 1', rank 0 with 'train 0'" in str(found[0])
