@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch.profiler import record_function
 
 from attnkit.data.batch import Batch, collate
-from attnkit.data.batch_plan import Rows, plan
+from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Encoded
 from attnkit.mechanisms import facts
 from attnkit.recipe import Recipe, places
@@ -39,7 +39,7 @@ class BatchStream:
         """Read the rows and the plan of the current epoch."""
         self.rows = self.encoded(self.epoch)
         source = None if self.rows.source is None else self.rows.source.lengths
-        self.batches: list[Rows] = plan(
+        self.batches = plan(
             source,
             self.rows.target.lengths,
             batch_tokens=self.batch_tokens,
@@ -55,6 +55,7 @@ class BatchStream:
         for _ in range(count):
             if self.position >= len(self.batches):
                 self.epoch, self.position = self.epoch + 1, 0
+                del self.batches  # room for the next ones
                 self._open()
             taken.append(collate(self.rows, self.batches[self.position]))
             self.position += 1
