@@ -118,7 +118,7 @@ def _fill(
 ) -> int:
     """Write all files of a split; returns the number of rows that were there."""
     with ExitStack() as stack:
-        files = _Files(draft, key, encoder, stack)
+        files = _GrowingFolder(draft, key, encoder, stack)
         _write(rows, encoder, files, total, report)
     meta = {
         "format": FORMAT,
@@ -241,7 +241,7 @@ class _GrowingFile:
         return total
 
 
-class _Files:
+class _GrowingFolder:
     """The files of a folder that is being written; it goes on behind the shards that are whole."""
 
     def __init__(self, folder: Path, key: str, encoder: _RowEncoder, stack: ExitStack) -> None:
@@ -308,7 +308,11 @@ class _Files:
 
 
 def _write(
-    rows: Iterable[Row], encoder: _RowEncoder, files: _Files, total: Counts, report: Report | None
+    rows: Iterable[Row],
+    encoder: _RowEncoder,
+    files: _GrowingFolder,
+    total: Counts,
+    report: Report | None,
 ) -> None:
     """Encode the chunks that are not in a shard yet, and write them."""
     own, done, sizes = Counts(**files.kept.counts), 0, deque[int]()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from attnkit.cli import options
+from attnkit.cli import console, options
 from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, chosen
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def encode(
 
     A long corpus is encoded by one process per thread (--threads). Memory does not grow with it,
     and an interrupted command goes on where it was when it is repeated, also after kill -9.
-    --out matters where training starts from the weights of a run (train.init).
+    --out is for recipes that start from the weights of a run (train.init). The folder of the
+    encoded corpora is printed.
 
       attnkit data encode translation/multi30k --data-dir corpora
       attnkit data encode my.yaml --threads 8
@@ -44,6 +45,7 @@ def encode(
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import load
     from attnkit.show.training_board import Board
+    from attnkit.storage.cache import cache_dir
 
     file = load(recipe, overrides or [], option_check=check_options)
     names = chosen(file, variant)
@@ -58,3 +60,4 @@ def encode(
 
     spec = file.variants[names[0]].train
     follow(Board(file.name, ()), start, spec, as_json=False, quiet=False)
+    console.write(f"{cache_dir() / 'encoded'}\n")
