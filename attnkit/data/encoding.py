@@ -10,18 +10,16 @@ up to there.  What was interrupted goes on behind the last shard that is whole.
 
 import hashlib
 import json
-import os
-import threading
+import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice, takewhile
-from multiprocessing import connection, current_process, get_context, parent_process
+from multiprocessing import current_process, get_context, resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from signal import SIG_IGN, SIGINT, signal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +29,7 @@ from attnkit.data.encoded import FORMAT, Encoded
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
 from attnkit.device import processes
-from attnkit.errors import DataError, MemoryLimitError
+from attnkit.errors import AttnkitError, DataError, MemoryLimitError
 from attnkit.storage.cache import complete
 from attnkit.storage.files import DISK, atomic_write, remove, sha256_json, write_synced
 
@@ -350,47 +348,75 @@ def _encoded(
     jobs = 1 if current_process().daemon else processes()  # a daemon may not start processes
     for number, texts in islice(chunks, ALONE if jobs > 1 else None):
         yield encoder.encode(number, texts)
-    if (first := next(chunks, None)) is None:
-        return
-    waiting = deque[Future[_Chunk]]()
-    with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (encoder,)) as pool:
-        try:
-            for number, texts in chain([first], chunks):
-                waiting.append(pool.submit(_encode, number, texts))
-                if len(waiting) > 2 * jobs:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        except BrokenProcessPool as error:
-            raise MemoryLimitError(
-                "a process that encodes the corpus was killed, as the system does when memory runs "
-                "out; run the same command again to go on, with fewer --threads"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    yield from _by_processes(chunks, encoder, jobs)
 
 
-_encoder: _RowEncoder
-"""Of a process that encodes for another one."""
+def _by_processes(
+    chunks: Iterator[tuple[int, Texts]], encoder: _RowEncoder, jobs: int
+) -> Generator[_Chunk, None, None]:
+    """Chunks encoded by so many processes, in order: each has one of them."""
+    busy = deque[tuple[BaseProcess, Connection]]()
+    try:
+        for task in chunks:
+            if len(busy) < jobs:
+                busy.append(_start(encoder))
+                busy[-1][1].send(task)
+                continue
+            chunk = _receive(busy[0][1])
+            busy[0][1].send(task)
+            busy.rotate(-1)
+            yield chunk
+        while busy:
+            yield _receive(busy[0][1])
+            _end(*busy.popleft())
+    except (EOFError, OSError) as error:
+        raise MemoryLimitError(
+            "a process that encodes the corpus was killed, as the system does when memory runs "
+            "out; run the same command again to go on, with fewer --threads"
+        ) from error
+    finally:
+        for worker in busy:
+            _end(*worker)
 
 
-def _begin(encoder: _RowEncoder) -> None:
-    """Start such a process: it leaves Ctrl-C to the other one, and ends with it."""
-    global _encoder
-    _encoder = encoder
-    signal(SIGINT, SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
+def _start(encoder: _RowEncoder) -> tuple[BaseProcess, Connection]:
+    """A process that encodes; Ctrl-C, which a terminal sends to all, is left to this one."""
+    context = get_context("spawn")
+    resource_tracker.ensure_running()  # later it would unblock the signal
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, encoder), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return process, ours
 
-    def end() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
-    threading.Thread(target=end, daemon=True).start()
+def _end(process: BaseProcess, connection: Connection) -> None:
+    connection.close()
+    process.kill()
+    process.join()
 
 
-def _encode(number: int, texts: Texts) -> _Chunk:
-    return _encoder.encode(number, texts)
+def _receive(connection: Connection) -> _Chunk:
+    """The next chunk of a process, or the error that it met."""
+    answer: _Chunk | Exception = connection.recv()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _serve(connection: Connection, encoder: _RowEncoder) -> None:
+    """Encode what comes until the other process closes the connection, or ends."""
+    with suppress(EOFError, OSError):
+        while True:
+            task = connection.recv()
+            try:
+                connection.send(encoder.encode(*task))
+            except AttnkitError as error:
+                connection.send(error)
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:

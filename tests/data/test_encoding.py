@@ -103,7 +103,7 @@ def test_few_chunks_are_in_memory_at_once(
             yield row
 
     write(rows=rows(), report=done.append)
-    assert 4 <= most <= 7
+    assert 3 <= most <= 4
 
 
 def test_a_killed_process_is_one_clear_line(
@@ -118,7 +118,8 @@ def test_a_killed_process_is_one_clear_line(
 
     with pytest.raises(MemoryLimitError, match="a process that encodes the corpus was killed"):
         write(report=kill)
-    assert left(tmp_path) == []
+    assert multiprocessing.active_children() == []
+    assert contents(write()) == contents(write("whole"))
 
 
 @pytest.mark.parametrize("place", [35, 60, 75, 96])
