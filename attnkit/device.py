@@ -32,6 +32,15 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def processes() -> int:
+    """Processes of one thread to compute with: OMP_NUM_THREADS where it is set, else the cores that
+    this process may use."""
+    chosen = os.environ.get(THREADS[0], "")
+    if chosen.isdecimal():
+        return max(1, int(chosen))
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def load_warning() -> str | None:
     """Why times that are measured now may be too long; None on a quiet machine."""
     if not (load := _load_of_others(0)):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnkit.device import SPINS, THREADS, busy_note, load_warning, use_threads
+from attnkit.device import SPINS, THREADS, busy_note, load_warning, processes, use_threads
 
 SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
 
@@ -53,6 +53,19 @@ def test_threads_are_set_before_and_after_torch_is_imported(
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1] == "1"
+
+
+@pytest.mark.parametrize(("chosen", "number"), [("3", 3), ("0", 1), ("1", 1)])
+def test_as_many_processes_as_threads_were_chosen(
+    chosen: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(THREADS[0], chosen)
+    assert processes() == number
+
+
+def test_otherwise_there_is_a_process_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS[0], raising=False)
+    assert 1 <= processes() <= (os.cpu_count() or 1)
 
 
 def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def training_speed(
     """
     if device == "cpu":
         keep_freed_memory()  # as training does
-    with _training(recipe, prepared, precision, device) as training:
+    with training_on(recipe, prepared, precision, device) as training:
 
         def update() -> None:
             for _ in training.advance():
@@ -90,7 +90,7 @@ def training_speed(
 
 
 @contextmanager
-def _training(
+def training_on(
     recipe: Recipe, prepared: PreparedData, precision: str, device: str
 ) -> Iterator[Training]:
     """A training that neither validates nor ends, in a folder that goes away."""

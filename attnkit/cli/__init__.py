@@ -32,6 +32,7 @@ COMMANDS = {
     "align": "Align the words of sentence pairs by cross attention.",
     "nbce": "Answer from more context than a model was trained for.",
     "recipe": "List, show, explain and copy recipes.",
+    "data": "Encode the corpus of a recipe ahead of its training.",
     "check": "Run the contract tests on an attention mechanism.",
     "mechanisms": "List the attention mechanisms, or explain one.",
     "doctor": "Show what attnkit finds here: versions, device, data, extras, defaults.",

@@ -4,18 +4,45 @@ Rows are shuffled, dealt into pools of about 100 batches, sorted by shape inside
 into batches of at most `batch_tokens` on the padded size; then the batches are shuffled across
 pools.  The order comes from sorting raw PCG64 output, whose stream numpy guarantees, so that a
 plan is the same under every version of numpy.
+
+A plan takes 4 bytes a row and 16 a batch; while it is made, some 100 MB more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
+Places = NDArray[np.int32 | np.int64]
 Lengths = NDArray[np.int32]
 
 POOL = 100
 """Batches a pool is meant to give: enough rows of each length, and well under an epoch's."""
+PART, STEP = 1 << 22, 1 << 20
+"""Rows whose order is drawn at once, at least, and numbers that are drawn or summed at once."""
+
+
+class Plan:
+    """The batches of an epoch in their order, each the numbers of its rows, in flat memory."""
+
+    def __init__(self, order: Places, ends: Rows, turns: Places) -> None:
+        """Batch i has `order[ends[k]:ends[k + 1]]` with k = turns[i]; ends [batches + 1] from 0."""
+        self.order, self.ends, self.turns = order, ends, turns
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def __getitem__(self, batch: int) -> Rows:
+        turn = self.turns[batch]
+        return self.order[self.ends[turn] : self.ends[turn + 1]].astype(np.int64)
+
+    def __iter__(self) -> Iterator[Rows]:
+        return map(self.__getitem__, range(len(self)))
+
+    def longest(self, lengths: Lengths) -> Places:
+        """The largest of the lengths [rows] in each batch, in the order of `ends`."""
+        return np.maximum.reduceat(lengths[self.order], self.ends[:-1])
 
 
 def plan(
@@ -27,7 +54,7 @@ def plan(
     epoch: int,
     attention_budget: int | None = None,
     shuffle: bool = True,
-) -> list[Rows]:
+) -> Plan:
     """The row numbers of each batch of one epoch; every row stands in exactly one batch.
 
     The width of a row is the larger of its source length, EOS included, and its target length
@@ -44,54 +71,83 @@ def plan(
             T x S matrix of a head, at most this.
         shuffle: False gives one plan for all seeds and epochs, narrow rows first (validation).
     """
-    widths = target_lengths + np.int32(1)
-    if source_lengths is not None:
-        widths = np.maximum(widths, source_lengths)
-    rows = len(widths)
+    rows = len(target_lengths)
     if not rows:
-        return []
-    capacity = _capacity(widths, batch_tokens, attention_budget)
+        return Plan(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32))
+
+    def widths(part: Places | slice) -> Lengths:
+        target: Lengths = target_lengths[part] + np.int32(1)
+        return target if source_lengths is None else np.maximum(target, source_lengths[part])
+
+    widest = max(int(widths(slice(start, start + STEP)).max()) for start in range(0, rows, STEP))
+    capacity = _capacity(widest, rows, batch_tokens, attention_budget)
     order = _shuffled(rows, seed, epoch, 0) if shuffle else np.arange(rows)
-    pool = max(1, round(POOL * rows / (1 / capacity).sum())) if shuffle else rows
-    batches: list[Rows] = []
+    share = _sum(rows, lambda start, stop: 1 / capacity[widths(slice(start, stop))])
+    pool = max(1, round(POOL * rows / share)) if shuffle else rows
+    ends = [0]
     for start in range(0, rows, pool):
         part = order[start : start + pool]
+        wide = widths(part)
         source = None if source_lengths is None else source_lengths[part]
-        part = part[_by_shape(source, target_lengths[part], widths[part])]
-        batches += _cut(part, capacity[part])
-    if shuffle:
-        batches = [batches[i] for i in _shuffled(len(batches), seed, epoch, 1)]
-    return batches
+        by_shape = _by_shape(source, target_lengths[part], wide)
+        order[start : start + pool] = part[by_shape]
+        ends += _cut(capacity[wide[by_shape]], start)
+    batches = len(ends) - 1
+    turns = _shuffled(batches, seed, epoch, 1) if shuffle else np.arange(batches)
+    return Plan(order, np.array(ends), turns)
 
 
-def padding_share(batches: Sequence[Rows], lengths: Lengths) -> float:
+def padding_share(batches: Plan, lengths: Lengths) -> float:
     """Share of padding in all tokens of one side's tensors, from 0 to 1.
 
     `lengths` [rows] are in tokens with all that a tensor holds: a target's plus one.
     """
-    if not batches:
+    if not len(batches):
         return 0.0
-    sizes = np.array([len(batch) for batch in batches])
-    taken = lengths[np.concatenate(batches)]
-    longest = np.maximum.reduceat(taken, np.cumsum(sizes) - sizes)
-    return 1.0 - float(taken.sum(dtype=np.int64)) / float((sizes * longest).sum(dtype=np.int64))
+    padded = (np.diff(batches.ends) * batches.longest(lengths)).sum(dtype=np.int64)
+    return 1.0 - float(lengths[batches.order].sum(dtype=np.int64)) / float(padded)
 
 
-def _capacity(widths: Lengths, batch_tokens: int, attention_budget: int | None) -> Lengths:
-    """How many rows of each width fit into one batch, at least one."""
-    # One entry for each width that can occur, then a look-up for each row.
-    every = np.arange(int(widths.max()) + 1)
+def _capacity(
+    widest: int, rows: int, batch_tokens: int, attention_budget: int | None
+) -> NDArray[np.int32]:
+    """How many rows of each width from 0 to `widest` fit into one batch, at least one."""
+    every = np.arange(widest + 1)
     every[0] = 1
     capacity = batch_tokens // every
     if attention_budget is not None:
         np.minimum(capacity, attention_budget // (every * every), out=capacity)
-    return np.clip(capacity, 1, len(widths)).astype(np.int32)[widths]
+    return np.clip(capacity, 1, rows).astype(np.int32)
 
 
-def _shuffled(number: int, seed: int, epoch: int, purpose: int) -> Rows:
-    """The numbers below `number` in random order."""
-    draws = np.random.PCG64((seed, epoch, purpose)).random_raw(number)
-    return np.argsort(draws, kind="stable")
+def _sum(rows: int, values: Callable[[int, int], NDArray[np.float64]], start: int = 0) -> float:
+    """The sum of values(0, rows), halved as numpy's sum halves them: the same to the last bit."""
+    if rows <= STEP:
+        return float(values(start, start + rows).sum())
+    half = rows // 2 - rows // 2 % 8
+    return _sum(half, values, start) + _sum(rows - half, values, start + half)
+
+
+def _shuffled(number: int, seed: int, epoch: int, purpose: int) -> Places:
+    """The numbers below `number` in random order: that of as many draws, equal ones as they come.
+
+    The draws are sorted by parts of their range, for which they are drawn anew.
+    """
+    kind: type[np.int32 | np.int64] = np.int32 if number < 1 << 31 else np.int64
+    order: Places = np.empty(number, kind)
+    bits = max(0, (number // PART).bit_length())
+    filled = 0
+    for part in range(1 << bits):
+        generator, draws, places = np.random.PCG64((seed, epoch, purpose)), [], []
+        for start in range(0, number, STEP):
+            drawn = generator.random_raw(min(STEP, number - start))
+            here = np.flatnonzero(drawn >> np.uint64(63 - bits) >> np.uint64(1) == part)
+            draws.append(drawn[here])
+            places.append((start + here).astype(order.dtype))
+        found = np.concatenate(places)[np.argsort(np.concatenate(draws), kind="stable")]
+        order[filled : filled + len(found)] = found
+        filled += len(found)
+    return order
 
 
 def _by_shape(source: Lengths | None, target: Lengths, widths: Lengths) -> Rows:
@@ -109,14 +165,16 @@ def _by_shape(source: Lengths | None, target: Lengths, widths: Lengths) -> Rows:
     return np.argsort(widths.astype(np.int64) * span + difference, kind="stable")
 
 
-def _cut(rows: Rows, capacity: Lengths) -> list[Rows]:
-    """Cut sorted rows into the fewest runs that each fit: as many rows as the widest allows."""
-    batches = []
+def _cut(capacity: NDArray[np.int32], first: int) -> list[int]:
+    """Cut sorted rows into the fewest runs that each fit: as many rows as the widest allows.
+
+    Returns the place behind each run, where the first row has the place `first`.
+    """
+    ends = []
     start = 0
-    while start < len(rows):
+    while start < len(capacity):
         window = capacity[start : start + int(capacity[start])]
         fits = np.minimum.accumulate(window) >= np.arange(1, len(window) + 1)
-        stop = start + int(np.count_nonzero(fits))
-        batches.append(rows[start:stop])
-        start = stop
-    return batches
+        start += int(np.count_nonzero(fits))
+        ends.append(first + start)
+    return ends

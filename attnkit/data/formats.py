@@ -1,4 +1,4 @@
-"""Streaming readers of text: lines, aligned files and plain text, each also gzip-compressed.
+"""Streaming readers of text: lines, aligned files and plain text, each also as gzip or xz data.
 
 The rules, the same for every format:
 
@@ -7,19 +7,20 @@ The rules, the same for every format:
 - A last line without LF is a line; an empty line is a line.
 - Malformed UTF-8 stops with file:line:byte, or is replaced and counted (`errors="replace"`).
 - Control characters, NUL included, are counted and left alone.
-- gzip is recognised by its first bytes, whatever the file is called.
-- A damaged or bomb-like gzip file and a line of more than a mebibyte are refused.
+- gzip and xz are recognised by their first bytes, whatever the file is called.
+- A damaged or bomb-like compressed file and a line of more than a mebibyte are refused.
 
 Memory is a few blocks of a mebibyte, however long the file.
 """
 
 import gzip
+import lzma
 import re
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
@@ -32,17 +33,19 @@ BLOCK = 1 << 20
 LONGEST = BLOCK
 """Longest line in bytes; not below BLOCK, so that only a line across blocks can exceed it."""
 RATIO = 100
-"""Largest ratio of text to gzip bytes, once the text exceeds FREE; prose has 2 to 5."""
+"""Largest ratio of text to compressed bytes, once the text exceeds FREE; prose has 2 to 5."""
 FREE = 16 << 20
-"""Bytes of text that any gzip file may hold."""
+"""Bytes of text that any compressed file may hold."""
+XZ_MEMORY = 256 << 20
+"""Memory that unpacking xz data may take; what `xz -9` makes takes 65 MiB."""
 
+XZ = b"\xfd7zXZ\x00"
 BOM = b"\xef\xbb\xbf"
 OTHER = {
     b"\xff\xfe": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16 text; convert it to UTF-8: iconv -f UTF-16 -t UTF-8",
     b"PK\x03\x04": "a zip archive; unpack it, or compress the text with gzip",
     b"BZh": "bzip2 data; unpack it, or compress the text with gzip",
-    b"\xfd7zXZ": "xz data; unpack it, or compress the text with gzip",
     b"\x28\xb5\x2f\xfd": "zstd data; unpack it, or compress the text with gzip",
 }
 """First bytes of files that are not text, and what to do about them."""
@@ -55,13 +58,13 @@ SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
 def read_lines(
     path: Path, errors: Errors = "strict", counts: Counts | None = None
 ) -> Iterator[str]:
-    """The lines of a text file, gzip or not, without their ends.
+    """The lines of a text file, compressed or not, without their ends.
 
     For a file whose last line ends with LF these are as many as `wc -l` says.
 
     Raises:
         MissingInputError: the file is not there.
-        DataError: malformed UTF-8, a line that is too long, a damaged gzip file.
+        DataError: malformed UTF-8, a line that is too long, a damaged compressed file.
     """
     counts = Counts() if counts is None else counts
     first = True
@@ -125,7 +128,7 @@ def ragged(paths: Sequence[Path], lines: Sequence[int]) -> DataError:
 
 
 def count_lines(path: Path) -> int:
-    """Lines in a file, gzip or not, as `read_lines` counts them, without decoding."""
+    """Lines in a file, compressed or not, as `read_lines` counts them, without decoding."""
     total, last = 0, b"\n"
     for number, piece in _pieces(path):
         if number == 1 and piece == BOM:
@@ -181,21 +184,55 @@ def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of the text in blocks, decompressed where they begin as gzip does."""
+    """The bytes of the text in blocks, decompressed where they begin as gzip or xz does."""
     with open_file(path) as file:
+        start, kind = file.peek(len(XZ)), ""
+        stream: BinaryIO | gzip.GzipFile | _XzReader = file
+        if start.startswith(GZIP):
+            stream, kind = gzip.GzipFile(fileobj=file), "gzip"
+        elif start.startswith(XZ):
+            stream, kind = _XzReader(file), "xz"
+        size = 0
         try:
-            packed = file.peek(len(GZIP)).startswith(GZIP)
-            stream = gzip.GzipFile(fileobj=file) if packed else file
-            size = 0
             while block := stream.read(BLOCK):
                 size += len(block)
-                if packed and size > FREE and size > RATIO * file.tell():
+                if kind and size > FREE and size > RATIO * file.tell():
                     raise DataError(
-                        f"{path}: gzip data that grows more than {RATIO}-fold is refused; unpack "
-                        "it (gunzip) if it is what you mean"
+                        f"{path}: {kind} data that grows more than {RATIO}-fold is refused; unpack "
+                        "it first if it is what you mean"
                     )
                 yield block
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise DataError(f"{path}: damaged gzip data ({error}); fetch the file again") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+            raise DataError(
+                f"{path}: damaged {kind} data ({error}); fetch the file again"
+            ) from error
         except OSError as error:
             raise input_error(error, path) from error
+
+
+class _XzReader:
+    """Reads what is packed in xz streams, one or several, within `XZ_MEMORY`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._rest = file, b""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end."""
+        while True:
+            data, self._rest = self._rest, b""
+            if not data and (self._stream.eof or self._stream.needs_input):
+                data = self._file.read(BLOCK)
+                if not data and self._stream.eof:
+                    return b""
+                if not data:
+                    raise EOFError("it ends too early")
+            if self._stream.eof:
+                self._begin()
+            block = self._stream.decompress(data, size)
+            self._rest = self._stream.unused_data
+            if block:
+                return block

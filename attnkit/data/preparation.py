@@ -6,6 +6,7 @@ version of sentencepiece.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,15 +17,22 @@ import sentencepiece
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
-from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged, encode
+from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
+from attnkit.data.encoding import PARTIAL, encode
 from attnkit.data.masking import MASK, with_noise
 from attnkit.data.rows import Counts, Row
 from attnkit.data.span_corruption import FIXED, sentinels
-from attnkit.data.tokenizer import TRAINING_CHARACTERS, LabelVocabulary, Tokenizer, subsample
+from attnkit.data.tokenizer import (
+    TRAINING_CHARACTERS,
+    LabelVocabulary,
+    Tokenizer,
+    drained,
+    subsample,
+)
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.cache import cache_dir, complete
-from attnkit.storage.files import owner, read_json, remove, sha256_json, write_synced
+from attnkit.storage.files import read_json, remove, sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
 
@@ -226,13 +234,14 @@ def encode_split(
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
     too_long = recipe.data.too_long if name == "train" else "truncate"
     # Everything that the ids depend on.
+    fingerprint = corpus.fingerprint(name)
     key = sha256_json([
-        "split", FORMAT, sentencepiece.__version__, corpus.fingerprint(name), tokenizer.digest,
+        "split", FORMAT, sentencepiece.__version__, fingerprint, tokenizer.digest,
         max_length, too_long, stream,
     ])  # fmt: skip
     counts = Counts()
     split = encode(
-        corpus.rows(name, counts),
+        _while_unchanged(corpus, name, fingerprint, counts),
         tokenizer,
         (cache or cache_dir()) / "encoded",
         key=f"{key}{suffix}",
@@ -249,6 +258,16 @@ def encode_split(
             "files, or raise data.max_length"
         )
     return split
+
+
+def _while_unchanged(corpus: Corpus, name: str, fingerprint: str, counts: Counts) -> Iterator[Row]:
+    """The rows of a split; a DataError behind the last where its files are no longer the same."""
+    yield from corpus.rows(name, counts)
+    if corpus.fingerprint(name) != fingerprint:
+        raise DataError(
+            f"{corpus.name}: a file of {name} changed while it was encoded; run the same command "
+            "again when it is complete"
+        )
 
 
 def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
@@ -278,7 +297,7 @@ def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: in
         suffix=f"-{sha256_json([alpha, seed])[:16]}-{epoch}",
     )
     for other in split.path.parent.glob(f"{split.path.name.rpartition('-')[0]}-*"):
-        if other.is_dir() and other != split.path and owner(other) is None:
+        if other.is_dir() and other != split.path and other.suffix != PARTIAL:
             # Another run may be removing it too, or still read it: its mapping stays valid.
             with suppress(OSError):
                 remove(other)
@@ -303,9 +322,12 @@ def _tokenizer(
 
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
-        trained = Tokenizer.train(spec, rows)
+        used = len(rows)
+        sample = deque(rows)
+        del rows
+        trained = Tokenizer.train(spec, drained(sample))
         trained.save(draft)
-        meta = {"digest": trained.digest, "rows": len(rows), "seen": seen}
+        meta = {"digest": trained.digest, "rows": used, "seen": seen}
         write_synced(draft / "meta.json", json.dumps(meta).encode())
 
     def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:

@@ -39,6 +39,11 @@ class Counts:
     breaks: int = 0
     control: int = 0
 
+    def add(self, other: "Counts") -> None:
+        """Add the numbers of another count to these."""
+        for name, number in vars(other).items():
+            setattr(self, name, getattr(self, name) + number)
+
     def lines(self) -> list[str]:
         """The counts for people, one kind a line; only what happened is listed."""
         encoded = self.kept or self.empty or self.too_long

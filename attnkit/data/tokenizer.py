@@ -15,10 +15,11 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import sentencepiece
 
@@ -28,6 +29,8 @@ from attnkit.data.subword_sampling import MARK, BpeDropout, Piece, UnigramSample
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.files import atomic_write, reading, require_file
+
+Item = TypeVar("Item")
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
@@ -238,13 +241,14 @@ class Tokenizer(NamedTuple):
                     )
             return cls(vocabulary, vocabulary)
         _check_special(spec)
-        sources: list[str] = []
-        targets: list[str] = []
+        sources, targets = deque[str](), deque[str]()
         for row in rows:
             sources += _segments(row.source)
             targets += _segments(row.target)
         if spec.shared or not sources:
-            vocabulary = _train(spec, sources + targets, "text")
+            sources += targets
+            targets.clear()
+            vocabulary = _train(spec, sources, "text")
             return cls(vocabulary, vocabulary)
         return cls(_train(spec, sources, "source text"), _train(spec, targets, "target text"))
 
@@ -343,13 +347,20 @@ def _check_special(spec: schema.TokenizerConfig) -> None:
         )
 
 
-def _train(spec: schema.TokenizerConfig, lines: list[str], what: str) -> Vocabulary:
+def drained(items: deque[Item]) -> Iterator[Item]:
+    """The items in order; each is forgotten when it is handed out."""
+    while items:
+        yield items.popleft()
+
+
+def _train(spec: schema.TokenizerConfig, lines: deque[str], what: str) -> Vocabulary:
+    """A vocabulary learned from lines, which are used up."""
     if not lines:
         raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines),
+            sentence_iterator=drained(lines),
             model_writer=model,
             model_type=spec.type,
             vocab_size=spec.size,

@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from attnkit import models
 from attnkit.data.batch import collate
-from attnkit.data.batch_plan import Rows, padding_share
+from attnkit.data.batch_plan import Plan, Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.layers import MultiHead
@@ -196,7 +197,7 @@ def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
     return loss + sum(t.untyped_storage().nbytes() for k, t in saved.items() if k not in weights)
 
 
-def batches(recipe: Recipe, prepared: PreparedData) -> list[Rows]:
+def batches(recipe: Recipe, prepared: PreparedData) -> Plan:
     """The plan of the first epoch, for the first seed."""
     train = recipe.train
     budget = score_budget(recipe)
@@ -215,7 +216,7 @@ def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
 
 def largest(recipe: Recipe, prepared: PreparedData) -> list[BatchShape]:
     """The batches that may need the most memory: most tokens, and widest squares of attention."""
-    shapes = [_shape(prepared, rows) for rows in batches(recipe, prepared)]
+    shapes = {_shape(prepared, rows): None for rows in batches(recipe, prepared)}
     by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
     by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
     return list(dict.fromkeys((by_tokens, by_squares)))
@@ -247,13 +248,15 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
         return shape.rows * (shape.source + shape.target)
 
     train = recipe.train
-    planned = sorted(batches(recipe, prepared), key=padded)
-    chosen = [planned[len(planned) // 3], planned[2 * len(planned) // 3]]
+    planned = batches(recipe, prepared)
+    sizes = [padded(rows) for rows in planned]
+    by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
+    chosen = [planned[by_size[place * len(sizes) // 3]] for place in (1, 2)]
     options = _precisions(device) if train.precision == "auto" else (train.precision,)
     timed = _timed(recipe, prepared, chosen, options, device, PACE_REPEATS)
     seconds = {name: min(times) for name, times in timed.items()}
     precision = min(seconds, key=lambda name: seconds[name])
-    average = sum(map(padded, planned)) / len(planned)
+    average = sum(sizes) / len(sizes)
     update = seconds[precision] / sum(map(padded, chosen)) * average * train.accumulate
     lengths = prepared.train.target.lengths
     tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
@@ -278,7 +281,7 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
     with suppress(OSError, UnicodeError):
         if (stored := path.read_text("utf-8").strip()) in options:
             return stored, "as chosen before on this machine"
-    rows = batches(recipe, prepared)[:2]
+    rows = list(islice(batches(recipe, prepared), 2))
     times = _timed(recipe, prepared, rows, options, device, PRECISION_REPEATS)
     ratio = median(np.divide(times["bf16"], times["fp32"]).tolist())
     chosen = "bf16" if ratio < 1 else "fp32"

@@ -74,7 +74,7 @@ def format_of(files: tuple[str, ...], form: str) -> str:
     """The format of the files of a split: `data.format`, or what auto makes of their names."""
     if form != "auto" or not files:
         return form
-    json = files[0].removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
+    json = files[0].removesuffix(".gz").removesuffix(".xz").endswith((".jsonl", ".ndjson", ".json"))
     return "lines" if len(files) == 2 else "jsonl" if json else "plain"
 
 

@@ -39,8 +39,8 @@ class DataConfig(Section):
     for language modelling."""
     train: str | tuple[str, ...] | None = None
     """Training data: one file (JSONL or plain text) or two aligned files [source, target], each
-    optionally compressed (.gz); paths are relative to the recipe file, on the command line to the
-    current folder."""
+    optionally compressed (.gz, .xz); paths are relative to the recipe file, on the command line to
+    the current folder."""
     valid: str | tuple[str, ...] | None = None
     """Validation data, given like train."""
     test: str | tuple[str, ...] | None = None
@@ -409,7 +409,7 @@ class EvalConfig(Section):
     exact-match never does."""
     vectors: str | None = None
     """File of word vectors for the embedding metrics, in the text format of word2vec, GloVe and
-    fastText, optionally compressed (.gz); relative to the recipe file."""
+    fastText, optionally compressed (.gz, .xz); relative to the recipe file."""
     sentences: Literal["newline", "punctuation"] = "newline"
     """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
     and a space."""

@@ -104,7 +104,7 @@ class Board:
             case events.PreparedEvent() if run is not None:
                 self._show_phase(run, "building the model")
             case events.PreparedEvent():
-                self._idle("building the model")
+                self._idle("building the model" if self.runs else "")
             case events.ScoredEvent():
                 self._idle("")
             case _ if run is not None:
@@ -191,7 +191,9 @@ class Board:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only, width = options.ascii_only, options.max_width
-        parts = [one_line(self.recipe), f"{self._trained} of {len(self.runs)} done"]
+        parts = [one_line(self.recipe)]
+        if self.runs:  # none where only data is prepared
+            parts.append(f"{self._trained} of {len(self.runs)} done")
         if failed := self._count("failed"):
             parts.append(f"{failed} failed")
         left = self.remaining_in_all()

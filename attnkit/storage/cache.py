@@ -32,7 +32,10 @@ def cache_dir() -> Path:
 
 
 def complete(
-    path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]
+    path: Path,
+    read: Callable[[Path], Value],
+    build: Callable[[Path], None],
+    draft: Path | None = None,
 ) -> tuple[Value, str | None]:
     """Read a finished folder; where it is absent or damaged, build it first.
 
@@ -40,6 +43,7 @@ def complete(
         path: the folder, whose name is a key of all that its content depends on.
         read: opens a finished folder and raises DataError where it is damaged.
         build: fills a new, empty folder with files that are forced to the disk.
+        draft: as `fill_folder`.
 
     The folder gets its name by a rename after `build`, under a lock, so that of two processes
     one builds and the other waits and reads.  Returns what `read` gave, and one line about the
@@ -59,7 +63,7 @@ def complete(
         value, damage = _try(path, read)
         if value is None:
             remove_leftovers(path.parent)
-            fill_folder(path, build)
+            fill_folder(path, build, draft)
         # Only after success: whoever waits finds the folder finished and builds nothing.
         with suppress(OSError):
             lock.unlink()
@@ -79,22 +83,25 @@ def _try(path: Path, read: Callable[[Path], Value]) -> tuple[Value | None, str |
         return None, str(error)
 
 
-def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
+def fill_folder(path: Path, build: Callable[[Path], None], draft: Path | None = None) -> None:
     """Fill a folder beside `path` and give it the name; nothing is left after a fault.
 
-    What has the name before is removed.
+    What has the name before is removed.  A `draft` is the folder to fill where `build` can go on
+    with what an earlier call left there; then clearing up after a fault is its task.
     """
-    draft = temporary(path)
+    filled = draft or temporary(path)
     with writing(path):
-        DISK.mkdir(draft)
+        if not filled.exists():
+            DISK.mkdir(filled)
         try:
-            build(draft)
-            DISK.fsync_folder(draft)
+            build(filled)
+            DISK.fsync_folder(filled)
             if path.exists():
                 remove(path)
-            DISK.rename(draft, path)
+            DISK.rename(filled, path)
         except BaseException:
-            with suppress(OSError):
-                remove(draft)
+            if draft is None:
+                with suppress(OSError):
+                    remove(filled)
             raise
         DISK.fsync_folder(path.parent)

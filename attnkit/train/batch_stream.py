@@ -8,7 +8,7 @@ import numpy as np
 from torch.profiler import record_function
 
 from attnkit.data.batch import Batch, collate
-from attnkit.data.batch_plan import Rows, plan
+from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Encoded
 from attnkit.mechanisms import facts
 from attnkit.recipe import Recipe, places
@@ -41,7 +41,7 @@ class BatchStream:
         """Read the rows and the plan of the current epoch."""
         self.rows = self.encoded(self.epoch)
         source = None if self.rows.source is None else self.rows.source.lengths
-        self.batches: list[Rows] = plan(
+        self.batches = plan(
             source,
             self.rows.target.lengths,
             batch_tokens=self.batch_tokens,
@@ -61,6 +61,7 @@ class BatchStream:
         for number in range(count * ranks):
             if self.position >= len(self.batches):
                 self.epoch, self.position = self.epoch + 1, 0
+                del self.batches  # room for the next ones
                 self._open()
             if number % ranks == rank:
                 place = self.seed, self.epoch, self.position

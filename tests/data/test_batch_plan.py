@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnkit.data.batch_plan import Lengths, Rows, padding_share, plan
-from attnkit.data.encoded import encode
+from attnkit.data import batch_plan
+from attnkit.data.batch_plan import Lengths, Plan, padding_share, plan
+from attnkit.data.encoding import encode
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.recipe import schema
@@ -35,7 +36,7 @@ def like_multi30k(rows: int = 29_000) -> tuple[Lengths, Lengths]:
     return source.astype(np.int32), target.astype(np.int32)
 
 
-def same(first: list[Rows], second: list[Rows]) -> bool:
+def same(first: Plan, second: Plan) -> bool:
     return len(first) == len(second) and all(map(np.array_equal, first, second))
 
 
@@ -126,13 +127,16 @@ def test_a_stream_needs_no_source() -> None:
 
 def test_without_rows_there_are_no_batches() -> None:
     nothing = np.zeros(0, np.int32)
-    assert plan(nothing, nothing, batch_tokens=10, seed=1, epoch=0) == []
-    assert padding_share([], nothing) == 0.0
+    empty = plan(nothing, nothing, batch_tokens=10, seed=1, epoch=0)
+    assert list(empty) == []
+    assert padding_share(empty, nothing) == 0.0
 
 
 def test_padding_share_is_the_share_of_cells_without_a_token() -> None:
     lengths = np.array([4, 1, 2, 2], np.int32)
-    assert padding_share([np.array([0, 1]), np.array([2, 3])], lengths) == pytest.approx(3 / 12)
+    pairs = Plan(np.arange(4), np.array([0, 2, 4]), np.array([1, 0]))
+    assert [batch.tolist() for batch in pairs] == [[2, 3], [0, 1]]
+    assert padding_share(pairs, lengths) == pytest.approx(3 / 12)
 
 
 def test_batches_of_all_widths_come_in_any_order() -> None:
@@ -180,5 +184,27 @@ def test_planning_a_million_rows_takes_little_memory() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    # Kilobytes: about 40 bytes a row at the peak.
+    # Kilobytes: 4 bytes a row, and what does not grow (60 bytes a row of 4 million at most).
     assert int(done.stdout) < 60_000
+
+
+@pytest.mark.parametrize("part", [1 << 22, 300, 64])
+def test_the_order_is_that_of_the_draws_however_it_is_made(
+    part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_plan, "PART", part)
+    monkeypatch.setattr(batch_plan, "STEP", 256)
+    for number in (1, 63, 64, 1000, 3001):
+        draws = np.random.PCG64((3, 1, 0)).random_raw(number)
+        expected = np.argsort(draws, kind="stable")
+        assert batch_plan._shuffled(number, 3, 1, 0).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 129, 1000, 4099, 29_000])
+def test_pools_are_as_large_as_when_all_is_summed_at_once(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last bit: plans of runs that are resumed must not change."""
+    monkeypatch.setattr(batch_plan, "STEP", 256)
+    values = 1 / np.random.default_rng(rows).integers(1, 300, rows)
+    assert batch_plan._sum(rows, lambda start, stop: values[start:stop]) == values.sum()

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnkit.data import encoded as module
-from attnkit.data.encoded import Blocks, Encoded, Ragged, encode
+from attnkit.data import encoding as module
+from attnkit.data.encoded import Blocks, Encoded, Ragged
+from attnkit.data.encoding import encode
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer
 from attnkit.errors import DataError

@@ -1,0 +1,63 @@
+"""`attnkit data`: the corpus of a recipe, encoded before it is trained on."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from attnkit.cli import console, options
+from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, chosen
+
+if TYPE_CHECKING:
+    from attnkit.cli.training_display import Happening, Notice
+
+app = typer.Typer(help="Encode the corpus of a recipe ahead of its training.")
+
+
+@app.callback()
+def data() -> None:
+    """Makes `encode` a command of its own, although it is the only one."""
+
+
+@app.command("encode")
+def encode(
+    recipe: RecipeName,
+    overrides: Overrides = None,
+    *,
+    variant: Variants = None,
+    out: options.Out = Path("runs"),
+    threads: options.Threads = None,
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Train the tokenizer of a recipe and encode its corpus, which `train` then finds.
+
+    A long corpus is encoded by one process per thread (--threads). Memory does not grow with it,
+    and an interrupted command goes on where it was when it is repeated, also after kill -9.
+    --out is for recipes that start from the weights of a run (train.init). The folder of the
+    encoded corpora is printed.
+
+      attnkit data encode translation/multi30k --data-dir corpora
+      attnkit data encode my.yaml --threads 8
+    """
+    from attnkit.cli.training_display import follow
+    from attnkit.experiment.settings import TrainingSettings
+    from attnkit.recipe import load
+    from attnkit.show.training_board import Board
+    from attnkit.storage.cache import cache_dir
+
+    file = load(recipe, overrides or [], option_check=check_options)
+    names = chosen(file, variant)
+    settings = TrainingSettings(
+        file=file, out=out, variants=names, data_dir=data_dir, offline=offline
+    )
+
+    def start(notice: "Notice") -> "Happening":
+        from attnkit.experiment.data_ahead import encode as ahead
+
+        return ahead(settings, notice=notice)
+
+    spec = file.variants[names[0]].train
+    follow(Board(file.name, ()), start, spec, as_json=False, quiet=False)
+    console.write(f"{cache_dir() / 'encoded'}\n")

@@ -1,0 +1,280 @@
+"""Several processes write what one writes, and an interrupted encoding goes on where it was."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from attnkit.data import encoding
+from attnkit.data.encoded import Encoded
+from attnkit.data.encoding import PARTIAL, SHARDS, encode
+from attnkit.data.preparation import prepare
+from attnkit.data.rows import Counts, Row
+from attnkit.data.tokenizer import Tokenizer
+from attnkit.errors import DataError, MemoryLimitError, OutputError, StoppedError
+from attnkit.recipe import schema
+from attnkit.recipe.schema import Recipe
+
+ROWS = [
+    Row("the cat sees " * (i % 5), "a dog and a long tree " * (i * 7 % 4 + (i % 9 > 0)))
+    for i in range(97)
+]
+FILES = ("source.ids", "source.offsets", "target.ids", "target.offsets")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(schema.TokenizerConfig(size=30), ROWS)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten chunks, in shards of three; one process."""
+    monkeypatch.setattr(encoding, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(encoding, "SHARD", 3)
+    monkeypatch.setattr(encoding, "ALONE", 1)
+    monkeypatch.setattr(encoding, "processes", lambda: 1)
+
+
+@pytest.fixture
+def write(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Encoded]:
+    """Encode `ROWS`, or others, with a few that are too long."""
+
+    def encoded(key: str = "k", rows: object = ROWS, **how: object) -> Encoded:
+        return encode(rows, tokenizer, tmp_path, key=key, max_length=40, too_long="drop", **how)
+
+    return encoded
+
+
+def contents(split: Encoded) -> dict[str, bytes]:
+    paths = [split.path / name for name in FILES]
+    return {path.name: path.read_bytes() for path in paths if path.exists()}
+
+
+def left(folder: Path) -> list[str]:
+    """What is in a cache, but for the locks of what failed."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
+
+
+def rows_until(place: int, error: BaseException) -> Iterator[Row]:
+    yield from ROWS[:place]
+    raise error
+
+
+def interrupted(write: Callable[..., Encoded], tmp_path: Path, place: int = 75) -> Path:
+    """A folder that was being written when a signal came."""
+    with pytest.raises(StoppedError):
+        write(rows=rows_until(place, StoppedError("stopped")))
+    return tmp_path / f"k{PARTIAL}"
+
+
+@pytest.mark.parametrize("how", [{}, {"sample": (0.3, 1)}, {"stream": True}])
+def test_several_processes_write_what_one_writes(
+    write: Callable[..., Encoded], how: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, seen = write("one", **how), list[int]()
+    assert one.counts.empty > 0
+    assert ("stream" in how) == (one.counts.too_long == 0)
+    monkeypatch.setattr(encoding, "processes", lambda: 2)
+    two = write("two", report=seen.append, **how)
+    assert contents(two) == contents(one)
+    assert (two.counts, two.digest) == (one.counts, one.digest)
+    assert seen == [*range(10, 97, 10), 97]
+
+
+def test_few_chunks_are_in_memory_at_once(
+    write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "processes", lambda: 2)
+    monkeypatch.setattr(encoding, "CHUNK_ROWS", 1)
+    read, most, done = 0, 0, list[int]()
+
+    def rows() -> Iterator[Row]:
+        nonlocal read, most
+        for row in ROWS:
+            read += 1
+            most = max(most, read - (done[-1] if done else 0))
+            yield row
+
+    write(rows=rows(), report=done.append)
+    assert 3 <= most <= 4
+
+
+def test_a_killed_process_is_one_clear_line(
+    write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(encoding, "processes", lambda: 2)
+
+    def kill(done: int) -> None:
+        if done == 20:
+            for process in multiprocessing.active_children():
+                process.kill()
+
+    with pytest.raises(MemoryLimitError, match="a process that encodes the corpus was killed"):
+        write(report=kill)
+    assert multiprocessing.active_children() == []
+    assert contents(write()) == contents(write("whole"))
+
+
+@pytest.mark.parametrize("place", [35, 60, 75, 96])
+def test_an_interrupted_encoding_goes_on_behind_its_last_shard(
+    write: Callable[..., Encoded], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = write("whole")
+    interrupted(write, tmp_path, place)
+    encoded = list[int]()
+    actual = encoding._RowEncoder.encode
+
+    def watched(self: object, number: int, texts: encoding.Texts) -> object:
+        encoded.append(number)
+        return actual(self, number, texts)
+
+    monkeypatch.setattr(encoding._RowEncoder, "encode", watched)
+    again = write()
+    assert contents(again) == contents(whole)
+    assert again.counts == whole.counts
+    assert encoded == list(range(place // 30 * 3, 10))
+    rows = place // 30 * 30
+    assert again.note == f"{rows} rows were encoded by an earlier command, which was interrupted"
+    assert left(tmp_path) == ["k", "whole"]
+    assert not (again.path / SHARDS).exists()
+
+
+@pytest.mark.parametrize("name", [*FILES, SHARDS])
+@pytest.mark.parametrize("damage", ["absent", "cut", "flipped", "longer"])
+def test_a_damaged_shard_is_written_again(
+    write: Callable[..., Encoded], tmp_path: Path, name: str, damage: str
+) -> None:
+    whole, path = write("whole"), interrupted(write, tmp_path) / name
+    content = path.read_bytes()
+    if damage == "absent":
+        path.unlink()
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 2]) + content[middle + 1 :]
+        changed = {"cut": content[:middle], "flipped": flipped, "longer": content + b"}"}
+        path.write_bytes(changed[damage])
+    again = write()
+    assert contents(again) == contents(whole)
+    assert again.counts == whole.counts
+
+
+def test_shards_of_another_tokenizer_are_not_taken(
+    write: Callable[..., Encoded], tmp_path: Path
+) -> None:
+    whole, other = write("whole"), interrupted(write, tmp_path)
+    other.rename(tmp_path / f"other{PARTIAL}")
+    other = write("other")
+    assert other.note is None
+    assert contents(other) == contents(whole)
+    # Nor is a finished folder.
+    other.path.rename(tmp_path / "third")
+    third = write("third")
+    assert "is of another corpus, tokenizer or recipe: other" in str(third.note)
+
+
+@pytest.mark.parametrize("place", [5, 75])
+def test_malformed_rows_leave_nothing(
+    write: Callable[..., Encoded], tmp_path: Path, place: int
+) -> None:
+    with pytest.raises(DataError, match="malformed"):
+        write(rows=rows_until(place, DataError("train.en:2: malformed")))
+    assert left(tmp_path) == []
+
+
+def test_what_fits_on_a_full_disk_is_kept(
+    write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actual, writes = encoding.DISK.write, 30
+
+    def full(file: object, data: bytes) -> None:
+        nonlocal writes
+        writes -= 1
+        if writes < 0:
+            raise OSError(28, "No space left on device")
+        actual(file, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(encoding.DISK, "write", full)
+        with pytest.raises(OutputError, match=r"k: .*No space left on device; free some space"):
+            write()
+    assert (tmp_path / f"k{PARTIAL}" / SHARDS).exists()
+    again = write()
+    assert "60 rows were encoded by an earlier command" in str(again.note)
+    assert contents(again) == contents(write("whole"))
+
+
+def test_a_file_that_changes_while_it_is_encoded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("train", "valid"):
+        for side, text in (("en", "the cat"), ("de", "a dog")):
+            (tmp_path / f"{name}.{side}").write_text(f"{text}\n" * 40)
+    data = {name: [str(tmp_path / f"{name}.{side}") for side in ("en", "de")]
+            for name in ("train", "valid")}  # fmt: skip
+    recipe = Recipe.model_validate({"task": "translation", "data": data, "tokenizer": {"size": 20}})
+
+    def change(stage: str, done: int, total: int | None) -> None:
+        if stage == "train":
+            (tmp_path / "train.de").write_text("a cow\n" * 40)
+
+    with pytest.raises(DataError, match="train: a file of train changed while it was encoded"):
+        prepare(recipe, cache=tmp_path / "c", progress=change)
+    assert left(tmp_path / "c" / "encoded") == []
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from attnkit.data import encoding
+from attnkit.data.rows import Counts
+from attnkit.data.tokenizer import Tokenizer
+from tests.data.test_encoding import ROWS
+encoding.CHUNK_ROWS, encoding.SHARD, encoding.ALONE = 10, 3, 1
+encoding.processes = lambda: 2
+folder = Path(sys.argv[1])
+def report(done):
+    print(done, flush=True)
+    time.sleep(0.3 if done > 40 else 0)
+if __name__ == "__main__":
+    encoding.encode(ROWS, Tokenizer.load(folder), folder, key="k", max_length=40, too_long="drop",
+                    report=report)
+"""
+
+
+def test_kill_9_keeps_the_shards_and_leaves_no_process(
+    write: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    whole = write("whole")
+    tokenizer.save(tmp_path)
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=root, env=os.environ | {"PYTHONPATH": root},
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while int(process.stdout.readline()) < 50:
+        pass
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail("processes are left")
+    again = write()
+    assert contents(again) == contents(whole)
+    assert "30 rows were encoded by an earlier command" in str(again.note)
+    assert again.counts == whole.counts != Counts()
