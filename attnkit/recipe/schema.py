@@ -396,9 +396,8 @@ class EvalConfig(Section):
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
     lengths: tuple[Positive, ...] = ()
-    """Lengths at which a split is scored.  Language modelling: each time the whole split, cut in
-    windows of so many tokens; empty is data.max_length alone.  Recall: rows of this length, in what
-    the corpus counts; empty is the lengths of training."""
+    """Lengths at which a split is scored.  Language modelling: all of it, cut in windows of so many
+    tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
     """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,

@@ -3,6 +3,7 @@
 Perplexity, accuracy, and how far the model's confidence is from its accuracy."""
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def hidden_states(
     batches = plan(
         lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False
     )
-    for rows in batches[rank::ranks]:
+    for rows in islice(batches, rank, None, ranks):
         batch = collate(encoded, rows)
         source = None if batch.source is None else batch.source.to(device)
         real = batch.output != PAD

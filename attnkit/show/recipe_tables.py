@@ -15,6 +15,7 @@ from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
     from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
+    from attnkit.experiment.scale import ScaledCost
     from attnkit.recipe.corpus_cards import Card
 
 
@@ -173,6 +174,8 @@ class Cost(NamedTuple):
     memory: "MemoryEstimate"
     padding: "Padding | None" = None
     pace: "Pace | None" = None
+    scales: "tuple[ScaledCost, ...]" = ()
+    """The same on several ranks."""
 
 
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
@@ -242,6 +245,38 @@ def _cost(cost: Cost) -> dict[str, Cell]:
         found["update"] = (f"{pace.seconds:.3g} s", "update_seconds", pace.seconds)
         found["training"] = (duration(training), "training_seconds", training)
     return {head: Cell(text, {name: value}) for head, (text, name, value) in found.items()}
+
+
+def scales(measured: Mapping[str, Cost]) -> Table:
+    """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
+    heads = ("ranks", "memory a rank", "sent an update", "network to hide it", "updates/epoch",
+             "hours/epoch", "data on disk")  # fmt: skip
+    rows = []
+    for name, cost in measured.items():
+        for one in cost.scales:
+            speed, seconds = one.sent / one.update, one.updates * one.update
+            cells = (
+                (f"{one.ranks:,}", "ranks", one.ranks),
+                (amount(one.memory), "memory_bytes", one.memory),
+                (amount(one.sent), "sent_bytes", one.sent),
+                (f"{amount(speed)}/s", "bytes_per_second", speed),
+                (f"{one.updates:,.0f}", "updates_per_epoch", one.updates),
+                (f"{seconds / 3600:,.3g}", "epoch_seconds", seconds),
+                (amount(one.stored), "stored_bytes", one.stored),
+            )
+            variant = Cell(name, {"variant": name})
+            rows.append((variant, *(Cell(text, {key: value}) for text, key, value in cells)))
+    counts = {one.rows for cost in measured.values() for one in cost.scales}
+    notes = (
+        f"rows: {' or '.join(f'{count:,}' for count in sorted(counts))}, as long as those at hand",
+        "hours: of updates that do not wait for the network, each rank as fast as this device was "
+        "measured; network: what each rank must send per second so that this takes no longer than "
+        "the update",
+        "the global batch grows with the ranks, so train.steps, lr and warmup have to be chosen "
+        "for it",
+    )
+    columns = (Column("variant", "left"), *(Column(head) for head in heads))
+    return Table("scale", columns, tuple(rows), notes, HOW)
 
 
 def amount(size: float) -> str:

@@ -1,7 +1,9 @@
 """`attnkit recipe`: list, show, explain and copy recipes."""
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from attnkit.recipe import RecipeFile
     from attnkit.show.recipe_tables import Cost
 
+MOST = 10**12
+"""Devices or rows that a cost is computed for."""
 FORMATS = ("table", "markdown", "latex", "json")  # csv holds one table
 
 app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=True)
@@ -93,6 +97,12 @@ def explain(
         Literal["table", "markdown", "latex", "json"],
         choice("--format", FORMATS, "table, markdown, latex or json."),
     ] = "table",
+    world: Annotated[
+        str | None, value("N,N,...", "Cost on so many devices too, computed (train.parallel).")
+    ] = None,
+    rows: Annotated[
+        str | None, value("N", "With --world: training rows, such as 1e8. [default: those here]")
+    ] = None,
     device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -107,10 +117,17 @@ def explain(
 
       attnkit recipe explain quickstart
       attnkit recipe explain my.yaml model.width=512 --variant base --quick
+      attnkit recipe explain my.yaml --device cuda --world 8,64,512 --rows 1e9
     """
     from attnkit.recipe import load
     from attnkit.show import recipe_tables
 
+    many = _whole(world or "", "--world", "8,64,512")
+    more = _whole(rows or "", "--rows", "1e8")
+    if rows and not world:
+        raise UsageError("--rows is for --world: say on how many devices, as in --world 8,64")
+    if world and quick:
+        raise UsageError("--world computes from what is measured here: leave --quick out")
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
     tables = [
@@ -124,14 +141,16 @@ def explain(
     costs = {}
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = _cost(file, name, quick, device, data_dir, offline=not download)
+        costs[name] = _cost(file, name, quick, device, data_dir, many, more, not download)
     tables.append(recipe_tables.costs(costs, file.variants))
+    if any(cost.scales for cost in costs.values()):
+        tables.append(recipe_tables.scales(costs))
     if format == "json":
         parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
         output.write_json({"recipe": file.name, **parts})
     else:
         console.write("\n")
-        output.write_tables(tables[-1:], format)
+        output.write_tables(tables[2:], format)
 
 
 @app.command("copy")
@@ -206,11 +225,27 @@ def _duration(path: Path) -> str:
     return next(lines, "").removeprefix("# time:").partition(" on ")[0].strip()
 
 
+def _whole(text: str, option: str, example: str) -> list[int]:
+    """Numbers such as 8, 64 or 1e8, between commas."""
+    found = []
+    for word in text.split(",") if text else ():
+        number = float(word) if re.fullmatch(r"\d{1,12}(\.\d+)?(e\d{1,2})?", word) else 0.0
+        if not 1 <= number <= MOST or number != int(number):
+            raise UsageError(
+                f"{option} {quoted(text)}: must be whole numbers from 1 to {MOST:,}, such as "
+                f"{example}"
+            )
+        found.append(int(number))
+    return found
+
+
 def _cost(
-    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, *, offline: bool
-) -> "Cost":
+    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None,
+    world: Sequence[int], rows: Sequence[int], offline: bool,
+) -> "Cost":  # fmt: skip
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
+    from attnkit.experiment.scale import at_scale
     from attnkit.show.recipe_tables import Cost
 
     recipe = file.variants[name]
@@ -220,13 +255,14 @@ def _cost(
         shape = explain.nominal(recipe)
         return Cost(explain.parameters(recipe, sizes), explain.memory(recipe, sizes, shape))
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-    shapes = explain.largest(recipe, prepared)
-    return Cost(
-        explain.parameters(recipe, sizes),
-        max((explain.memory(recipe, sizes, shape) for shape in shapes), key=lambda m: m.total),
-        explain.padding(recipe, prepared),
-        None if recipe.model.counted else explain.pace(recipe, prepared, device),
-    )
+    memories = [explain.memory(recipe, sizes, s) for s in explain.largest(recipe, prepared)]
+    memory, padding = max(memories, key=lambda one: one.total), explain.padding(recipe, prepared)
+    pace = None if recipe.model.counted else explain.pace(recipe, prepared, device)
+    scales = () if pace is None else tuple(
+        at_scale(recipe, prepared, memory, padding, pace, ranks=ranks, rows=count)
+        for count in rows or [padding.rows] for ranks in world
+    )  # fmt: skip
+    return Cost(explain.parameters(recipe, sizes), memory, padding, pace, scales)
 
 
 def _prepared(

@@ -7,8 +7,10 @@ from pathlib import Path, PurePosixPath
 from string import Template
 from typing import Annotated
 
+from typer import Argument
+
 from attnkit.cli import console, options, output
-from attnkit.cli.options import Argument, flag, value
+from attnkit.cli.options import flag, value
 from attnkit.errors import UsageError
 from attnkit.recipe import load
 from attnkit.text import quoted
