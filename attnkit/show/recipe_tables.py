@@ -249,13 +249,14 @@ def _cost(cost: Cost) -> dict[str, Cell]:
 
 def scales(measured: Mapping[str, Cost]) -> Table:
     """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
-    heads = ("ranks", "memory a rank", "sent an update", "network to hide it", "updates/epoch",
-             "hours/epoch", "data on disk")  # fmt: skip
+    heads = ("rows", "ranks", "memory a rank", "sent an update", "network to hide it",
+             "updates/epoch", "hours/epoch", "data on disk")  # fmt: skip
     rows = []
     for name, cost in measured.items():
         for one in cost.scales:
             speed, seconds = one.sent / one.update, one.updates * one.update
             cells = (
+                (f"{one.rows:,}", "rows", one.rows),
                 (f"{one.ranks:,}", "ranks", one.ranks),
                 (amount(one.memory), "memory_bytes", one.memory),
                 (amount(one.sent), "sent_bytes", one.sent),
@@ -266,9 +267,8 @@ def scales(measured: Mapping[str, Cost]) -> Table:
             )
             variant = Cell(name, {"variant": name})
             rows.append((variant, *(Cell(text, {key: value}) for text, key, value in cells)))
-    counts = {one.rows for cost in measured.values() for one in cost.scales}
     notes = (
-        f"rows: {' or '.join(f'{count:,}' for count in sorted(counts))}, as long as those at hand",
+        "rows: of training data, as long as those at hand",
         "hours: of updates that do not wait for the network, each rank as fast as this device was "
         "measured; network: what each rank must send per second so that this takes no longer than "
         "the update",

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from helpers import ranked
+from helpers.rank_pool import rank_pool
+from helpers.small import small_recipe, write_corpus
 
 from attnkit.data.preparation import PreparedData, prepare
 from attnkit.experiment import cost
@@ -87,6 +90,17 @@ def test_shards_shrink_with_the_ranks_and_copies_do_not(
     kept = memory.total - memory.activations - weights  # all but the copy that validates
     assert most - fewer == pytest.approx(kept * (1 / 2 - 1 / 8), abs=2)
     assert memory.activations + weights < least < memory.activations + 3 * weights
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_ranks_hold_what_is_computed(parallel: str, tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), parallel=parallel, accumulate=1)
+    with rank_pool() as pool:
+        found, sizes = zip(*pool.run(2, ranked.held, tmp_path / "two", recipe), strict=True)
+    size = sizes[0]
+    expected = 4 * size * 3 // (2 if parallel == "fsdp" else 1)  # parameters, two moments
+    assert sum(found) == pytest.approx(2 * expected, rel=1e-3)
+    assert max(found) == pytest.approx(expected, rel=0.1)  # odd numbers of rows
 
 
 def test_more_rows_take_more_updates_and_more_of_the_disk(
