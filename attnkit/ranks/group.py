@@ -102,6 +102,8 @@ def join(words: Sequence[str] = ()) -> None:
     gpu = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store, number, count = next(rendezvous("env://"))
+        if gpu and (local := int(os.environ.get("LOCAL_RANK", "0"))) < torch.cuda.device_count():
+            torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
         how: Any = {"store": store, "rank": number, "world_size": count, "timeout": TIMEOUT}
         dist.init_process_group(backend, **how)

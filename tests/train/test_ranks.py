@@ -186,7 +186,7 @@ def test_outputs_and_probabilities_are_those_of_one_process(
 
 
 REFUSED = {
-    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes train"),
+    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes are to train"),
     "16 bits that FSDP cannot scale": (
         {"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16",
     ),
