@@ -30,7 +30,7 @@ from attnkit.storage import files
 SAVED_FACTS = ("sentences", "decode", "warnings")
 TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_per_second",
                   "train_peak_memory_bytes", "train_device", "train_threads",
-                  "train_precision")  # fmt: skip
+                  "train_precision", "train_processes")  # fmt: skip
 """What a row says of how its system was trained; null for one from elsewhere."""
 LATER = ("train.seeds", "search.", "eval.", "contexts.")
 """Keys of a recipe in which seeds of one system may differ."""
@@ -277,7 +277,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         **{f"train_{name}": finished.get(name) for name in
            ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")},
         **{f"train_{name}": run.manifest.get(name) for name in ("device", "threads", "precision")},
-        **({"train_processes": processes} if processes > 1 else {}),
+        "train_processes": processes,
         "run": run.path.as_posix(),
         "corpus": recipe.data.corpus,
         "budget": _budget(recipe, processes),
