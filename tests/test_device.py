@@ -6,7 +6,16 @@ import sys
 
 import pytest
 
-from attnkit.device import SPINS, THREADS, busy_note, load_warning, processes, use_threads
+from attnkit.device import (
+    SPINS,
+    THREADS,
+    busy_note,
+    load_warning,
+    pick_device,
+    processes,
+    use_threads,
+)
+from attnkit.errors import UnavailableError
 
 SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
 
@@ -86,3 +95,17 @@ def test_the_training_itself_does_not_make_the_machine_busy(
         monkeypatch.setenv(THREADS[0], threads)
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert busy_note() == note
+
+
+def test_processes_of_a_machine_have_a_gpu_each_or_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.empty", lambda *_, **__: None)
+    for name, value in (("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert [pick_device(name) for name in ("auto", "cuda", "cpu")] == ["cuda:1", "cuda:1", "cpu"]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    with pytest.raises(UnavailableError, match="3 processes on this machine need a GPU each, 2"):
+        pick_device("auto")

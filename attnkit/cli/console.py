@@ -154,7 +154,7 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 def follow(words: Sequence[str]) -> int:
     """Serve the process that runs the command (rank 0), which alone talks; the exit code.
 
-    Only where that one is gone does another say what was saved.
+    Only where that one is gone does another say so, and what was saved.
     """
     from attnkit.ranks import group
 
@@ -165,7 +165,8 @@ def follow(words: Sequence[str]) -> int:
         return group.serve()
     except BaseException as error:
         result = outcome(error)
-        if isinstance(error, PeerLostError) and error.first_left:
+        unmet = not group.joined() and isinstance(error.__cause__, RuntimeError)
+        if unmet or (isinstance(error, PeerLostError) and error.first_left):
             _complain(f"{PROGRAM}: {safe_text(result.lines[0])}")
         return result.code
 

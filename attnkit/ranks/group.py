@@ -102,6 +102,8 @@ def join(words: Sequence[str] = ()) -> None:
     gpu = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         store, number, count = next(rendezvous("env://"))
+        if gpu and (local := int(os.environ.get("LOCAL_RANK", "0"))) < torch.cuda.device_count():
+            torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
         how: Any = {"store": store, "rank": number, "world_size": count, "timeout": TIMEOUT}
         dist.init_process_group(backend, **how)
@@ -139,18 +141,16 @@ def leave() -> None:
 
 
 def end(code: int) -> None:
-    """Rank 0: let the others end with this exit code, and wait until they have heard it."""
+    """Rank 0: let the others end with this exit code; where all is well, wait until they have."""
     if _group is None:
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by torchrun, once another rank has ended
-    try:
+    with suppress(RuntimeError):  # what kept the store may be gone
         _group.store.set("end", str(code))
         left, limit = set(range(1, _group.size)), time.monotonic() + ROLL_CALL
-        while left and time.monotonic() < limit:
+        while left and time.monotonic() < limit and code in (0, StoppedError.code):
             time.sleep(POLL)
             left = {n for n in left if not _told(f"left/{n}") and _alive(n)}
-    except RuntimeError:  # what kept the store is gone, and with it the others
-        pass
 
 
 def gather(value: Value) -> list[Value]:
@@ -252,7 +252,9 @@ def serve() -> int:
                 if _told("end"):
                     group.store.set(f"left/{group.rank}", "")
                     return int(group.store.get("end"))
-                if asked and (not _alive(0) or time.monotonic() > asked[0] + LAST_WORD):
+                if not _alive(0) and not _told("end"):
+                    raise PeerLostError("rank 0 ended")
+                if asked and time.monotonic() > asked[0] + LAST_WORD:
                     return 128 + signal.SIGTERM
                 time.sleep(POLL)
             group.calls += 1
@@ -346,6 +348,6 @@ def _alive(number: int, group: RankGroup | None = None) -> bool:
         return True
     try:
         os.kill(int(process), 0)
-    except OSError:
+    except ProcessLookupError:
         return False
     return True

@@ -30,7 +30,7 @@ from attnkit.storage import files
 SAVED_FACTS = ("sentences", "decode", "warnings")
 TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_per_second",
                   "train_peak_memory_bytes", "train_device", "train_threads",
-                  "train_precision")  # fmt: skip
+                  "train_precision", "train_processes")  # fmt: skip
 """What a row says of how its system was trained; null for one from elsewhere."""
 LATER = ("train.seeds", "search.", "eval.", "contexts.")
 """Keys of a recipe in which seeds of one system may differ."""
@@ -264,6 +264,7 @@ def describe_run(run: Run) -> dict[str, Any]:
     that moved runs stay equal.
     """
     finished, recipe = run.manifest["finished"], run.recipe
+    processes = int(run.manifest.get("world_size", 1))
     settings = {key: value for key, value in flat(recipe).items() if not key.startswith(LATER)}
     if data := run.manifest.get("hashes", {}).get("data"):
         settings = {key: value for key, value in settings.items() if key not in FILES}
@@ -276,9 +277,10 @@ def describe_run(run: Run) -> dict[str, Any]:
         **{f"train_{name}": finished.get(name) for name in
            ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")},
         **{f"train_{name}": run.manifest.get(name) for name in ("device", "threads", "precision")},
+        "train_processes": processes,
         "run": run.path.as_posix(),
         "corpus": recipe.data.corpus,
-        "budget": _budget(recipe),
+        "budget": _budget(recipe, processes),
         "changes": list(run.manifest.get("changes", [])),
         "settings": settings,
     }  # fmt: skip
@@ -289,11 +291,12 @@ def run_id(run: Run) -> str:
     return str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
 
 
-def _budget(recipe: Recipe) -> dict[str, int] | None:
+def _budget(recipe: Recipe, processes: int) -> dict[str, int] | None:
     """How much a training may learn from; None of a model that is counted."""
     if recipe.model.counted:
         return None
-    return {name: getattr(recipe.train, name) for name in BUDGET}
+    budget = {name: getattr(recipe.train, name) for name in BUDGET}
+    return budget | {"accumulate": recipe.train.accumulate * processes}
 
 
 def _statistics_path(path: Path) -> Path:

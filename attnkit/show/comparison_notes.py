@@ -220,6 +220,7 @@ def _training(rows: Sequence[Object]) -> list[str]:
     ways = [
         f"{row['train_precision']} on {row['train_device']} with {row['train_threads']} thread"
         f"{'' if row['train_threads'] == 1 else 's'}"
+        + (f" in each of {n} processes" if (n := row.get("train_processes") or 1) > 1 else "")
         for row in rows if row.get("train_precision")
     ]  # fmt: skip
     where = f" in {joined(ways)}" if ways else ""

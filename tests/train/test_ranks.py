@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import ranked
+from helpers.model_types import BASELINES
 from helpers.rank_pool import RankPool, rank_pool
 from helpers.small import WORDS, digests, job, run_through, small_recipe, write_corpus
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from attnkit.data.encoded import Encoded, Ragged
 from attnkit.data.rows import Counts
 from attnkit.errors import DataError, MemoryLimitError, RecipeError, UsageError
 from attnkit.recipe import Recipe
+from attnkit.recipe.schema import AttentionConfig, Roles
 from attnkit.runs import Run
 from attnkit.storage.tensors import read
 from attnkit.train.batch_stream import BatchStream
@@ -68,6 +70,25 @@ def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["sru-additive", "performer", "relative"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_every_type_of_model_trains_in_ranks(
+    tmp_path: Path, pool: RankPool, kind: str, parallel: str
+) -> None:
+    performer = AttentionConfig(name="performer")
+    changes: dict[str, Any] = {
+        "sru-additive": BASELINES["sru-additive"],
+        "performer": {"attention": Roles(encoder=performer, decoder=performer)},
+        "relative": {"positions": "relative", "tie": "none"},
+    }
+    recipe = recipe_in(tmp_path, steps=3, log_every=1, valid_every=0, parallel=parallel)
+    model = recipe.model.model_copy(update={"dropout": 0.0} | changes[kind])
+    recipe = recipe.model_copy(update={"model": model})
+    run_through(job(tmp_path / "one", with_train(recipe, accumulate=2)))
+    succeed(pool.run(2, ranked.train, tmp_path / "two", recipe))
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-6)
 
 
 def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
@@ -186,7 +207,7 @@ def test_outputs_and_probabilities_are_those_of_one_process(
 
 
 REFUSED = {
-    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes train"),
+    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes are to train"),
     "16 bits that FSDP cannot scale": (
         {"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16",
     ),
