@@ -9,11 +9,12 @@ by EOS.
 The files are mapped; the lengths that a batch plan needs take 4 bytes a row and side.
 """
 
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,12 @@ class Ragged:
     def lengths(self) -> NDArray[np.int32]:
         """Tokens of each row, EOS included where the row has one; in memory once used."""
         lengths = np.empty(len(self), np.int32)
-        return np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
+        np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
+        if isinstance(file := self.offsets.base, np.memmap):
+            cast(Any, file)._mmap.madvise(
+                mmap.MADV_DONTNEED
+            )  # all was read; batches need little of it
+        return lengths
 
     def __len__(self) -> int:
         return len(self.starts)
