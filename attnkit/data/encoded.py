@@ -44,9 +44,8 @@ class Ragged:
         lengths = np.empty(len(self), np.int32)
         np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
         if isinstance(file := self.offsets.base, np.memmap):
-            cast(Any, file)._mmap.madvise(
-                mmap.MADV_DONTNEED
-            )  # all was read; batches need little of it
+            # All of it was read; batches need little of it.
+            cast(Any, file)._mmap.madvise(mmap.MADV_DONTNEED)
         return lengths
 
     def __len__(self) -> int:
