@@ -117,7 +117,8 @@ class Done:
     stages: dict[str, float]
 
 
-def run(words: list[str], environment: dict[str, str]) -> Done:
+def run(words: list[str], environment: dict[str, str], *, watched: bool = True) -> Done:
+    """Run a command; to watch the memory of one that has mapped much slows it down."""
     start = time.perf_counter()
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -125,7 +126,8 @@ def run(words: list[str], environment: dict[str, str]) -> Done:
     )  # fmt: skip
     memory, stages, lines = Memory(process.pid), dict[str, float](), list[str]()
     watcher = threading.Thread(target=memory.watch)
-    watcher.start()
+    if watched:
+        watcher.start()
     assert process.stdout is not None
     for line in process.stdout:
         lines.append(line)
@@ -133,7 +135,8 @@ def run(words: list[str], environment: dict[str, str]) -> Done:
     code = process.wait()
     seconds = time.perf_counter() - start
     memory.done.set()
-    watcher.join()
+    if watched:
+        watcher.join()
     if code:
         raise SystemExit("".join(lines))
     return Done(lines[-1], seconds, memory, stages)
@@ -221,7 +224,8 @@ def report(pairs: int, threads: int, folder: Path) -> Iterator[str]:
     ):
         memory = f"{done.memory.own / 1e6:.0f} | {done.memory.pss / 1e6:.0f}" if done else "|"
         yield f"| {what} | {seconds:.1f} | {pairs / seconds:,.0f} | {memory} |"
-    trained = run([*me, "train", str(small), str(large)], environment | {"OMP_NUM_THREADS": "1"})
+    command = [*me, "train", str(small), str(large)]
+    trained = run(command, environment | {"OMP_NUM_THREADS": "1"}, watched=False)
     rows = json.loads(trained.output)
     yield ""
     for what, suffix in (("wall", ""), ("processor", " cpu")):

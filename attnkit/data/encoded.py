@@ -44,8 +44,7 @@ class Ragged:
         lengths = np.empty(len(self), np.int32)
         np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
         if isinstance(file := self.offsets.base, np.memmap):
-            # All of it was read; batches need little of it.
-            cast(Any, file)._mmap.madvise(mmap.MADV_DONTNEED)
+            _advise(file, mmap.MADV_DONTNEED)  # all of it was read; batches need little
         return lengths
 
     def __len__(self) -> int:
@@ -161,4 +160,12 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
     """A file as a read-only array; an empty file, which cannot be mapped, as an empty one."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+    mapped = np.memmap(path, dtype=dtype, mode="r")
+    if path.suffix == ".ids":
+        # Batches take rows from everywhere; reading on behind each would fill memory for nothing.
+        _advise(mapped, mmap.MADV_RANDOM)
+    return np.asarray(mapped)
+
+
+def _advise(mapped: "np.memmap[Any, Any]", advice: int) -> None:
+    cast(Any, mapped)._mmap.madvise(advice)
