@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -109,34 +110,39 @@ def read_memory(process: int) -> tuple[int, int]:
 
 @dataclass
 class Done:
-    """A command: its output, seconds, memory, and when each stage reported for the last time."""
+    """A command: its last line, seconds, those of processors, and when each stage reported last."""
 
     output: str
     seconds: float
+    used: float
     memory: Memory
     stages: dict[str, float]
 
 
-def run(words: list[str], environment: dict[str, str]) -> Done:
-    start = time.perf_counter()
+def run(words: list[str], environment: dict[str, str], *, watched: bool = True) -> Done:
+    """Run a command; to watch the memory of one that has mapped much slows it down."""
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=os.environ | environment,
     )  # fmt: skip
     memory, stages, lines = Memory(process.pid), dict[str, float](), list[str]()
     watcher = threading.Thread(target=memory.watch)
-    watcher.start()
+    if watched:
+        watcher.start()
     assert process.stdout is not None
     for line in process.stdout:
         lines.append(line)
         stages[line.split(":")[0]] = time.perf_counter() - start
     code = process.wait()
-    seconds = time.perf_counter() - start
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     memory.done.set()
-    watcher.join()
+    if watched:
+        watcher.join()
     if code:
         raise SystemExit("".join(lines))
-    return Done(lines[-1], seconds, memory, stages)
+    return Done(lines[-1], seconds, used, memory, stages)
 
 
 def plan_epoch(recipe: str) -> dict[str, float]:
@@ -211,17 +217,20 @@ def report(pairs: int, threads: int, folder: Path) -> Iterator[str]:
     yield ""
     yield f"{pairs:,} pairs, {size / 1e9:.1f} GB of text, {ids / 1e9:.1f} GB of ids"
     yield ""
-    yield "| | seconds | pairs/s | own memory MB | PSS MB |"
-    yield "|:--|---:|---:|---:|---:|"
+    yield "| | seconds | processor s | pairs/s | own memory MB | PSS MB |"
+    yield "|:--|---:|---:|---:|---:|---:|"
     for what, done, seconds in (
         (f"`data encode`, whole, {threads} processes", first, first.seconds),
         ("of that: training the tokenizer and encoding", None, encoding),
         ("`data encode` again: all bytes checked", again, again.seconds),
-        (f"plan of an epoch, {facts['batches']:,} batches", planned, facts["plan"]),
+        ("opened, and the first epoch planned", planned, planned.seconds),
+        (f"of that: the plan, {facts['batches']:,} batches", None, facts["plan"]),
     ):
+        used = f"{done.used:.1f}" if done else ""
         memory = f"{done.memory.own / 1e6:.0f} | {done.memory.pss / 1e6:.0f}" if done else "|"
-        yield f"| {what} | {seconds:.1f} | {pairs / seconds:,.0f} | {memory} |"
-    trained = run([*me, "train", str(small), str(large)], environment | {"OMP_NUM_THREADS": "1"})
+        yield f"| {what} | {seconds:.1f} | {used} | {pairs / seconds:,.0f} | {memory} |"
+    command = [*me, "train", str(small), str(large)]
+    trained = run(command, environment | {"OMP_NUM_THREADS": "1"}, watched=False)
     rows = json.loads(trained.output)
     yield ""
     for what, suffix in (("wall", ""), ("processor", " cpu")):

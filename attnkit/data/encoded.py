@@ -9,11 +9,12 @@ by EOS.
 The files are mapped; the lengths that a batch plan needs take 4 bytes a row and side.
 """
 
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,10 @@ class Ragged:
     def lengths(self) -> NDArray[np.int32]:
         """Tokens of each row, EOS included where the row has one; in memory once used."""
         lengths = np.empty(len(self), np.int32)
-        return np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
+        np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
+        if isinstance(file := self.offsets.base, np.memmap):
+            _advise(file, mmap.MADV_DONTNEED)  # all of it was read; batches need little
+        return lengths
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -156,4 +160,12 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
     """A file as a read-only array; an empty file, which cannot be mapped, as an empty one."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+    mapped = np.memmap(path, dtype=dtype, mode="r")
+    if path.suffix == ".ids":
+        # Batches take rows from everywhere; reading on behind each would fill memory for nothing.
+        _advise(mapped, mmap.MADV_RANDOM)
+    return np.asarray(mapped)
+
+
+def _advise(mapped: "np.memmap[Any, Any]", advice: int) -> None:
+    cast(Any, mapped)._mmap.madvise(advice)

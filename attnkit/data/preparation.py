@@ -322,9 +322,8 @@ def _tokenizer(
 
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
-        used = len(rows)
-        sample = deque(rows)
-        del rows
+        used, sample = len(rows), deque(rows)
+        del rows  # each goes when it is used: they are many
         trained = Tokenizer.train(spec, drained(sample))
         trained.save(draft)
         meta = {"digest": trained.digest, "rows": used, "seen": seen}

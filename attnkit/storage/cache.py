@@ -43,7 +43,7 @@ def complete(
         path: the folder, whose name is a key of all that its content depends on.
         read: opens a finished folder and raises DataError where it is damaged.
         build: fills a new, empty folder with files that are forced to the disk.
-        draft: as `fill_folder`.
+        draft: as `fill_folder`; not used where the file system has no locks.
 
     The folder gets its name by a rename after `build`, under a lock, so that of two processes
     one builds and the other waits and reads.  Returns what `read` gave, and one line about the
@@ -58,12 +58,12 @@ def complete(
         return value, None
     make_folder(path.parent)
     lock = path.with_name(f"{path.name}.lock")
-    # The lock saves double work only; the rename alone keeps readers safe.
-    with exclusive(lock, create=True):
+    # The lock saves double work, and keeps a `draft` to one; the rename keeps readers safe.
+    with exclusive(lock, create=True) as alone:
         value, damage = _try(path, read)
         if value is None:
             remove_leftovers(path.parent)
-            fill_folder(path, build, draft)
+            fill_folder(path, build, draft if alone else None)
         # Only after success: whoever waits finds the folder finished and builds nothing.
         with suppress(OSError):
             lock.unlink()

@@ -94,17 +94,19 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def exclusive(path: Path, *, create: bool = False) -> Iterator[None]:
+def exclusive(path: Path, *, create: bool = False) -> Iterator[bool]:
     """Wait for a folder or, with `create`, a lock file and hold it.
 
-    Does nothing where the file system has no locks.
+    Gives whether it is held: False where the file system has no locks.
     """
     flags = os.O_WRONLY | os.O_CREAT if create else os.O_RDONLY
     with files.writing(path):
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
+        taken = False
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+            taken = True
+        yield taken
     finally:
         os.close(descriptor)

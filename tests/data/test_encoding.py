@@ -20,6 +20,7 @@ from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import DataError, MemoryLimitError, OutputError, StoppedError
 from attnkit.recipe import schema
 from attnkit.recipe.schema import Recipe
+from attnkit.storage import lock
 
 ROWS = [
     Row("the cat sees " * (i % 5), "a dog and a long tree " * (i * 7 % 4 + (i % 9 > 0)))
@@ -177,6 +178,19 @@ def test_shards_of_another_tokenizer_are_not_taken(
     other.path.rename(tmp_path / "third")
     third = write("third")
     assert "is of another corpus, tokenizer or recipe: other" in str(third.note)
+
+
+def test_without_locks_every_process_writes_a_folder_of_its_own(
+    write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, operation: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refused)
+    with pytest.raises(StoppedError):
+        write(rows=rows_until(75, StoppedError("stopped")))
+    assert left(tmp_path) == []
+    assert len(write()) > 0
 
 
 @pytest.mark.parametrize("place", [5, 75])
