@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from helpers.shell import Command
 
 from attnkit.cli import main, user_defaults
 from attnkit.cli.commands.doctor import EXTRAS
@@ -123,3 +124,14 @@ def test_a_folder_that_cannot_be_written_is_told(
     closed = defaults.parent / "closed"
     closed.mkdir(mode=0o500)
     assert "NOT writable" in doctor(capsys, "--out", str(closed / "runs"))["runs (--out)"]
+
+
+def test_the_ranks_say_where_they_are_and_how_fast_they_talk(command: Command) -> None:
+    done = command("doctor", "--nproc", "2", "--format", "csv", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    rows = [row for row in csv.DictReader(io.StringIO(done.stdout)) if row["part"] == "ranks"]
+    assert [row["what"] for row in rows] == ["rank 0", "rank 1", "all-reduce, gloo"]
+    processes = {row["found"].split(", ")[1] for row in rows[:2]}
+    assert len(processes) == 2
+    assert all(", cpu, threads: " in row["found"] for row in rows[:2])
+    assert float(rows[2]["found"].split(" ms for 16 MB, ")[0]) > 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import attnkit
 from attnkit.cli import console, options, output, streams, user_defaults
 from attnkit.errors import AttnkitError
+from attnkit.ranks import group
 
 EXTRAS = {
     "ctranslate2": "ctranslate2", "hf": "transformers", "ja": "mecab-python3", "ko": "mecab-ko",
@@ -26,6 +27,7 @@ def doctor(
     format: options.Format = "table",
     out: options.Out = Path("runs"),
     data_dir: options.DataDir = None,
+    nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -36,12 +38,17 @@ def doctor(
 
       attnkit doctor
       attnkit doctor --data-dir corpora --format markdown
+      attnkit doctor --nproc 2
     """
     from attnkit.show.table import Cell, Column, Table
+
+    if options.in_processes(nproc):
+        return
 
     parts = {
         "program": _program(),
         "processor": _processor(device),
+        "ranks": _ranks(device),
         "folders": _folders(out, data_dir),
         "extras": [(f"attnkit[{extra}]", _extra(extra)) for extra in EXTRAS],
         "terminal": _terminal(),
@@ -96,6 +103,25 @@ def _processor(device: str) -> list[Row]:
         ("load", load_warning() or "quiet"),
         ("precision: auto", f"chosen here so far: {counts}" if counts else "nothing chosen yet"),
     ]
+
+
+def _ranks(device: str) -> list[Row]:
+    """The processes of this command and how fast they talk, where there are several (--nproc)."""
+    if not group.launched():
+        return []
+    from attnkit.ranks.survey import SIZE, survey
+
+    with group.together(survey, device):
+        found = survey(device)
+    rows = [
+        (f"rank {number}", f"{place.host}, process {place.process}, {place.device}, threads: "
+         f"{place.threads}")
+        for number, place in enumerate(found.places)
+    ]  # fmt: skip
+    for backend, seconds in found.sums.items():
+        text = f"{1e3 * seconds:.1f} ms for {4 * SIZE / 1e6:.0f} MB, {4 * SIZE / seconds / 1e9:.2g}"
+        rows.append((f"all-reduce, {backend}", f"{text} GB/s"))
+    return rows
 
 
 def _models(count: int) -> str:
