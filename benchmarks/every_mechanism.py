@@ -29,9 +29,9 @@ SIGHTS = {"causal": ["--causal"], "full": []}
 def measured(options: argparse.Namespace, *more: str) -> list[dict[str, Any]]:
     """The points of every mechanism that can see so."""
     lengths = ",".join(map(str, options.lengths))
-    words = ["--lengths", lengths, "--repeats", str(options.repeats), "--threads", "1"]
+    words = ["--lengths", lengths, "--repeats", str(options.repeats), "--budget", "5"]
     done = subprocess.run(
-        attnkit("bench", "attention", *words, *more, "--format", "json"),
+        attnkit("bench", "attention", *words, *more, "--threads", "1", "--format", "json"),
         env=environment(1), stdout=subprocess.PIPE, check=True,
     )  # fmt: skip
     points: list[dict[str, Any]] = json.loads(done.stdout)["points"]
@@ -41,8 +41,8 @@ def measured(options: argparse.Namespace, *more: str) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure, and write the files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 1024, 4096])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 2048])
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     before, body, ratios = load_before(), list(NOTES), {}
     for sight, words in SIGHTS.items():
@@ -60,7 +60,7 @@ def main() -> None:
             for word, row in cells.items()
         ]  # fmt: skip
         body += ["", f"## {sight}", ""]
-        heads = [f"{what} {length:,}" for what in ("time", "memory") for length in options.lengths]
+        heads = [f"{what} {length:,}" for what in ("speed", "memory") for length in options.lengths]
         body += table(["mechanism", *heads], lines)
     text = json.dumps(ratios, indent=1)
     (RESULTS / "every-mechanism.json").write_text(text + "\n", encoding="utf-8")
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def amount(point: dict[str, Any] | None, name: str) -> str:
-    """A cell: how many times the fused kernel's time, or the peak in MB; the reason without one."""
+    """A cell: how many times as fast as the fused kernel, or the peak; the reason without one."""
     if point is None:
         return ""
     if point[name] is None:
@@ -84,8 +84,8 @@ def amount(point: dict[str, Any] | None, name: str) -> str:
 
 NOTES = [
     "Mixing alone, forward and backward, one row of 8 heads of width 64, float32, one thread, with",
-    "the default options. Time is a multiple of that of torch's fused scaled-dot attention in the",
-    "same rounds: below 1 is faster. Memory is the peak of what is allocated besides the inputs.",
+    "the default options. Speed is beside torch's fused scaled-dot attention in the same rounds:",
+    "above 1 is faster. Memory is the peak of what is allocated besides the inputs.",
 ]
 
 

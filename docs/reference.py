@@ -40,7 +40,7 @@ def choosing(page: str) -> str:
         ratios = times["causal" if causal else "full"].get(word, {})
         places = [name for name in ("encoder", "decoder", "cross") if facts[name] == "yes"]
         cells = [f"`{word}`", ", ".join(places), facts["decoding"]]
-        cells += [_number(ratios.get(length), 1) for length in ("128", "4096")]
+        cells += [_number(ratios.get(length), 1) for length in ("128", "2048")]
         asked = (("associative-recall", "8"), ("associative-recall", "64"), ("copy", "16"),
                  ("copy", "128"))  # fmt: skip
         for task, length in asked:
