@@ -113,7 +113,7 @@ def train(
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import load
 
-    settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
+    settings, variant, seed = sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, option_check=check_options)
     planned = _plan(file, variant, seed, out)
     _check_processes(jobs, planned, nproc, file)
@@ -218,7 +218,7 @@ def _follow(
     follow(board, start, spec, as_json=as_json, quiet=quiet)
 
 
-def _sort_words(
+def sort_words(
     words: Sequence[str], variants: list[str], seeds: list[int]
 ) -> tuple[list[str], list[str], list[int]]:
     """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
