@@ -115,6 +115,7 @@ def test_each_job_of_an_array_trains_another_run_and_then_compares(
 def test_mistakes_are_refused(command: Command) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
+        ("quickstart", "--time", "2:00"): "--time 2:00: too short",
         ("quickstart", "train.step=3"): "train.step",
         ("quickstrat",): "quickstart",
         ("quickstart", "--", "--nosuch"): "no such option: --nosuch",
