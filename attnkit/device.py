@@ -110,10 +110,10 @@ def threads_each(jobs: int) -> int:
     return max(1, torch.get_num_threads() // jobs)
 
 
-def sharing(jobs: int) -> str:
-    """How so many runs share the machine, in words."""
-    threads = threads_each(jobs)
+def sharing(jobs: int, ranks: int = 1) -> str:
+    """How so many runs, or the ranks of one, share the machine, in words."""
+    threads = threads_each(jobs * ranks)
     return (
-        f"{jobs} run{'s' * (jobs != 1)} at a time, {threads} thread{'s' * (threads != 1)}"
-        f"{' each' if jobs > 1 else ''}"
+        f"{jobs} run{'s' * (jobs != 1)} at a time{f' in {ranks} processes' * (ranks > 1)}, "
+        f"{threads} thread{'s' * (threads != 1)}{' each' * (jobs * ranks > 1)}"
     )

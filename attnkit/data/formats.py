@@ -231,6 +231,9 @@ class _XzReader:
                 if not data:
                     raise EOFError("it ends too early")
             if self._stream.eof:
+                data = data.lstrip(b"\0")  # padding, which may follow a stream
+                if not data:
+                    continue
                 self._begin()
             block = self._stream.decompress(data, size)
             self._rest = self._stream.unused_data

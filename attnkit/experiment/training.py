@@ -285,7 +285,8 @@ class Experiment:
         now = (str(self.device), torch.get_num_threads(), group.processes())
         if before != now:
             old, new = (
-                f"{device} with {threads} threads" + f" in {ranks} processes" * (ranks > 1)
+                f"{device} with {threads} thread{'s' * (threads != 1)}"
+                + f" in each of {ranks} processes" * (ranks > 1)
                 for device, threads, ranks in (before, now)
             )
             yield NoteEvent(

@@ -96,7 +96,9 @@ class TrainingState:
         """The sum of a number over ranks, which also learn the sum of their parts of the loss."""
         if not group.joined():
             return number
-        sums = group.total(torch.stack((self.part.cpu(), torch.tensor(float(number)).double())))
+        sums = group.total(
+            torch.stack((self.part.cpu(), torch.tensor(float(number), dtype=torch.float64)))
+        )
         self.interval[0] += sums[0]
         self.part.zero_()
         return int(sums[1])

@@ -98,13 +98,13 @@ def test_a_training_that_was_stopped_in_time_is_queued_again(
 def test_each_job_of_an_array_trains_another_run_and_then_compares(
     command: Command, tmp_path: Path
 ) -> None:
-    words = ["train.seeds=[1,2]", "--array", "--save", "job.sh", "--", "--out", "all runs"]
+    words = ["train.seeds=[1,2]", "--array", "--save", "job.sh", "--", "--out=all runs"]
     assert command("slurm", "quickstart", *words).returncode == 0
     told = [
         submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0), task=task).stdout.splitlines()
         for task in range(10)
     ]
-    start = "0/1: train quickstart train.seeds=[1,2] --out all runs "
+    start = "0/1: train quickstart train.seeds=[1,2] --out=all runs "
     assert [lines[0].removeprefix(start) for lines in told[:2]] == [
         "--variant scaled-dot --seed 1", "--variant scaled-dot --seed 2"
     ]  # fmt: skip
@@ -115,8 +115,14 @@ def test_each_job_of_an_array_trains_another_run_and_then_compares(
 def test_mistakes_are_refused(command: Command) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
+        ("quickstart", "--time", "2:00"): "--time 2:00: too short",
         ("quickstart", "train.step=3"): "train.step",
         ("quickstrat",): "quickstart",
+        ("quickstart", "--", "--nosuch"): "no such option: --nosuch",
+        ("quickstart", "--", "--jobs", "2"): "--jobs is not for a script",
+        ("quickstart", "--", "--nproc", "2"): "--nproc is not for a script",
+        ("quickstart", "--", "--variant", "nosuch"): "nosuch",
+        ("quickstart", "--array", "--", "--variant", "linear"): "leave --variant and --seed out",
     }.items():
         done = command("slurm", *words)
         assert done.returncode in (2, 66, 78)

@@ -16,7 +16,8 @@ from attnkit.recipe import load
 from attnkit.text import quoted
 
 TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
-"""Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds, each with days- in front."""
+"""Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds; days-hours, with :minutes and
+:seconds."""
 
 SCRIPT = Template("""\
 #!/usr/bin/env bash
@@ -60,6 +61,10 @@ read -ra run <<< "$${runs[$$SLURM_ARRAY_TASK_ID]}"
 """)
 STOPPED = 75
 """The exit code of a training that was stopped and can go on."""
+WORDS = ("overrides", "variant", "seed")
+"""Parameters of `train` that words without an option may belong to."""
+PLACES = {"--out": "out", "--data-dir": "data_dir", "--plugin": "plugins"}
+"""Options of `train` that `eval` needs as well."""
 AHEAD = 120
 """Seconds before the limit at which trainings are asked to stop."""
 
@@ -91,8 +96,11 @@ def slurm(
     """
     if not TIME.fullmatch(time):
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
-    settings = [word for word in words or [] if "=" in word and not word.startswith("-")]
+    if 0 < _seconds(time) <= 2 * AHEAD:  # Slurm: 0 is no limit
+        raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
+    settings, variants, places = _checked([recipe, *(words or [])], array=array)
     file = load(recipe, settings)
+    options.chosen(file, variants)
     command = ["attnkit", "train", recipe, *(words or [])]
     runs = [
         f"--variant {name} --seed {seed}"
@@ -106,7 +114,7 @@ def slurm(
         time=time, ahead=AHEAD, log="%A-%a" if array else "%j", world=nodes * max(gpus, 1),
         array=_array(runs) if array else "", stopped=STOPPED,
         command=shlex.join(command) + (' "${run[@]}"' if array else ""),
-        table=_table(command) if array else "",
+        table=_table(recipe, places) if array else "",
     )  # fmt: skip
     text = re.sub(r"\n{3,}", "\n\n", text)
     if save is None:
@@ -117,16 +125,56 @@ def slurm(
     console.say(f"submit it: sbatch {shlex.quote(str(save))} ({what})")
 
 
+def _seconds(time: str) -> int:
+    """A time of one of Slurm's forms."""
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if not days and len(parts) < 3:
+        parts.insert(0, 0)
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _checked(words: Sequence[str], *, array: bool) -> tuple[list[str], list[str], list[str]]:
+    """Of the words for `attnkit train`: overrides, variants, and options that `eval` needs, too.
+
+    Raises:
+        UsageError, ParserError: `attnkit train` or the script cannot use one.
+    """
+    from attnkit.cli import load as load_command
+    from attnkit.cli.commands.train import sort_words
+
+    given = load_command("train").make_context("attnkit train", list(words))
+    named = {
+        name: value for name, value in given.params.items()
+        if value is not None and given.get_parameter_source(name).name == "COMMANDLINE"
+    }  # fmt: skip
+    for name in ("jobs", "nproc", "dry_run"):
+        if name in named:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(
+                f"{option} is not for a script, whose processes srun starts; leave it out"
+            )
+    if array and (named.keys() & {"variant", "seed"}):
+        raise UsageError(
+            "--array makes a job of each variant and seed: leave --variant and --seed out, and "
+            "choose jobs by `sbatch --array`"
+        )
+    settings, variants, _ = sort_words(*(list(named.get(name, [])) for name in WORDS))
+    places = [
+        word for option, name in PLACES.items() if name in named
+        for one in ([named[name]] if isinstance(named[name], Path) else named[name])
+        for word in (option, str(one))
+    ]  # fmt: skip
+    return settings, variants, places
+
+
 def _array(runs: Sequence[str]) -> str:
     lines = "\n".join(f"  {shlex.quote(run)}" for run in runs)
     return ARRAY.substitute(last=len(runs) - 1, runs=lines)
 
 
-def _table(command: Sequence[str]) -> str:
+def _table(recipe: str, places: Sequence[str]) -> str:
     """Lines that score and compare what is trained so far; the last job has the whole table."""
-    places = [
-        word for option in ("--out", "--data-dir") if option in command
-        for word in command[command.index(option) :][:2]
-    ]  # fmt: skip
-    again = shlex.join(["attnkit", "eval", command[2], *places])
+    again = shlex.join(["attnkit", "eval", recipe, *places])
     return f'if [ "$code" -eq 0 ]; then\n  {again}\nfi\n'

@@ -113,10 +113,12 @@ def train(
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import load
 
-    settings, variant, seed = _sort_words(overrides or [], variant or [], seed or [])
+    settings, variant, seed = sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, option_check=check_options)
     planned = _plan(file, variant, seed, out)
     _check_processes(jobs, planned, nproc, file)
+    if not dry_run and options.in_processes(nproc, stopped=StoppedError.code):
+        return
     if match is not None:
         settings += _matched(
             file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
@@ -124,9 +126,10 @@ def train(
         file = load(recipe, settings, option_check=check_options)
     if dry_run:
         _check_data(file, planned, data_dir)
-        _announce(file, planned, out, jobs, as_json, fresh=fresh, allow_change=allow_change)
-        return
-    if options.in_processes(nproc, stopped=StoppedError.code):
+        _announce(
+            file, planned, out, jobs, max(nproc, group.processes()), as_json=as_json, fresh=fresh,
+            allow_change=allow_change,
+        )  # fmt: skip
         return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
@@ -218,7 +221,7 @@ def _follow(
     follow(board, start, spec, as_json=as_json, quiet=quiet)
 
 
-def _sort_words(
+def sort_words(
     words: Sequence[str], variants: list[str], seeds: list[int]
 ) -> tuple[list[str], list[str], list[int]]:
     """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
@@ -305,8 +308,9 @@ def _announce(
     planned: Sequence[PlannedRun],
     out: Path,
     jobs: int,
-    as_json: bool,
+    ranks: int,
     *,
+    as_json: bool,
     fresh: bool,
     allow_change: bool,
 ) -> None:
@@ -340,21 +344,21 @@ def _announce(
             }
         )
     if as_json:
-        how = {"jobs": jobs, "threads": threads_each(jobs)}
+        how = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
         for row, state in zip(rows, states, strict=True):
             reason = state.error and str(state.error)
             then = {"resumes_from": state.step, "reason": reason}
             plan = {"event": "planned", "recipe": file.name, **row, **how, **then}
             output.write_json(plan, indent=None)
     else:
-        _write_plan(file.name, rows, jobs)
+        _write_plan(file.name, rows, jobs, ranks)
     if errors := [state.error for state in states if state.error is not None]:
         for error in errors[1:]:
             console.warn(str(error))
         raise errors[0]
 
 
-def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int) -> None:
+def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int, ranks: int) -> None:
     """The plan as a table."""
     from attnkit.device import sharing
     from attnkit.show.table import Cell, Column, Table
@@ -372,7 +376,7 @@ def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int) -> None
     )
     notes = (
         "parameters: for the vocabulary size of the recipe; small data may yield fewer",
-        sharing(jobs),
+        sharing(jobs, ranks),
     )
     output.write_tables([Table(name, tuple(columns), cells, notes)], "table")
 
