@@ -185,3 +185,20 @@ def accept(
             new = [{"step": step, **change._asdict()} for change in of_weights]
             run.update(changes=[*run.manifest.get("changes", []), *new])
     yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")
+
+
+def elsewhere(run: Run, now: tuple[str, int, int]) -> str:
+    """What to tell where a training resumes with another (device, threads, processes); else ""."""
+    was = run.manifest
+    before = (was.get("device"), was.get("threads"), was.get("world_size", 1))
+    if before == now:
+        return ""
+    old, new = (
+        f"{device} with {threads} thread{'s' * (threads != 1)}"
+        + f" in each of {ranks} processes" * (ranks > 1)
+        for device, threads, ranks in (before, now)
+    )
+    return (
+        f"started on {old}, resumes on {new}: the result will not be bit-identical to an "
+        "uninterrupted training"
+    )

@@ -67,9 +67,10 @@ def at_scale(
     updates = padding.updates * rows / padding.rows / ranks
     wide = DTYPES[pace.precision].itemsize
     sharded = recipe.train.parallel == "fsdp"
+    held = _sharded_memory(memory, sizes, ranks, wide) if sharded else _copied_memory(memory, sizes)
     return ScaledCost(
         ranks,
-        _sharded_memory(memory, sizes, ranks, wide) if sharded else _copied_memory(memory, sizes),
+        held if ranks > 1 else memory.total,
         round(_sent(sizes, ranks, wide if sharded else None, recipe.train.accumulate)),
         rows,
         round(_stored(prepared) * rows / padding.rows),

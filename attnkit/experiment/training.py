@@ -22,6 +22,7 @@ from attnkit.experiment.resumption import (
     Change,
     accept,
     allowed_changes,
+    elsewhere,
     goes_on,
     recipe_of_run,
     require_same_data,
@@ -249,6 +250,7 @@ class Experiment:
         initial: Run | None,
     ) -> Generator[Event, None, Run]:
         """A new run; with --fresh it replaces an existing one."""
+        processes = 1 if recipe.model.counted else group.processes()
         precision = yield from self._precision(prepared, recipe, run)
         if self.settings.fresh:
             run.clear()
@@ -258,8 +260,8 @@ class Experiment:
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "precision": precision,
-            "parallel": recipe.train.parallel if group.processes() > 1 else "none",
-            "world_size": group.processes(),
+            "parallel": recipe.train.parallel if processes > 1 else "none",
+            "world_size": processes,
             "baseline": self.file.baseline,
             "variants": list(self.file.variants),
             PUBLISHED: published_entry(self.file),
@@ -280,19 +282,9 @@ class Experiment:
         require_same_data(run, prepared)
         if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
-        was = run.manifest
-        before = (was.get("device"), was.get("threads"), was.get("world_size", 1))
         now = (str(self.device), torch.get_num_threads(), group.processes())
-        if before != now:
-            old, new = (
-                f"{device} with {threads} thread{'s' * (threads != 1)}"
-                + f" in each of {ranks} processes" * (ranks > 1)
-                for device, threads, ranks in (before, now)
-            )
-            yield NoteEvent(
-                f"started on {old}, resumes on {new}: the result will not be bit-identical to an"
-                " uninterrupted training"
-            )
+        if note := elsewhere(run, now):
+            yield NoteEvent(note)
 
     def _precision(
         self, prepared: PreparedData, recipe: Recipe, run: Run

@@ -232,3 +232,19 @@ def fault_of(path: Path) -> str | None:
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
     return None
+
+
+def record_change(run: "Run", step: int, key: str, old: object, new: object) -> None:
+    """Have the manifest and every table say that a training went on otherwise after a step."""
+    change = {"step": step, "key": key, "old": str(old), "new": str(new)}
+    run.update(changes=[*run.manifest.get("changes", []), change])
+
+
+def record_processes(run: "Run", step: int, now: int) -> None:
+    """The same where more or fewer processes go on than began."""
+    before = run.manifest.get("world_size", 1)
+    if before == now:
+        return
+    run.update(world_size=now, parallel=run.recipe.train.parallel if now > 1 else "none")
+    if step:
+        record_change(run, step, "processes", before, now)

@@ -363,6 +363,7 @@ class Training(TrainingState):
         self.saved = newest.step
         self._open_stream()
         if group.leads():
+            checkpoint.record_processes(run, newest.step, group.size())
             yield from self._load_recent(newest)
         for step in group.agree(lambda: list(self.averaging.recent)):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))
@@ -392,9 +393,7 @@ class Training(TrainingState):
         self, step: int, key: str, old: object, new: object, error: Exception
     ) -> events.NoteEvent:
         """Have the manifest and every table say what this training went on without."""
-        change = {"step": step, "key": key, "old": str(old), "new": str(new)}
-        run = self.job.run
-        run.update(changes=[*run.manifest.get("changes", []), change])
+        checkpoint.record_change(self.job.run, step, key, old, new)
         return events.NoteEvent(f"goes on with {key} {old} -> {new}: {error}")
 
     def finish(self) -> events.FinishedEvent:

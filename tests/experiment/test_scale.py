@@ -86,6 +86,7 @@ def test_shards_shrink_with_the_ranks_and_copies_do_not(
     memory = memory_of(ddp, prepared)
     weights = memory.optimizer // 2
     assert {scaled(ddp, prepared, n).memory for n in (2, 8, 64)} == {memory.total + weights}
+    assert {scaled(one, prepared, 1).memory for one in (ddp, fsdp)} == {memory.total}
     most, fewer, least = (scaled(fsdp, prepared, n).memory for n in (2, 8, 10**6))
     kept = memory.total - memory.activations - weights  # all but the copy that validates
     assert most - fewer == pytest.approx(kept * (1 / 2 - 1 / 8), abs=2)

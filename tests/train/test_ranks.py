@@ -163,7 +163,11 @@ def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(
     (one,) = succeed(pool.run(1, ranked.state_of, tmp_path, with_train(recipe, parallel="ddp")))
     assert set(succeed(pool.run(4, ranked.state_of, tmp_path, recipe))) == {one}
     succeed(pool.run(4, ranked.train, tmp_path, recipe))
-    assert Run.open(tmp_path / "run").finished
+    run = Run.open(tmp_path / "run")
+    assert run.finished
+    assert run.manifest["world_size"] == 4
+    change = {"step": 4, "key": "processes", "old": "1", "new": "4"}
+    assert run.manifest["changes"] == [change]
 
 
 @settings(max_examples=200, deadline=None)
