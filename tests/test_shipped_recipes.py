@@ -54,7 +54,8 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     chosen = list(file.variants)[-1:] if inherits_variants(name) else list(file.variants)
     words = [word for variant in chosen for word in ("--variant", variant)]
     more += FEW if asked else []
-    more += ["eval.lengths=[64, 96]"] if first.eval.lengths else []
+    longest = 16 if first.task == "recall" else 96
+    more += [f"eval.lengths=[{longest // 2}, {longest}]"] if first.eval.lengths else []
     if first.task == "classification":
         more.append("train.monitor=label-accuracy")
     if origin := first.train.init:
@@ -66,7 +67,7 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
         assert ("entropy" if asked else variant) in done.stdout
         folder = tmp_path / "runs" / name / variant / "seed-1"
         assert (folder / "scores.json").is_file()
-        end = ".mean.3" if asked else ".length-96" if first.eval.lengths else ""
+        end = ".mean.3" if asked else f".length-{longest}" if first.eval.lengths else ""
         assert (folder / "outputs" / f"valid{end}.hyp.txt").is_file()
 
 

@@ -150,7 +150,7 @@ TRAIN = GOOD + "train: {%s}\n"
         (
             GOOD.replace("translation\n", "translating\n", 1),
             "r.yaml:1:7: task: must be one of translation, summarization, dialogue,"
-            " language-modeling, question-answering, classification, got 'translating';"
+            " language-modeling, question-answering, classification, recall, got 'translating';"
             " did you mean translation?",
         ),
         (

@@ -229,7 +229,7 @@ def test_scores_by_length_are_a_line_of_each_run(tmp_path: Path) -> None:
     line = ((64.0, 8.0), (128.0, 7.0), (512.0, 9.0))
     assert [one.lines for one in plot.series] == [(line,), (line,)]
     (plot,) = drawn(tmp_path, "bleu", x="parameters")
-    assert plot.title == "BLEU on test in windows of 512 tokens"
+    assert plot.title == "BLEU on test at length 512"
     with pytest.raises(UsageError, match="training-loss has no axis of length"):
         drawn(tmp_path, "training-loss", x="length")
 
