@@ -10,7 +10,6 @@ entropy.md and rank.md, and the complete rows beside them as JSON.
 
 import argparse
 import json
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +18,8 @@ from typing import Any
 
 from common import (
     RESULTS,
-    attnkit,
     command,
-    environment,
+    json_of,
     load_before,
     publish,
     say,
@@ -41,18 +39,10 @@ KEPT = ("train.average=5", "train.valid_every=130")
 """Keeps the checkpoints of five validations; the end is then their average."""
 
 
-def output_of(*words: str | Path) -> str:
-    """Standard output of one command."""
-    say(" ".join(map(str, words)))
-    done = subprocess.run(
-        attnkit(*words), env=environment(), stdout=subprocess.PIPE, encoding="utf-8", check=True
-    )
-    return done.stdout
-
-
 def probe(study: str, *words: str | Path) -> list[Row]:
     """The rows of one study."""
-    rows: list[Row] = json.loads(output_of("probe", study, *words, "--format", "json"))["rows"]
+    say(" ".join(map(str, ("probe", study, *words))))
+    rows: list[Row] = json_of("probe", study, *words)["rows"]
     return rows
 
 
@@ -224,7 +214,7 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
     """Trained runs, and every mechanism before training."""
     trained = probe("rank", *quickstart.values())
     others = probe("rank", *multi30k.values()) if multi30k else []
-    known = json.loads(output_of("mechanisms", "--format", "json"))["rows"]
+    known = json_of("mechanisms")["rows"]
     words = [
         row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")
     ]

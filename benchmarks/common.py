@@ -8,15 +8,19 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = Path(__file__).resolve().parents[1]
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 """Processor flags that decide the speed of matrix products."""
+WARM = 2
+"""Reports of a training before its speed is steady."""
 
 
 def attnkit(*words: str | Path) -> list[str]:
@@ -24,6 +28,32 @@ def attnkit(*words: str | Path) -> list[str]:
     script = Path(sys.executable).parent / "attnkit"
     start = [str(script)] if script.exists() else [sys.executable, "-m", "attnkit"]
     return [*start, *map(str, words)]
+
+
+def json_of(*words: str | Path, threads: int | None = None) -> Any:
+    """What a command of attnkit prints with --format json."""
+    done = subprocess.run(
+        attnkit(*words, "--format", "json"), env=environment(threads), stdout=subprocess.PIPE,
+        check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def steady_speed(training: "subprocess.Popen[str]", seconds: float) -> float:
+    """Target tokens a second of a running `train --json train.log_every=1`, over so many seconds.
+
+    The first `WARM` reports do not count.
+    """
+    assert training.stdout is not None
+    speeds, began = list[float](), 0.0
+    for line in training.stdout:
+        event = json.loads(line)
+        if event["event"] == "progress":
+            began = began or time.monotonic()
+            speeds.append(event["tokens_per_second"])
+            if len(speeds) > WARM and time.monotonic() - began > seconds:
+                break
+    return statistics.median(speeds[WARM:])
 
 
 def environment(threads: int | None = None, **more: str) -> dict[str, str]:

@@ -7,14 +7,12 @@ Writes results/every-mechanism.md and .json, from `attnkit bench attention`.
 
 import argparse
 import json
-import subprocess
 from typing import Any
 
 from common import (
     RESULTS,
-    attnkit,
     command,
-    environment,
+    json_of,
     load_before,
     publish,
     say,
@@ -30,11 +28,8 @@ def measured(options: argparse.Namespace, *more: str) -> list[dict[str, Any]]:
     """The points of every mechanism that can see so."""
     lengths = ",".join(map(str, options.lengths))
     words = ["--lengths", lengths, "--repeats", str(options.repeats), "--budget", "5"]
-    done = subprocess.run(
-        attnkit("bench", "attention", *words, *more, "--threads", "1", "--format", "json"),
-        env=environment(1), stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    points: list[dict[str, Any]] = json.loads(done.stdout)["points"]
+    found = json_of("bench", "attention", *words, *more, "--threads", "1", threads=1)
+    points: list[dict[str, Any]] = found["points"]
     return points
 
 

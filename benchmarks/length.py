@@ -10,16 +10,14 @@ against the plain scores with the same positions.
 
 import argparse
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from common import (
     RESULTS,
-    attnkit,
     command,
-    environment,
+    json_of,
     load_before,
     publish,
     say,
@@ -44,11 +42,7 @@ SCALED = "-scaled"
 def evaluated(options: argparse.Namespace, *words: Path | str) -> dict[str, Any]:
     """What `attnkit eval --format json` prints of some runs."""
     data = ["--data-dir", options.data_dir.resolve()] if options.data_dir else []
-    done = subprocess.run(
-        attnkit("eval", *words, "--format", "json", *data),
-        env=environment(), stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json_of("eval", *words, *data)
     return found
 
 

@@ -13,7 +13,6 @@ predicted by the number of tokens before, and the perplexity in longer blocks th
 import argparse
 import json
 import math
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ import numpy as np
 import torch
 from common import (
     RESULTS,
-    attnkit,
     command,
-    environment,
+    json_of,
     load_before,
     publish,
     say,
@@ -48,9 +46,7 @@ BLOCKS = 128
 def evaluated(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """What `attnkit eval --format json` prints of the runs of a recipe."""
     data = ["--data-dir", options.data_dir.resolve()] if options.data_dir else []
-    words = attnkit("eval", options.runs / name, "--format", "json", *data)
-    done = subprocess.run(words, env=environment(), stdout=subprocess.PIPE, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json_of("eval", options.runs / name, *data)
     return found
 
 

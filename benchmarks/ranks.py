@@ -27,6 +27,7 @@ from common import (
     publish,
     say,
     spread,
+    steady_speed,
     table,
     versions,
 )
@@ -34,12 +35,10 @@ from common import (
 RECIPE = "translation/multi30k"
 ALONE = "one process of two threads"
 SETTINGS = {
-    ALONE: ("2", ["train.accumulate=2"]),
-    "two of one thread, ddp": ("1", ["--nproc", "2", "train.parallel=ddp"]),
-    "two of one thread, fsdp": ("1", ["--nproc", "2", "train.parallel=fsdp"]),
+    ALONE: ["train.accumulate=2"],
+    "two of one thread, ddp": ["--nproc", "2", "train.parallel=ddp"],
+    "two of one thread, fsdp": ["--nproc", "2", "train.parallel=fsdp"],
 }
-WARM = 2
-"""First reports that do not count."""
 SMALL = ["train", "quickstart", "--variant", "scaled-dot", "train.steps=120",
          "train.precision=fp32",
          "train.batch_tokens=1000", "train.valid_every=20"]  # fmt: skip
@@ -47,30 +46,21 @@ SMALL = ["train", "quickstart", "--variant", "scaled-dot", "train.steps=120",
 
 def speed(name: str, options: argparse.Namespace, work: Path) -> float:
     """Target tokens a second once the training is under way."""
-    threads, words = SETTINGS[name]
     process = subprocess.Popen(
         attnkit(
             "train", RECIPE, "--variant", "vanilla", "--json", "--fresh", "train.log_every=1",
             "train.valid_every=0", "train.average=1", "train.choose=last", "eval.splits=[valid]",
-            "data.valid_rows=8", f"train.precision={options.precision}", *words,
+            "data.valid_rows=8", f"train.precision={options.precision}", *SETTINGS[name],
             *(["--data-dir", options.data_dir] if options.data_dir else []),
             "--out", str(work / "runs"),
         ),
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         env=environment(ATTNKIT_CACHE=str(work / "cache"), OMP_NUM_THREADS="2"),
     )  # fmt: skip
-    assert process.stdout is not None
-    speeds, began = list[float](), 0.0
-    for line in process.stdout:
-        event = json.loads(line)
-        if event["event"] == "progress":
-            began = began or time.monotonic()
-            speeds.append(event["tokens_per_second"])
-            if len(speeds) > WARM and time.monotonic() - began > options.seconds:
-                break
+    found = steady_speed(process, options.seconds)
     process.terminate()
     process.wait()
-    return statistics.median(speeds[WARM:])
+    return found
 
 
 def ranks_of(launcher: int) -> list[int]:

@@ -10,16 +10,14 @@ Writes results/recall.md, .json and .svg: the accuracy of every mechanism at eve
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from common import (
     RESULTS,
-    attnkit,
     command,
-    environment,
+    json_of,
     load_before,
     publish,
     table,
@@ -34,16 +32,6 @@ WIDE = 5.0
 """Points between the best and the worst seed from which on both are given."""
 Scores = dict[str, dict[int, list[float]]]
 """variant -> length -> accuracy in %, one a seed."""
-
-
-def evaluated(folder: Path) -> dict[str, Any]:
-    """What `attnkit eval --format json` prints of the runs of a recipe."""
-    done = subprocess.run(
-        attnkit("eval", folder, "--format", "json"),
-        env=environment(), stdout=subprocess.PIPE, check=True,
-    )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def scores_of(found: dict[str, Any]) -> Scores:
@@ -105,7 +93,7 @@ def main() -> None:
     parser.add_argument("runs", type=Path, metavar="RUNS")
     options = parser.parse_args()
     before = load_before()
-    found = {name: evaluated(options.runs / "diagnostics" / name) for name in TASKS}
+    found = {name: json_of("eval", options.runs / "diagnostics" / name) for name in TASKS}
     tasks = {name: scores_of(one) for name, one in found.items()}
     # the best on average of all tasks and lengths first
     order = sorted(

@@ -9,12 +9,10 @@ in turn, and a cell is the median over the rounds.  Writes results/threads.md.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,14 +26,13 @@ from common import (
     publish,
     say,
     spread,
+    steady_speed,
     table,
     versions,
 )
 
 RECIPE = "translation/multi30k"
 SPINS = (1_000, 10_000, 100_000)
-WARM = 2
-"""First reports that do not count."""
 BUSY = [sys.executable, "-c", "while True: pass"]
 
 
@@ -77,16 +74,7 @@ def speed(variables: dict[str, str], options: argparse.Namespace, work: Path) ->
     ]  # fmt: skip
     total = 0.0
     for process in processes:
-        assert process.stdout is not None
-        speeds, began = list[float](), 0.0
-        for line in process.stdout:
-            event = json.loads(line)
-            if event["event"] == "progress":
-                began = began or time.monotonic()
-                speeds.append(event["tokens_per_second"])
-                if len(speeds) > WARM and time.monotonic() - began > options.seconds:
-                    break
-        total += statistics.median(speeds[WARM:])
+        total += steady_speed(process, options.seconds)
     for process in processes:
         process.kill()
         process.wait()

@@ -11,6 +11,7 @@ from attnkit.recipe.settings import AFTER_TRAINING
 from attnkit.runs import Run, layout, plugins
 from attnkit.storage.lock import held
 from attnkit.train import events
+from attnkit.train.checkpoint import record_change
 from attnkit.train.events import Event, NoteEvent
 
 FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init")
@@ -182,8 +183,8 @@ def accept(
     if of_weights := [change for change in changes if change.of_weights]:
         run.update(finished=None)
         if step is not None:
-            new = [{"step": step, **change._asdict()} for change in of_weights]
-            run.update(changes=[*run.manifest.get("changes", []), *new])
+            for change in of_weights:
+                record_change(run, step, *change)
     yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")
 
 

@@ -94,11 +94,14 @@ def evaluate(
     corpus = corpus_of(run, data_dir, offline, fresh=force)
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
-    return [
-        job.split(split, rows, length)
-        for split in splits for length in eval.lengths or [None]
-        for rows in [list(corpus.rows(split, length))]
-    ]  # fmt: skip
+    entries = []
+    for split in splits:
+        rows = list[Row]()
+        for length in eval.lengths or [None]:
+            if not rows or recipe.task == "recall":  # of every length its own
+                rows = list(corpus.rows(split, length))
+            entries.append(job.split(split, rows, length))
+    return entries
 
 
 def corpus_of(

@@ -67,7 +67,7 @@ def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) 
         whole = module if dtype == torch.float32 else _Casting(module, dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # its newer name is not in every torch
-            # which parameters a mechanism uses is its own affair
+            # a mechanism may leave some of its parameters unused
             ddp = DistributedDataParallel(
                 whole, broadcast_buffers=False, find_unused_parameters=True
             )

@@ -11,7 +11,7 @@ from typer import Argument
 
 from attnkit.cli import console, options, output
 from attnkit.cli.options import flag, value
-from attnkit.errors import UsageError
+from attnkit.errors import StoppedError, UsageError
 from attnkit.recipe import load
 from attnkit.text import quoted
 
@@ -59,8 +59,6 @@ $runs
 )
 read -ra run <<< "$${runs[$$SLURM_ARRAY_TASK_ID]}"
 """)
-STOPPED = 75
-"""The exit code of a training that was stopped and can go on."""
 WORDS = ("overrides", "variant", "seed")
 """Parameters of `train` that words without an option may belong to."""
 PLACES = {"--out": "out", "--data-dir": "data_dir", "--plugin": "plugins"}
@@ -112,7 +110,7 @@ def slurm(
         file=save.name if save else "FILE", name=name, nodes=nodes, processes=max(gpus, 1),
         resources=f"#SBATCH --gpus-per-node={gpus}" if gpus else "#SBATCH --exclusive",
         time=time, ahead=AHEAD, log="%A-%a" if array else "%j", world=nodes * max(gpus, 1),
-        array=_array(runs) if array else "", stopped=STOPPED,
+        array=_array(runs) if array else "", stopped=StoppedError.code,
         command=shlex.join(command) + (' "${run[@]}"' if array else ""),
         table=_table(recipe, places) if array else "",
     )  # fmt: skip
