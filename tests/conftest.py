@@ -17,9 +17,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(autouse=True)
 def _quiet_threads() -> None:
-    """Two test workers share the cores: one thread each, so that they do not fight."""
+    """Two test workers share the cores: one thread each, whatever the test before has set."""
     import torch
 
     torch.set_num_threads(1)

@@ -38,6 +38,11 @@ def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
     group.gather(None)  # rank 0 has written everything
 
 
+def train_alone(folder: Path, recipe: Recipe) -> None:
+    """The same training by one process without a group, which computes as ranks do here."""
+    run_through(job(folder, recipe))
+
+
 def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> Any:
     """The same for all ranks, of which rank 0 makes the files."""
     if group.leads():
