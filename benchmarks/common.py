@@ -39,6 +39,14 @@ def json_of(*words: str | Path, threads: int | None = None) -> Any:
     return json.loads(done.stdout)
 
 
+def last_event(*words: str | Path) -> dict[str, Any]:
+    """What a command of attnkit that prints events ends with."""
+    made = attnkit(*words, "--json")
+    say(" ".join(made))
+    done = subprocess.run(made, env=environment(), stdout=subprocess.PIPE, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
 def steady_speed(training: "subprocess.Popen[str]", seconds: float) -> float:
     """Target tokens a second of a running `train --json train.log_every=1`, over so many seconds.
 

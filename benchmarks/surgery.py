@@ -10,18 +10,15 @@ results/surgery.md and results/surgery.json; converted runs stay in WORK and are
 
 import argparse
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from common import (
     RESULTS,
-    attnkit,
     command,
-    environment,
+    last_event,
     load_before,
     publish,
-    say,
     table,
     versions,
 )
@@ -46,15 +43,12 @@ STAGES = ("before", "swapped", "transferred", "tuned")
 def converted(options: argparse.Namespace, attention: str) -> list[dict[str, Any]]:
     """The stages of one conversion: BLEU, the difference to the run before, and its p-value."""
     transfer = 0 if attention == CONTROL else options.transfer
-    words = attnkit(
-        "convert", options.run, "--attention", attention, "--out", options.work, "--json",
+    scored = last_event(
+        "convert", options.run, "--attention", attention, "--out", options.work,
         "--transfer", transfer, "--tune", options.tune, "eval.splits=[test]",
         "eval.metrics=[bleu]", "search.method=greedy",
         *(["--data-dir", options.data_dir] if options.data_dir else []),
     )  # fmt: skip
-    say(" ".join(words))
-    done = subprocess.run(words, env=environment(), stdout=subprocess.PIPE, check=True)
-    scored = json.loads(done.stdout.splitlines()[-1])
     tests = {test["variant"]: test for test in scored["comparisons"]}
     rows = []
     for row in scored["rows"]:

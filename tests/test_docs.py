@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import pretrained
 from helpers import questioned as asked
 from helpers.shell import attnkit_in
 
@@ -81,6 +82,9 @@ def prepare(folder: Path) -> None:
         (folder / f"{name}.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
     done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
     assert done.returncode == 0, done.stderr
+    pretrained.network("llama").save_pretrained(folder / "language-model")
+    pretrained.tokenizer().save_pretrained(folder / "language-model")
+    (folder / "corpus.txt").write_text("A small river runs behind the mill. " * 40, "utf-8")
     passages = asked.make_run(folder / "questions").path.parent
     (folder / "runs" / "long-context" / "passages").mkdir(parents=True)
     (folder / "runs" / "long-context" / "passages" / "base").symlink_to(passages)

@@ -14,6 +14,7 @@ from urllib.request import getproxies
 
 from attnkit.errors import DataError, MissingInputError, OutputError, UnavailableError
 from attnkit.huggingface.quiet import hub, quiet
+from attnkit.huggingface.surgery import is_converted
 from attnkit.storage.download import is_offline
 from attnkit.text import quoted
 
@@ -86,7 +87,7 @@ def _checked(place: ModelFolder) -> ModelFolder:
             else f"no {CONFIG}: give the directory of a run, of a Hugging Face model, or a hub name"
         )
         raise MissingInputError(f"{place.name}: {reason}")
-    if any((path / weights).is_file() for weights in WEIGHTS[:2]):
+    if any((path / weights).is_file() for weights in WEIGHTS[:2]) or is_converted(path):
         return place
     pickled = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
     if pickled or place.revision is not None:

@@ -27,6 +27,7 @@ from attnkit.errors import (
     UsageError,
     out_of_memory,
 )
+from attnkit.huggingface import surgery
 from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.text import nearest
@@ -71,10 +72,11 @@ class Pretrained:
 
     @contextmanager
     def eager(self) -> Iterator[None]:
-        """Inside, attention is computed by plain products, which return its weights."""
+        """Inside, attention returns its weights; that of transformers is plain products then."""
         before = self.model.config._attn_implementation
+        own = before == surgery.IMPLEMENTATION
         with quiet():
-            self.model.set_attn_implementation("eager")
+            self.model.set_attn_implementation(surgery.WITH_MAPS if own else "eager")
         try:
             yield
         finally:
@@ -134,11 +136,16 @@ def open_model(
         if quantization is not None:  # such weights are quantised where they stay
             config = _bits(quantization) if isinstance(quantization, str) else quantization
             options |= {"quantization_config": config, "device_map": {"": chosen}}
+        converted = surgery.is_converted(place.path)
+        if converted:
+            options["variant"] = surgery.VARIANT
         model = _weights(place, shape, auto, options)
         if quantization is None:
             model = model.to(chosen)
         tokenizer = _tokenizer(place, model)
     limit = _limit(model, tokenizer)
+    if converted and (most := surgery.restore(model, place.path)) is not None:
+        limit = most if limit is None else min(limit, most)
     return Pretrained(
         place.name, shape, model, tokenizer, torch.device(chosen), limit, place.path, place.revision
     )

@@ -1,25 +1,37 @@
 """`attnkit convert`: another attention mechanism in a trained model, and what it costs."""
 
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
 from attnkit.cli import completion, console, options
-from attnkit.cli.options import RunFolder, check_options, flag, value
+from attnkit.cli.options import check_options, flag, value
 from attnkit.device import busy_note
+from attnkit.errors import UsageError
+from attnkit.runs import is_run
 
 if TYPE_CHECKING:
     from attnkit.cli.training_display import Happening, Notice
 
 
 def convert(
-    run: RunFolder,
+    model: Annotated[
+        Path,
+        Argument(
+            metavar="MODEL",
+            help="Folder of a finished run (seed-N), or a causal Hugging Face model: folder or hub "
+            "name.",
+            autocompletion=completion.runs,
+        ),
+    ],
     overrides: Annotated[
         list[str] | None,
         Argument(
             metavar="KEY=VALUE",
-            help="Override recipe keys of the fine-tuning, search or scoring, as in train.lr=1e-4.",
+            help="Override recipe keys of the fine-tuning, search or scoring, as in train.lr=1e-4; "
+            "of a Hugging Face model train.lr, train.batch_tokens and train.precision.",
             autocompletion=completion.keys,
         ),
     ] = None,
@@ -41,6 +53,15 @@ def convert(
     tune: Annotated[
         int, value("N", "Updates of fine-tuning of the whole model after that.", min=0)
     ] = 500,
+    text: Annotated[
+        Path | None,
+        value("FILE", "For a Hugging Face model: plain text that it learns from, without labels."),
+    ] = None,
+    test: Annotated[
+        Path | None,
+        value("FILE", "Plain text for its perplexity; by default the last tenth of --text."),
+    ] = None,
+    length: Annotated[int, value("N", "Tokens of its windows of text.", min=2)] = 256,
     out: options.Out = Path("runs"),
     fresh: Annotated[bool, flag("--fresh", "Start over, replacing converted runs.")] = False,
     device: options.Device = "auto",
@@ -59,33 +80,99 @@ def convert(
     of its own, and the table compares them with the run as it was. The same command can be repeated
     at any time.
 
+    Of a causal Hugging Face model all layers get the mechanism, which reads its queries, keys and
+    values, the table has the perplexity of plain text, and one folder holds the last stage.
+
       attnkit convert RUN --attention linear
       attnkit convert RUN --attention '{encoder: nystrom}' --tune 1000 train.lr=5e-4
       attnkit convert RUN --attention '{encoder: local, decoder: local}'
+      attnkit convert OWNER/MODEL --attention linear --text corpus.txt
     """
+    show = {"as_json": as_json, "quiet": quiet}
+    how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device,
+                "offline": offline}  # fmt: skip
+    given: Any = {"text": text, "test": test, "length": length}
+    pretrained = not is_run(str(model)) and (text is not None or (model / "config.json").is_file())
+    if pretrained:
+        _convert_pretrained(str(model), attention, overrides or [], show, {**how, **given})
+    elif text is not None or test is not None:
+        raise UsageError("--text and --test are for Hugging Face models: a run has its corpus")
+    else:
+        _convert_run(model, attention, overrides or [], show, {**how, "data_dir": data_dir})
+
+
+def _convert_run(
+    folder: Path, attention: str, words: list[str], show: dict[str, bool], how: dict[str, Any]
+) -> None:
+    """A run of attnkit; see `convert`."""
     from attnkit.cli.training_display import follow, use_command
     from attnkit.experiment.conversion import ConversionSettings, converted_recipe
     from attnkit.runs import Run
     from attnkit.show.training_board import Board, BoardRun
 
-    trained = Run.open(run)
-    recipe = converted_recipe(trained, attention, tune, overrides or [], check_options)
-    settings = ConversionSettings(
-        run=trained, recipe=recipe, transfer=transfer, tune=tune, out=out, fresh=fresh,
-        device=device, data_dir=data_dir, offline=offline,
-    )  # fmt: skip
+    trained = Run.open(folder)
+    recipe = converted_recipe(trained, attention, how["tune"], words, check_options)
+    settings = ConversionSettings(run=trained, recipe=recipe, **how)
 
     def start(notice: "Notice") -> "Happening":
         from attnkit.experiment import conversion
 
         return conversion.convert(settings, notice=notice)
 
-    if not (as_json or quiet):
-        console.say(f"{run}: converted runs go to {out / trained.name}")
+    if talks := not any(show.values()):
+        console.say(f"{folder}: converted runs go to {settings.out / trained.name}")
     lines = tuple(BoardRun(variant, trained.seed) for variant in settings.stages)
-    board = Board(trained.name, lines, busy=busy_note)
-    follow(board, start, recipe.train, as_json=as_json, quiet=quiet)
-    if not (as_json or quiet):
+    follow(Board(trained.name, lines, busy=busy_note), start, recipe.train, **show)
+    if talks:
         console.say("")
-        last = Run.find(out, trained.name, settings.stages[-1], trained.seed)
+        last = Run.find(settings.out, trained.name, settings.stages[-1], trained.seed)
         console.say(f"use the converted model:  {use_command(recipe, str(last))}")
+
+
+def _convert_pretrained(
+    name: str, attention: str, words: list[str], show: dict[str, bool], how: dict[str, Any]
+) -> None:
+    """A Hugging Face model; see `convert`."""
+    from attnkit.cli.training_display import follow
+    from attnkit.experiment import pretrained_conversion
+    from attnkit.experiment.pretrained_conversion import PretrainedSettings
+    from attnkit.recipe.schema import TrainConfig
+    from attnkit.show.training_board import Board, BoardRun
+
+    if how["text"] is None:
+        raise UsageError(f"{name}: no run; a Hugging Face model needs --text FILE to learn from")
+    config = pretrained_conversion.attention_of(attention)
+    settings = PretrainedSettings(model=name, attention=config, **_training(words), **how)
+    lines = tuple(BoardRun(stage, pretrained_conversion.SEED) for stage in settings.stages)
+    follow(
+        Board(settings.name, lines, busy=busy_note),
+        lambda notice: pretrained_conversion.convert(settings, notice=notice),
+        TrainConfig(batch_tokens=settings.batch_tokens),
+        **show,
+    )
+    if not any(show.values()):
+        files = "--contexts passages.jsonl --prompts questions.txt"
+        console.say(f"use the converted model:  attnkit nbce {settings.folder} {files}")
+
+
+def _training(words: list[str]) -> dict[str, Any]:
+    """`lr`, `batch_tokens` and `precision` for a Hugging Face model."""
+    chosen: dict[str, Any] = {"lr": 1e-4, "batch_tokens": 2048, "precision": "fp32"}
+    for word in words:
+        key, _, text = word.partition("=")
+        name = key.removeprefix("train.")
+        if name not in chosen or not key.startswith("train."):
+            known = ", ".join(f"train.{name}" for name in chosen)
+            raise UsageError(f"{word}: of a Hugging Face model these can be set: {known}")
+        if name == "precision":
+            if text not in ("fp32", "bf16"):
+                raise UsageError(f"{word}: use fp32 or bf16")
+            chosen[name] = text
+            continue
+        try:
+            chosen[name] = type(chosen[name])(text)
+        except ValueError:
+            raise UsageError(f"{word}: {text!r} is no number of its kind") from None
+        if not 0 < chosen[name] < math.inf:
+            raise UsageError(f"{word}: must be above 0")
+    return chosen

@@ -1,0 +1,380 @@
+"""Attention surgery on a causal Hugging Face model: `convert` for models that others trained.
+
+The stages are those of `conversion`: `swapped`, `transferred`, `tuned`; the quality is perplexity
+of plain text.  All layers get the mechanism, and the last stage is written as a model folder.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import yaml
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit import __version__
+from attnkit.errors import DataError, NotFiniteError, OutputPathError, StoppedError, UsageError
+from attnkit.huggingface import Pretrained, open_model, quiet, surgery
+from attnkit.recipe.schema import AttentionConfig
+from attnkit.scoring import Entry, side_by_side
+from attnkit.scoring.metrics import Score
+from attnkit.storage.cache import fill_folder
+from attnkit.storage.files import make_folder, open_file, sha256_json
+from attnkit.train import events
+from attnkit.train.events import Event, NoteEvent
+from attnkit.train.signals import StopSignals
+
+RATE = 1e-3
+"""Learning rate of the first update of attention transfer, which starts from trained weights."""
+TEST_TOKENS = 2**15
+"""Of which perplexity is taken, at most."""
+HELD_OUT = 10
+"""Without a text to test on, this part of the text (a tenth) is kept for it."""
+MOST_TEXT = 2**25
+"""Bytes of a text that are read, at most."""
+TELL_EVERY = 1.0
+"""Seconds between two reports of the progress."""
+SEED = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedSettings:
+    """One conversion of a Hugging Face model."""
+
+    model: str
+    """A directory, or OWNER/MODEL."""
+    attention: AttentionConfig
+    text: Path
+    """Plain text that the new layers learn from."""
+    test: Path | None
+    """Plain text for perplexity; None: the last tenth of `text`."""
+    length: int
+    """Tokens of a window."""
+    transfer: int
+    tune: int
+    """Updates of attention transfer and of fine-tuning; 0 leaves them out."""
+    lr: float
+    """Highest learning rate of fine-tuning."""
+    batch_tokens: int
+    """Of an update."""
+    precision: str
+    """fp32, or bf16: of products in training, by autocast; scores are in float32."""
+    out: Path
+    """Where the folder of the converted model goes."""
+    fresh: bool = False
+    device: str = "auto"
+    offline: bool = False
+
+    @property
+    def name(self) -> str:
+        return Path(self.model).name
+
+    @property
+    def stages(self) -> list[str]:
+        """What is compared, the model as it was first."""
+        done = {"swapped": True, "transferred": self.transfer > 0, "tuned": self.tune > 0}
+        return ["before", *(stage for stage in done if done[stage])]
+
+    @property
+    def folder(self) -> Path:
+        """Of the converted model."""
+        return self.out / f"{self.name}-{self.attention.name}"
+
+
+def attention_of(text: str) -> AttentionConfig:
+    """The mechanism that a word or a mapping names.
+
+    Raises:
+        UsageError: it is neither, or a mechanism that cannot stand in a trained causal model.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = None
+    if isinstance(value, dict) and [*value] == ["decoder"]:
+        value = value["decoder"]
+    value = {"name": value} if isinstance(value, str) else value
+    if not (isinstance(value, dict) and isinstance(value.get("name"), str)):
+        raise UsageError(
+            f"--attention {text}: give a word, or a mapping as in {{name: local, window: 32}}; a "
+            "causal Hugging Face model has attention in its decoder only"
+        )
+    attention = AttentionConfig(**value)
+    surgery.check(attention.name, attention.options())
+    return attention
+
+
+def convert(
+    settings: PretrainedSettings, *, notice: Callable[[str], object] | None = None
+) -> Generator[Event, None, None]:
+    """Convert a model, measure each stage, and write the last one; yields what happens.
+
+    `notice` is called with the name of the first signal when it comes; see `StopSignals`.
+
+    Raises:
+        OutputPathError: the folder is there already.
+        UsageError: the model cannot be converted so, or a window is too long for it.
+        DataError: a text is too short, or no text.
+        StoppedError: a signal came; nothing was written.
+        AttnkitError: whatever opening the model raises.
+    """
+    with StopSignals(notice) as stop:
+        yield from _PretrainedConversion(settings, stop).stages()
+
+
+class _Call(NamedTuple):
+    """What a module of attention was given, and what it answered."""
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    y: Float[Tensor, "R L W"]
+
+
+class _PretrainedConversion:
+    """One conversion, step by step."""
+
+    def __init__(self, settings: PretrainedSettings, stop: StopSignals) -> None:
+        self.settings, self.stop = settings, stop
+
+    @cached_property
+    def teacher(self) -> Pretrained:
+        """The model as it was."""
+        name = self.settings.model
+        opened = open_model(name, device=self.settings.device, offline=self.settings.offline)
+        if opened.shape != "decoder":
+            raise UsageError(
+                f"{name}: a model of shape {opened.shape}: convert takes causal language models, "
+                "and runs of attnkit of any shape"
+            )
+        if surgery.is_converted(opened.path):
+            raise UsageError(f"{name}: is converted already: give the model that it was made of")
+        if opened.limit is not None and self.settings.length > opened.limit:
+            raise UsageError(
+                f"--length {self.settings.length}: {name} reads at most {opened.limit} tokens"
+            )
+        return opened
+
+    def stages(self) -> Iterator[Event]:
+        """All that `convert` does."""
+        settings = self.settings
+        if settings.folder.exists() and not settings.fresh:
+            raise OutputPathError(
+                f"{settings.folder}: is there already: use --fresh to replace it, or another --out"
+            )
+        yield NoteEvent("opening the model", passing=True)
+        model = self.teacher.model
+        text, test = self._texts()
+        yield NoteEvent(f"text: {text.numel():,} tokens; perplexity of {test.numel():,} others")
+        student = copy.deepcopy(model)
+        config = settings.attention
+        made = surgery.install(student, config.name, config.options(), settings.length)
+        new = sum(weight.numel() for part in made.values() for weight in part.parameters())
+        yield NoteEvent(f"{len(made)} layers have {config.name}, with {new:,} weights of its own")
+        entries = list[Entry]()
+        for stage in settings.stages:
+            at: Any = {"variant": stage, "seed": SEED}
+            if stage == "transferred":
+                yield from self._train(stage, self._transfer(student, [*made], text), student)
+            elif stage == "tuned":
+                yield from self._train(stage, self._tune(student, text), student)
+            yield NoteEvent(f"perplexity of {stage}", passing=True, **at)
+            entries.append(self._entry(stage, model if stage == "before" else student, test))
+            yield events.EvaluatedEvent(("test",), **at)
+        result = side_by_side(entries, {settings.name: "before"})
+        self._save(student, result["rows"])
+        yield NoteEvent(f"{settings.folder}: the converted model")
+        yield events.ScoredEvent(**result)
+
+    def _texts(self) -> tuple[Int[Tensor, "N L"], Int[Tensor, "n L"]]:
+        """Windows of the text to learn from and of the text that is scored."""
+        settings = self.settings
+        text = self._windows(settings.text)
+        if settings.test is not None:
+            test = self._windows(settings.test)
+        else:
+            kept = -(-len(text) // HELD_OUT)
+            text, test = text[:-kept], text[-kept:]
+        if not len(text):
+            raise DataError(
+                f"{settings.text}: too short: it needs {2 * settings.length} tokens, or give "
+                "--test and a shorter --length"
+            )
+        return text, test[: max(1, TEST_TOKENS // settings.length)]
+
+    def _windows(self, path: Path) -> Int[Tensor, "N L"]:
+        with open_file(path) as file:
+            data = file.read(MOST_TEXT)
+        try:
+            text = data.decode("utf-8", "strict" if len(data) < MOST_TEXT else "ignore")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+        with quiet():
+            ids = self.teacher.tokenizer(text, add_special_tokens=False)["input_ids"]
+        length = self.settings.length
+        if len(ids) < length:
+            raise DataError(f"{path}: has {len(ids)} tokens, a window needs {length} (--length)")
+        return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
+
+    def _train(
+        self, stage: str, updates: Iterator[tuple[int, float, float]], student: nn.Module
+    ) -> Iterator[Event]:
+        """Make updates (number, loss, learning rate) and tell how far they are."""
+        settings, at = self.settings, {"variant": stage, "seed": SEED}
+        steps = settings.transfer if stage == "transferred" else settings.tune
+        size = sum(weight.numel() for weight in student.parameters())
+        device = str(self.teacher.device)
+        yield events.StartedEvent(settings.name, steps, size, device, settings.precision, **at)  # type: ignore[arg-type]
+        losses, begin, told = list[float](), time.perf_counter(), 0.0
+        what = "mean squared error" if stage == "transferred" else "training loss"
+        for done, loss, rate in updates:
+            losses.append(loss)
+            if signal := self.stop.requested:
+                raise StoppedError(f"stopped by {signal}; nothing was written")
+            if not np.isfinite(loss):
+                raise NotFiniteError(
+                    f"{stage}: the loss is not finite after {done} updates: a lower train.lr"
+                )
+            seconds = time.perf_counter() - begin
+            if seconds - told > TELL_EVERY or done == steps:
+                told = seconds
+                speed, left = done * self._rows * settings.length / seconds, seconds / done
+                yield events.ProgressEvent(
+                    done, steps, loss, rate, speed, None, left * (steps - done), what, **at  # type: ignore[arg-type]
+                )  # fmt: skip
+        yield NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}", **at)  # type: ignore[arg-type]
+        yield events.FinishedEvent(steps, time.perf_counter() - begin, "steps", **at)  # type: ignore[arg-type]
+
+    def _autocast(self) -> torch.autocast:
+        """A context for training."""
+        device, fast = self.teacher.device.type, self.settings.precision == "bf16"
+        return torch.autocast(device, torch.bfloat16, enabled=fast)
+
+    @property
+    def _rows(self) -> int:
+        """Windows of an update."""
+        return max(1, self.settings.batch_tokens // self.settings.length)
+
+    def _batches(self, text: Int[Tensor, "N L"], updates: int) -> Iterator[Int[Tensor, "R L"]]:
+        """Windows in a random order, anew when all were taken."""
+        draw = torch.Generator().manual_seed(SEED)
+        order = torch.empty(0, dtype=torch.long)
+        for _ in range(updates):
+            while len(order) < self._rows:
+                order = torch.cat((order, torch.randperm(len(text), generator=draw)))
+            taken, order = order[: self._rows], order[self._rows :]
+            yield text[taken].to(self.teacher.device)
+
+    def _transfer(
+        self, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
+    ) -> Iterator[tuple[int, float, float]]:
+        """Each new layer learns the old one's answer to the old one's input."""
+        updates, parts = self.settings.transfer, dict(student.named_modules())
+        weights = {id(w): w for name in layers for w in parts[name].parameters()}
+        optimizer = torch.optim.Adam([*weights.values()], lr=RATE)
+        for done, ids in enumerate(self._batches(text, updates), 1):
+            rate = RATE * (1 - (done - 1) / updates)
+            optimizer.param_groups[0]["lr"] = rate
+            with self._autocast():
+                calls = layer_calls(self.teacher.model, layers, ids)
+            optimizer.zero_grad()
+            losses = list[float]()
+            for name, call in calls.items():
+                with self._autocast():
+                    y = parts[name](*call.args, **call.named)[0]
+                loss = (y.float() - call.y.float()).square().mean()
+                (loss / len(layers)).backward()
+                losses.append(loss.item())
+            optimizer.step()
+            yield done, mean(losses), rate
+
+    def _tune(
+        self, student: nn.Module, text: Int[Tensor, "N L"]
+    ) -> Iterator[tuple[int, float, float]]:
+        """All weights learn the next token; the learning rate falls linearly after a tenth."""
+        updates, highest = self.settings.tune, self.settings.lr
+        optimizer = torch.optim.Adam(student.parameters(), lr=highest)
+        for done, ids in enumerate(self._batches(text, updates), 1):
+            warm = done / max(1, updates // 10)
+            rate = highest * min(warm, (updates - done + 1) / updates)
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad()
+            with self._autocast():
+                loss = nll(student, ids).mean()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+            optimizer.step()
+            yield done, loss.item(), rate
+
+    @torch.no_grad()
+    def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> Entry:
+        """Perplexity of all windows; the first token of each is given."""
+        losses = []
+        for ids in test.split(self._rows):  # type: ignore[no-untyped-call]
+            if signal := self.stop.requested:
+                raise StoppedError(f"stopped by {signal}; nothing was written")
+            losses.append(nll(model, ids.to(self.teacher.device)).sum(1).double().cpu())
+        sums = torch.cat(losses).numpy()
+        if not np.isfinite(sums).all():
+            raise NotFiniteError(f"{stage}: the model answers NaN or infinity")
+        statistics = np.stack([sums, np.full(len(sums), test.shape[1] - 1.0)], 1)
+        signature = f"unit:token|windows:{test.shape[1]}|version:attnkit-{__version__}"
+        score = Score.of("perplexity", statistics, signature)
+        row = {
+            "recipe": self.settings.name, "variant": stage, "seed": SEED, "split": "test",
+            "metrics": {"perplexity": score.json()}, "sentences": len(sums),
+            "parameters": sum(weight.numel() for weight in model.parameters()),
+            "run": self.settings.model if stage == "before" else str(self.settings.folder),
+        }  # fmt: skip
+        return Entry(row, {"perplexity": score}, sha256_json(test.tolist()))
+
+    def _save(self, student: Any, rows: list[dict[str, Any]]) -> None:
+        settings, config = self.settings, self.settings.attention
+        facts = {
+            "attention": config.name, "options": config.options(), "length": settings.length,
+            "model": settings.model, "transfer": settings.transfer, "tune": settings.tune,
+            "lr": settings.lr, "batch_tokens": settings.batch_tokens,
+            "precision": settings.precision,
+            "perplexity": {row["variant"]: row["metrics"]["perplexity"]["score"] for row in rows},
+            **self.teacher.facts,
+        }  # fmt: skip
+        make_folder(settings.out)
+        tokenizer = self.teacher.tokenizer
+        fill_folder(settings.folder, lambda at: surgery.save(student, tokenizer, at, facts))
+
+
+@torch.no_grad()
+def layer_calls(model: Any, layers: list[str], ids: Int[Tensor, "R L"]) -> dict[str, _Call]:
+    """What these modules of attention do while the model reads windows without padding."""
+    calls: dict[str, _Call] = {}
+    parts = dict(model.named_modules())
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
+            # without padding no layer needs a mask, whose form depends on the implementation
+            known = {**named, "attention_mask": None}
+            calls[name] = _Call(args, known, out[0])
+
+        return hook
+
+    with ExitStack() as hooks, quiet():
+        for name in layers:
+            handle = parts[name].register_forward_hook(note(name), with_kwargs=True)
+            hooks.callback(handle.remove)
+        model.base_model(input_ids=ids, use_cache=False)
+    return calls
+
+
+def nll(model: Any, ids: Int[Tensor, "R L"]) -> Float[Tensor, "R L-1"]:
+    """Negative log-likelihood in nats of each token but the first."""
+    with quiet():
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
+    return F.cross_entropy(logits.transpose(1, 2).float(), ids[:, 1:], reduction="none")

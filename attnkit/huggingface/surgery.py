@@ -1,0 +1,212 @@
+"""attnkit's mechanisms in the layers of a causal Hugging Face model, in the place of its own.
+
+Models of transformers call a registered function with projected queries, keys and values, which
+have their positions already; a mechanism answers there, and everything around it stays.
+
+A converted model is a folder of its own: the model's files, with weights under a name that
+transformers alone does not look for, as it would read them with the wrong attention.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit import mechanisms
+from attnkit.attention import Attention, Mask
+from attnkit.errors import DataError, UsageError
+from attnkit.huggingface.quiet import quiet, transformers
+from attnkit.layers import MultiHead
+from attnkit.storage import tensors as stored
+from attnkit.storage.files import atomic_write, read_json
+
+ATTRIBUTE = "attnkit_mechanism"
+"""Of a model's module of attention: the mechanism that answers for it."""
+IMPLEMENTATION, WITH_MAPS = "attnkit", "attnkit_maps"
+"""Registered attention functions; the second one returns the weights too."""
+FACTS, WEIGHTS = "attention.json", "attention.safetensors"
+VARIANT = "attnkit"
+"""Part of the names of the weight files: model.attnkit.safetensors."""
+Options = Mapping[str, Any]
+
+
+def check(word: str, options: Options) -> None:
+    """Raise UsageError for a mechanism that cannot stand in a trained causal model."""
+    able = mechanisms.capable(word, options)
+    if not able.causal:
+        raise UsageError(f"{word} cannot be causal: {able.why}")
+    if other := set(able.uses) - set("qkv"):
+        what = "gates" if "g" in other else "slices of the layer's input"
+        raise UsageError(
+            f"{word} needs {what}, which a Hugging Face model has no projections for: convert a "
+            "run of attnkit, or take a mechanism of queries, keys and values"
+        )
+
+
+def install(model: Any, word: str, options: Options, length: int) -> dict[str, Attention]:
+    """Let new mechanisms answer in all layers of a causal model, in place; by the layer's name.
+
+    Args:
+        model: a PreTrainedModel whose attention is computed by transformers' attention interface.
+        length: longest text, for mechanisms whose weights belong to positions.
+
+    Raises:
+        UsageError: the model computes its attention by itself or in a sliding window, or the
+            mechanism cannot be.
+    """
+    check(word, options)
+    if any(transformers().DynamicCache(config=model.config).is_sliding):
+        raise UsageError(
+            f"this {model.config.model_type} model has a sliding window, and keeps only the keys "
+            "in it: convert a model whose layers all see the whole text"
+        )
+    made: dict[str, Attention] = {}
+    for depth, (name, module, heads, width) in enumerate(_attention_modules(model)):
+        layer = MultiHead.build(
+            word, heads * width, heads, length, depth=depth, causal=True, **options
+        )
+        mechanism = layer.mechanism
+        sets = mechanism.query_sets, mechanism.key_sets, mechanism.key_heads
+        if sets != (1, 1, heads) or layer.gate is not None or layer.q_norm is not None:
+            raise UsageError(
+                f"{word} with these options needs projections or norms that a Hugging Face model "
+                "does not have: leave options out, or convert a run of attnkit"
+            )
+        weight = next(module.parameters())
+        made[name] = mechanism.to(weight.device, weight.dtype).train(module.training)
+        setattr(module, ATTRIBUTE, mechanism)
+    with quiet():
+        model.set_attn_implementation(IMPLEMENTATION)
+    return made
+
+
+def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
+    """Name, module, heads and their width of each layer of attention, in the order of a pass."""
+    found: list[tuple[str, nn.Module, int, int]] = []
+    names = {module: name for name, module in model.named_modules()}
+
+    def note(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+    ) -> Any:
+        found.append((names[module], module, query.shape[1], query.shape[3]))
+        if value.shape[3] != query.shape[3]:
+            raise UsageError("its values have another width than its keys")
+        return value.new_zeros(query.shape).transpose(1, 2), None
+
+    register(IMPLEMENTATION, note)
+    before = model.config._attn_implementation
+    try:
+        with quiet(), torch.no_grad():
+            model.set_attn_implementation(IMPLEMENTATION)
+            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device))
+            model.set_attn_implementation(before)
+    finally:
+        register(IMPLEMENTATION, _attend)
+        register(WITH_MAPS, _attend_with_maps)
+    if not found:
+        raise UsageError(
+            f"a {model.config.model_type} model computes its attention by itself: use one of the "
+            "Llama, Qwen, Mistral, GPT-2 or GPT-NeoX family"
+        )
+    return found
+
+
+def register(name: str, function: Any) -> None:
+    """Make an attention function known to transformers; it gets masks [B, S], or None."""
+    library = transformers()
+    library.AttentionInterface.register(name, function)
+    library.AttentionMaskInterface.register(name, _padding)
+
+
+def _padding(
+    *_: Any, kv_length: int, attention_mask: Bool[Tensor, "B S"] | None = None, **__: Any
+) -> Bool[Tensor, "B S"] | None:
+    """What a pass is told of padding: False on pads; None where there are none."""
+    if attention_mask is None or bool(attention_mask.all()):
+        return None
+    return attention_mask[:, -kv_length:].bool()
+
+
+def _attend(
+    module: nn.Module,
+    query: Float[Tensor, "B H t D"],
+    key: Float[Tensor, "B h S D"],
+    value: Float[Tensor, "B h S D"],
+    attention_mask: Bool[Tensor, "B S"] | None,
+    *,
+    scaling: float | None = None,
+    maps: bool = False,
+    **_: Any,
+) -> tuple[Float[Tensor, "B t H D"], Float[Tensor, "B H t S"] | None]:
+    """An attention function of transformers: the queries are those of the last t of S tokens."""
+    mechanism: Attention = getattr(module, ATTRIBUTE)
+    new, length, width = query.shape[2], key.shape[2], query.shape[3]
+    if (groups := query.shape[1] // key.shape[1]) > 1:
+        key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
+    if scaling is not None:  # mechanisms divide by the root of the width themselves
+        query = query * (scaling * math.sqrt(width))
+    if mechanism.state == "constant":  # it reads all tokens anew, which does not change the last
+        query = F.pad(query, (0, 0, length - new, 0))
+    start = length - query.shape[2]
+    if attention_mask is None:
+        mask = Mask.packed(length, query.device, causal=True, start=start)
+    else:
+        mask = Mask.of(attention_mask, length - start, causal=True, start=start)
+    y = mechanism(query, key, value, mask).y[:, :, -new:]
+    weights = mechanism.weights(query, key, value, mask)[:, :, -new:] if maps else None
+    return y.transpose(1, 2).contiguous(), weights
+
+
+def _attend_with_maps(*arguments: Any, **named: Any) -> Any:
+    return _attend(*arguments, **named, maps=True)
+
+
+def own_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers of the mechanisms in a model."""
+    return {name: x for name, x in model.state_dict().items() if f".{ATTRIBUTE}." in name}
+
+
+def save(model: Any, tokenizer: Any, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write a converted model into an existing folder.
+
+    Args:
+        facts: what `open_converted` needs (`attention`, `options`, `length`), and what a user may
+            want to know.
+    """
+    own = own_weights(model)
+    rest = {name: x for name, x in model.state_dict().items() if name not in own}
+    with quiet():
+        model.set_attn_implementation("eager")
+        model.save_pretrained(folder, state_dict=rest, variant=VARIANT)
+        model.set_attn_implementation(IMPLEMENTATION)
+        tokenizer.save_pretrained(folder)
+    stored.write(folder / WEIGHTS, own)
+    atomic_write(folder / FACTS, (json.dumps(facts, indent=2) + "\n").encode())
+
+
+def is_converted(folder: Path) -> bool:
+    return (folder / FACTS).is_file()
+
+
+def restore(model: Any, folder: Path) -> int | None:
+    """Put the mechanisms of a converted model into one that was opened; its longest text.
+
+    Raises:
+        DataError: a file is damaged.
+        UsageError: its mechanism is not known here.
+    """
+    facts = read_json(folder / FACTS)
+    word, options, length = (facts.get(name) for name in ("attention", "options", "length"))
+    if not (isinstance(word, str) and isinstance(options, dict) and isinstance(length, int)):
+        raise DataError(f"{folder / FACTS}: is damaged: convert the model again")
+    made = install(model, word, options, length)
+    own = stored.read(folder / WEIGHTS)
+    stored.check(folder / WEIGHTS, own, own_weights(model))
+    model.load_state_dict(own, strict=False)
+    return min((one.limit for one in made.values() if isinstance(one.limit, int)), default=None)

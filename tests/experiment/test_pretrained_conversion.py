@@ -1,0 +1,160 @@
+"""Attention surgery on Hugging Face models: the stages, what they learn, and what is refused."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from helpers.pretrained import network, tokenizer
+from helpers.small import StopAt
+
+from attnkit.errors import AttnkitError, DataError, OutputPathError, StoppedError, UsageError
+from attnkit.experiment import pretrained_conversion as converting
+from attnkit.experiment.pretrained_conversion import PretrainedSettings, attention_of, convert, nll
+from attnkit.huggingface import open_model, surgery
+from attnkit.train.events import NoteEvent, ProgressEvent, ScoredEvent
+
+STORY = "The animal did not cross the street because it was too tired. A small river runs behind. "
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    network("llama").save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def settings(folder: Path, attention: str = "linear", **given: Any) -> PretrainedSettings:
+    text = folder.parent / "text.txt"
+    if not text.exists():
+        text.write_text(STORY * 40, encoding="utf-8")
+    chosen: dict[str, Any] = {
+        "model": str(folder), "attention": attention_of(attention), "text": text, "test": None,
+        "length": 16, "transfer": 3, "tune": 2, "lr": 1e-3, "batch_tokens": 64, "precision": "fp32",
+        "out": folder.parent / "out", "device": "cpu",
+    }  # fmt: skip
+    return PretrainedSettings(**chosen | given)
+
+
+def scores(told: list[Any]) -> dict[str, float]:
+    assert isinstance(told[-1], ScoredEvent)
+    return {row["variant"]: row["metrics"]["perplexity"]["score"] for row in told[-1].rows}
+
+
+def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
+    chosen = settings(model)
+    told = list(convert(chosen))
+    found = scores(told)
+    assert [*found] == ["before", "swapped", "transferred", "tuned"]
+    assert len(set(found.values())) == 4
+    opened = open_model(chosen.folder, device="cpu")
+    facts = surgery.read_json(chosen.folder / surgery.FACTS)
+    assert facts["perplexity"] == found
+    assert facts["weights"] == open_model(model, device="cpu").facts["weights"]
+    # the perplexity is that of the model in the folder, window by window
+    ids = opened.tokenizer(chosen.text.read_text())["input_ids"]
+    windows = torch.tensor(ids[: len(ids) // 16 * 16]).view(-1, 16)
+    windows = windows[-math.ceil(len(windows) / 10) :]
+    with torch.no_grad():
+        total = sum(float(nll(opened.model, one[None]).double().sum()) for one in windows)
+    assert math.exp(total / (15 * len(windows))) == pytest.approx(found["tuned"], rel=1e-4)
+
+
+def test_the_same_mechanism_loses_nothing(model: Path) -> None:
+    told = list(convert(settings(model, "scaled-dot", transfer=1, tune=0)))
+    found = scores(told)
+    assert found["swapped"] == pytest.approx(found["before"], rel=1e-6)
+    (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
+    assert loss < 1e-12
+
+
+def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converting, "RATE", 1e-2)  # the model was not trained
+    told = list(convert(settings(model, "{name: local, window: 1}", transfer=60, tune=0)))
+    (note,) = [e.text for e in told if isinstance(e, NoteEvent) and "squared" in e.text]
+    first, last = (float(number) for number in note.partition(" error ")[2].split(" -> "))
+    assert last < 0.5 * first
+    before = dict(open_model(model, device="cpu").model.named_parameters())
+    after = dict(open_model(model.parent / "out" / "model-local", device="cpu").model
+                 .named_parameters())  # fmt: skip
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(".self_attn." in name for name in changed)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_tuning_learns_the_text(model: Path, precision: str) -> None:
+    told = list(convert(settings(model, "performer", transfer=2, tune=60, precision=precision)))
+    assert scores(told)["tuned"] < 0.5 * scores(told)["swapped"]
+
+
+def test_a_text_of_its_own_is_scored(model: Path) -> None:
+    test = model.parent / "test.txt"
+    test.write_text(STORY * 3, encoding="utf-8")
+    told = list(convert(settings(model, transfer=0, tune=0, test=test)))
+    assert isinstance(told[-1], ScoredEvent)
+    length = len(tokenizer()(STORY * 3)["input_ids"])
+    assert {row["sentences"] for row in told[-1].rows} == {length // 16}
+
+
+def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = settings(model)
+    made = converting._PretrainedConversion(chosen, StopAt([6]))  # type: ignore[arg-type]
+    with pytest.raises(StoppedError, match="nothing was written"):
+        list(made.stages())
+    assert not chosen.folder.exists()
+
+
+def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> None:
+    chosen = settings(model, transfer=0, tune=0)
+    list(convert(chosen))
+    with pytest.raises(OutputPathError, match="--fresh"):
+        list(convert(chosen))
+    list(convert(replace(chosen, fresh=True, attention=attention_of("linear"))))
+    with pytest.raises(UsageError, match="is converted already"):
+        list(convert(settings(chosen.folder, out=model.parent / "other", text=chosen.text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "give a word"),
+        ("{encoder: linear}", "its decoder only"),
+        ("{name: 3}", "give a word"),
+        ("{", "give a word"),
+        ("nystrom", "cannot be causal"),
+        ("linaer", "did you mean 'linear'"),
+    ],
+)
+def test_what_is_no_mechanism_is_refused_before_the_model_is_opened(
+    text: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        attention_of(text)
+
+
+@pytest.mark.parametrize(
+    ("content", "given", "kind", "message"),
+    [
+        (b"too short", {}, DataError, "a window needs 16"),
+        (STORY[:50].encode(), {}, DataError, "too short: it needs 32"),
+        (b"\xff\xfe", {}, DataError, "not UTF-8 text"),
+        (STORY.encode(), {"length": 65}, UsageError, "reads at most 64"),
+        (STORY.encode() * 40, {"lr": 1e30, "tune": 9}, AttnkitError, "not finite"),
+    ],
+)
+def test_bad_texts_and_lengths(
+    content: bytes, given: dict[str, Any], kind: type[Exception], message: str, model: Path
+) -> None:
+    (model.parent / "text.txt").write_bytes(content)
+    with pytest.raises(kind, match=message):
+        list(convert(settings(model, **given)))
+    assert not (model.parent / "out").exists()

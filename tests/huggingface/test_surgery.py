@@ -1,0 +1,192 @@
+"""Mechanisms in the layers of Hugging Face models: what stays the same, and what is refused."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("transformers")
+
+import transformers
+from helpers.pretrained import SIZE, network, tokenizer
+
+from attnkit import mechanisms
+from attnkit.errors import DataError, UsageError
+from attnkit.huggingface import Pretrained, open_model, surgery
+from attnkit.nbce.huggingface_reader import HuggingFaceReader
+
+FAMILIES = ("llama", "gpt2", "gpt-neox")
+LENGTH = 16
+PARTS: dict[str, dict[str, Any]] = {
+    "interleaved": {"parts": ["local", "scaled-dot"]},
+    "mixture": {"parts": ["scaled-dot", "synthesizer-random"]},
+}
+
+
+def able(word: str) -> bool:
+    try:
+        surgery.check(word, PARTS.get(word, {}))
+    except UsageError:
+        return False
+    return True
+
+
+WORDS = [word for word in mechanisms.names() if able(word)]
+
+
+def ids(rows: int = 2, length: int = 9, seed: int = 1) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randint(5, SIZE, (rows, length), generator=draw)
+
+
+def converted(word: str, family: str = "llama", **options: Any) -> Any:
+    torch.manual_seed(3)
+    model = copy.deepcopy(network(family)).double()
+    surgery.install(model, word, PARTS.get(word, {}) | options, LENGTH)
+    return model.eval()
+
+
+def logits(model: Any, read: Tensor, **given: Any) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = model(input_ids=read, **given).logits
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_softmax_attention_in_its_own_place_changes_nothing(family: str) -> None:
+    model, own = converted("scaled-dot", family), network(family).double().eval()
+    read = ids()
+    torch.testing.assert_close(logits(model, read), logits(own, read))
+    valid = torch.ones_like(read)
+    valid[0, :4] = 0
+    given = {"attention_mask": valid, "position_ids": (valid.cumsum(1) - 1).clamp_min(0)}
+    ours, theirs = logits(model, read, **given), logits(own, read, **given)
+    torch.testing.assert_close(ours[valid.bool()], theirs[valid.bool()])
+
+
+def test_half_of_the_mechanisms_and_more_can_stand_in_a_trained_model() -> None:
+    assert len(WORDS) > len(mechanisms.names()) / 2, WORDS
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_mechanism_reads_with_a_cache_as_without(word: str) -> None:
+    model, read = converted(word), ids()
+    whole = logits(model, read)
+    with torch.no_grad():
+        first = model(input_ids=read[:, :5], use_cache=True)
+        cache, parts = first.past_key_values, [first.logits]
+        for at in range(5, read.shape[1]):
+            step = model(input_ids=read[:, at : at + 1], past_key_values=cache, use_cache=True)
+            cache = step.past_key_values
+            parts.append(step.logits)
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_rows_with_padding_read_as_rows_alone(word: str) -> None:
+    model, read = converted(word), ids()
+    valid = torch.ones_like(read)
+    valid[0, :3] = 0
+    given = {"attention_mask": valid, "position_ids": (valid.cumsum(1) - 1).clamp_min(0)}
+    found = logits(model, read, **given)
+    torch.testing.assert_close(found[0, 3:], logits(model, read[:1, 3:])[0])
+    torch.testing.assert_close(found[1], logits(model, read[1:])[0])
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> None:
+    model, read = converted(word), ids()
+    other = read.clone()
+    other[:, 6:] = (other[:, 6:] + 7) % SIZE
+    torch.testing.assert_close(logits(model, read)[:, :6], logits(model, other)[:, :6])
+    model(input_ids=read).logits.sum().backward()
+    assert all(w.grad is None or w.grad.isfinite().all() for w in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "text"),
+    [
+        ("gated-delta", {}, "gated-delta needs gates"),
+        ("nystrom", {}, "cannot be causal"),
+        ("synthesizer-dense", {"reads": "slice"}, "slices of the layer's input"),
+        ("scaled-dot", {"qk_norm": True}, "projections or norms"),
+        ("scaled-dot", {"output_gate": "head"}, "projections or norms"),
+        ("local", {"window": -1}, "window"),
+        ("lokal", {}, "did you mean 'local'"),
+    ],
+)
+def test_what_a_trained_model_has_no_weights_for_is_refused(
+    word: str, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        converted(word, **options)
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [("bloom", "by itself"), ("mpt", "by itself"), ("mistral", "sliding window")],
+)
+def test_models_whose_attention_cannot_be_replaced_are_refused(family: str, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        converted("linear", family)
+
+
+def saved(folder: Path, word: str, **options: Any) -> Any:
+    """A converted model of float32 in a folder."""
+    torch.manual_seed(3)
+    model = copy.deepcopy(network("llama"))
+    surgery.install(model, word, options, LENGTH)
+    facts = {"attention": word, "options": options, "length": LENGTH}
+    surgery.save(model, tokenizer(), folder, facts)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("word", "options"),
+    [("linear", {}), ("performer", {"features": 8}), ("synthesizer-random", {})],
+)
+def test_a_saved_model_opens_as_it_was_and_merges_contexts(
+    word: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = saved(tmp_path, word, **options)
+    opened = open_model(tmp_path, device="cpu")
+    torch.testing.assert_close(logits(opened.model, ids()), logits(model, ids()))
+    bounded = word.startswith("synthesizer")
+    assert opened.limit == (LENGTH if bounded else 64)
+    assert HuggingFaceReader(opened).size == SIZE
+    with pytest.raises(OSError, match="no file named"):  # never with the wrong attention
+        transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:
+    model = saved(tmp_path, "linear")
+    opened = Pretrained("x", "decoder", model, tokenizer(), torch.device("cpu"), 64, tmp_path)
+    with opened.eager(), torch.no_grad():
+        maps = opened.model(input_ids=ids(), output_attentions=True).attentions
+    assert [tuple(one.shape) for one in maps] == [(2, 4, 9, 9)] * 3
+    torch.testing.assert_close(maps[0].sum(-1), torch.ones(2, 4, 9))
+    own = network("llama")
+    own.set_attn_implementation("eager")
+    with torch.no_grad():
+        theirs = own(input_ids=ids(), output_attentions=True).attentions
+    own.set_attn_implementation("sdpa")
+    assert not torch.allclose(maps[0], theirs[0], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "text"),
+    [
+        (surgery.FACTS, b"{", "not valid JSON"),
+        (surgery.FACTS, b'{"attention": 1, "options": {}, "length": 3}', "damaged"),
+        (surgery.FACTS, b'{"attention": "local", "options": {}, "length": 3}', "not expected"),
+        (surgery.WEIGHTS, b"x", "attention.safetensors"),
+    ],
+)
+def test_a_damaged_folder_is_refused(file: str, content: bytes, text: str, tmp_path: Path) -> None:
+    saved(tmp_path, "synthesizer-random")
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(DataError, match=text):
+        open_model(tmp_path, device="cpu")
