@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
+from attnkit.data.large_array import CHUNK, large_array
 from attnkit.data.span_corruption import FIXED, corrupted
 from attnkit.data.tokenizer import EOS, PAD, RESERVED, Vocabulary
 
@@ -23,7 +24,7 @@ _PURPOSE = 3
 def masked(
     stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED
 ) -> Encoded:
-    """A stream as windows of `length` tokens, in memory: what the model sees, and what is hidden.
+    """A stream as windows of `length` tokens: what the model sees, and what is hidden.
 
     The source of a row is its window with noise; its target is the window with PAD in place of all
     tokens that are not to be predicted.  The last window may be shorter.  The ends of paragraphs
@@ -36,16 +37,20 @@ def masked(
         noise: seed and epoch; other tokens in every epoch.
     """
     ids: Ids = stream.target.ids
-    bits = np.random.PCG64((*noise, _PURPOSE))
-    draw = bits.random_raw(len(ids)) / 2.0**64 / DENSITY  # below 1: to be predicted
-    chosen = (draw < 1) & (ids != EOS)
-    pieces = len(vocabulary) - len(RESERVED)
-    other = (bits.random_raw(len(ids)) % np.uint64(pieces) + np.uint64(len(RESERVED))).astype(
-        ids.dtype
-    )
-    seen = np.where(chosen & (draw < HIDDEN + RANDOM), other, ids)
-    seen[chosen & (draw < HIDDEN)] = vocabulary.id_of(MASK)
-    target = Blocks(np.where(chosen, ids, ids.dtype.type(PAD)), length)
+    mask, pieces = vocabulary.id_of(MASK), np.uint64(len(vocabulary) - len(RESERVED))
+    draws, others = (np.random.PCG64((*noise, _PURPOSE)) for _ in range(2))
+    others.advance(len(ids))
+    seen, hidden = (large_array(len(ids), ids.dtype) for _ in range(2))
+    for start in range(0, len(ids), CHUNK):
+        here = slice(start, start + CHUNK)
+        part = ids[here]
+        draw = draws.random_raw(len(part)) / 2.0**64 / DENSITY  # below 1: to be predicted
+        chosen = (draw < 1) & (part != EOS)
+        other = others.random_raw(len(part)) % pieces + np.uint64(len(RESERVED))
+        seen[here] = np.where(chosen & (draw < HIDDEN + RANDOM), other.astype(ids.dtype), part)
+        seen[here][chosen & (draw < HIDDEN)] = mask
+        hidden[here] = np.where(chosen, part, ids.dtype.type(PAD))
+    target = Blocks(hidden, length)
     offsets = np.append(target.starts, len(ids))
     return replace(stream, source=Ragged(seen, offsets), target=target)
 

@@ -1,14 +1,16 @@
 """Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from attnkit import mechanisms
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
-
-if TYPE_CHECKING:
-    from attnkit.runs import Run
+from attnkit.runs import Run, is_run
 
 
 def open_model(
@@ -38,8 +40,6 @@ def open_model(
         UnavailableError: transformers, the device or the network is not there.
         DataError: its files are damaged.
     """
-    from attnkit.runs import Run, is_run
-
     if is_run(str(name)):
         options = {"dtype": dtype != "float32", "chat or template": chat or template,
                    "quantization": quantization is not None}  # fmt: skip
@@ -53,11 +53,15 @@ def open_model(
         name, device=device, dtype=dtype, offline=offline, quantization=quantization
     )
     reads_source = opened.shape == "encoder-decoder"
-    reader = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
-    return reader(opened, chat=chat, template=template)
+    kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
+    reader: ContextReader = kind(opened, chat=chat, template=template)
+    if quantization is None or isinstance(quantization, str):
+        how = str(name), opened.device.type, dtype, offline, chat, template, quantization
+        reader.reopen = partial(_open_model_again, torch.get_num_threads(), *how)
+    return reader
 
 
-def open_run(run: "Run", device: str = "cpu") -> ContextReader:
+def open_run(run: Run, device: str = "cpu") -> ContextReader:
     """The reader of a finished run.
 
     Raises:
@@ -70,6 +74,31 @@ def open_run(run: "Run", device: str = "cpu") -> ContextReader:
     model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
     longest = run.recipe.data.max_length
     if model.shape == "encoder-decoder":
-        return EncoderDecoderReader(model, tokenizer, name, longest)
-    pairs = run.recipe.task != "language-modeling"
-    return LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)
+        reader: ContextReader = EncoderDecoderReader(model, tokenizer, name, longest)
+    else:
+        pairs = run.recipe.task != "language-modeling"
+        reader = LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)
+    kind, threads = device.partition(":")[0], torch.get_num_threads()
+    plugged = mechanisms.plugged().values()
+    reader.reopen = partial(_open_run_again, run.path, kind, threads, *plugged)
+    return reader
+
+
+def _open_run_again(path: Path, device: str, threads: int, *plugged: Path) -> ContextReader:
+    """The same in another process, which has a device of its own."""
+    torch.set_num_threads(threads)
+    for file in plugged:
+        mechanisms.plug_in(file)
+    return open_run(Run.open(path), pick_device(device))
+
+
+def _open_model_again(
+    threads: int, name: str, device: str, dtype: str, offline: bool, chat: bool, template: str,
+    quantization: str | None,
+) -> ContextReader:  # fmt: skip
+    """The same in another process, which has a device of its own."""
+    torch.set_num_threads(threads)
+    return open_model(
+        name, device=device, dtype=dtype, offline=offline, chat=chat, template=template,
+        quantization=quantization,
+    )  # fmt: skip

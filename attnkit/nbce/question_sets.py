@@ -22,6 +22,7 @@ from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
+from attnkit.ranks import group
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
@@ -286,14 +287,14 @@ class _Evaluation:
         method, rule = pooling(condition.method, self.spec)
         replies: list[Reply] = []
         start = time.perf_counter()
-        for place in range(0, len(questions), PORTION):
-            some = questions[place : place + PORTION]
-            contexts, prompts = [texts for _, texts in some], [row.source for row, _ in some]
-            limit = self.spec.limit or self.model.limit
-            replies += ask(
-                reader, method, contexts, prompts, self.search, rule,
-                alpha=self.spec.alpha, limit=limit, traced=True,
-            )  # fmt: skip
+        asked = [(texts, row.source) for row, texts in questions]
+        portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
+        options = {"alpha": self.spec.alpha, "limit": self.spec.limit or self.model.limit}
+        how = method, self.search, rule, options
+        for place in range(0, len(portions), ranks := group.processes()):
+            dealt = portions[place : place + ranks]
+            for part in group.share(_answer_part, reader, dealt, *how):
+                replies += part
             if self.progress is not None:
                 what = f"{self.model.name}, {condition.split}"
                 self.progress(what, self.done + len(replies), self.total)
@@ -308,6 +309,20 @@ class _Evaluation:
             "chosen": None if None in chosen else chosen,
             "cut": sum(bool(reply.notes) for reply in replies),
         }
+
+
+def _answer_part(
+    reader: ContextReader, portions: Sequence[Sequence[tuple[Sequence[str], str]]], method: str,
+    search: SearchConfig, rule: Rule, options: Mapping[str, Any], rank: int, ranks: int,
+) -> list[Reply]:  # fmt: skip
+    """The answers to those portions that are dealt to one rank, at most one where all take part."""
+    return [
+        reply
+        for contexts, prompts in (zip(*portion, strict=True) for portion in portions[rank::ranks])
+        for reply in ask(
+            reader, method, list(contexts), list(prompts), search, rule, traced=True, **options
+        )
+    ]
 
 
 def answers(

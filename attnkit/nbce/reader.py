@@ -1,7 +1,7 @@
 """What reading many contexts needs of a model; rows are batched, and shared text is read once."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -56,6 +56,8 @@ class ContextReader(ABC):
     """The network, a torch module."""
     batch_tokens: int = 16384
     """Tokens that are read in one pass; what is cached of them is not counted."""
+    reopen: Callable[[], "ContextReader"] | None = None
+    """Opens the same model in another process, by `functools.partial`."""
     window_refusal: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 

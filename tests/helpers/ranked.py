@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from attnkit import models
+from attnkit.data.corpus import Corpus
 from attnkit.data.preparation import prepare
 from attnkit.errors import StoppedError
+from attnkit.nbce import open_model, question_sets
+from attnkit.nbce.opening import open_run
 from attnkit.ranks import group
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
@@ -106,6 +109,23 @@ def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any],
     table = np.asarray(teacher_forced(model, encoded))
     group.end(0)
     return found, table.tobytes()
+
+
+def replies(path: Path, pretrained: Path) -> list[Any] | int:
+    """As `answers`, to questions: by a run, and by a Hugging Face model."""
+    group.lead(["replies"])
+    if not group.leads():
+        return group.serve()
+    question_sets.PORTION = 2  # six questions are three portions
+    run, found = Run.open(path), list[Any]()
+    corpus = Corpus.open(run.recipe.data, run.recipe.task)
+    for reader in (open_run(run), open_model(pretrained, device="cpu")):
+        model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, {})
+        for condition in question_sets.conditions(corpus, "test", run.recipe.contexts):
+            job = condition, run.recipe.contexts, run.recipe.search
+            found.append(question_sets.answers(model, *job))
+    group.end(0)
+    return found
 
 
 def fail_on_last(recipe: Recipe, folder: Path, kind: str) -> None:

@@ -1,5 +1,6 @@
 """Several processes train as one that accumulates their batches, and score as one alone."""
 
+import copy
 import json
 import random
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import pytest
 import torch
 from helpers import ranked
 from helpers.model_types import BASELINES
+from helpers.pretrained import network, tokenizer
+from helpers.questioned import make_run
 from helpers.rank_pool import RankPool, rank_pool
 from helpers.small import WORDS, digests, job, run_through, small_recipe, write_corpus
 from hypothesis import given, settings
@@ -208,6 +211,22 @@ def test_outputs_and_probabilities_are_those_of_one_process(
     assert found[0][0] == found[1][0] == found[2][0]
     assert len(found[0][0][0]) == 101
     assert found[2][1:] == [0, 0]
+
+
+def test_questions_have_the_same_answers_from_any_number_of_ranks(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    run, model = make_run(tmp_path), copy.deepcopy(network("llama"))
+    model.config.max_position_embeddings = 1024  # of rotary positions, which have no table
+    model.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    found = [
+        succeed(pool.run(world, ranked.replies, run.path, tmp_path / "model"))[0]
+        for world in (1, 2, 3)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 2 * len(run.recipe.contexts.counts) * len(run.recipe.contexts.methods)
+    assert all(len(answers) == 6 for answers in found[0])
 
 
 REFUSED = {
