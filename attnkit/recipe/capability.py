@@ -141,7 +141,8 @@ def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> 
         return
     objections = [*_limits(facts, role, recipe)]
     yield from objections
-    if not options or not option_check or objections:
+    uneven = recipe.model.width % recipe.model.heads  # `check` says so
+    if not options or not option_check or objections or uneven:
         return
 
     def refusal(given: Mapping[str, Any]) -> str:

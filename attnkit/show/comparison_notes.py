@@ -134,7 +134,7 @@ def condition_notes(comparison: Object) -> list[str]:
     if len({*budgets}) > 1:
         notes.append(f"training budget: {_by_system(rows, budgets)}")
     if changes := _by_system(rows, [changes_of(row) for row in rows]):
-        notes.append(f"changed during training: {changes}")
+        notes.append(f"changed after training began: {changes}")
     return notes + _not_comparable(comparison)
 
 

@@ -132,7 +132,7 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
     assert result["rows"][0]["changes"] == run.manifest["changes"]
     notes = comparison_table(result).notes
     assert any(
-        note.startswith("changed during training: train.steps 5 -> 7 after step 5, train.lr")
+        note.startswith("changed after training began: train.steps 5 -> 7 after step 5, train.lr")
         for note in notes
     )
 

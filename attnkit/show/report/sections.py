@@ -268,7 +268,7 @@ def _environment(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> list
             for name in ("weights", "recipe", "data", "tokenizer")
         })  # fmt: skip
     changed = {row["run"]: changes_of(row) for row in rows}
-    notes = [f"{run}: changed during training: {c}" for run, c in changed.items() if c]
+    notes = [f"{run}: changed after training began: {c}" for run, c in changed.items() if c]
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "sacrebleu"))
     here = f"attnkit {__version__}, Python {platform.python_version()}, {packages}"
     return [
