@@ -58,6 +58,13 @@ PASSAGES = 8
 """Of a question, in the ablations."""
 SPEC = SearchConfig(method="greedy", max_length=16)
 PARTS = ("methods", "settings", "length")
+TITLE = "Many passages and a real language model"
+ORDER = (
+    *(f"{corpus}.{how}.{part}" for part in PARTS for corpus in ("nq-passages", "xquad-en")
+      for how in ("chat", "plain")),
+    "cost",
+)  # fmt: skip
+"""Sections of the result."""
 Record = dict[str, Any]
 
 
@@ -277,10 +284,7 @@ def main() -> None:
         "marks": f"different from {first}: \\* p < 0.05, \\*\\* p < 0.01 (paired bootstrap over "
         "questions, two-sided, Holm's correction over a column)",
     }
-    order = [f"{corpus}.{how}.{part}" for part in PARTS for corpus in ("nq-passages", "xquad-en")
-             for how in ("chat", "plain")]  # fmt: skip
-    title = "Many passages and a real language model"
-    publish_part("nbce-real-model", title, name, order, facts, tables(cells, first))
+    publish_part("nbce-real-model", TITLE, name, ORDER, facts, tables(cells, first))
     numbers = [
         {"method": name, "contexts": count,
          **{key: one.value if isinstance(one, Score) else one for key, one in cell.items()}}
