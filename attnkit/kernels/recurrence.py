@@ -14,8 +14,10 @@ Rule: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """(*sequences [B, H, L, ...], state) -> (answers [B, H, L, E], the state after them)."""
 
 
-def scan(rule: Rule, block: int, state: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
+def scan(rule: Rule, block: int, state: Tensor | None, *sequences: Tensor) -> tuple[Tensor, Tensor]:
     """What `rule` answers for whole sequences [B, H, T, ...], in blocks that stay in the cache.
+
+    The state may be None where the sequences are no longer than a block, and the rule bears it.
 
     Between the passes only the state at the start of each block is kept.  The rule must learn
     nothing: what it depends on comes in the sequences and the state.

@@ -44,10 +44,12 @@ def recurrence(length: int, decays: int, erases: int, rate: float = 2) -> list[T
 
 @pytest.mark.parametrize("rate", [0.05, 2.0, 100.0])
 @pytest.mark.parametrize(("decays", "erases"), [(1, 1), (5, 1), (1, 5), (5, 5)])
-@pytest.mark.parametrize("length", [1, 2, 64, 65, 150])
+@pytest.mark.parametrize("size", [32, 64])
+@pytest.mark.parametrize("length", [1, 2, 32, 33, 64, 65, 150])
 def test_chunks_are_the_formula_forward_and_backward(
-    length: int, decays: int, erases: int, rate: float
+    length: int, size: int, decays: int, erases: int, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gated_delta, "CHUNKS", {"cpu": size})
     given = recurrence(length, decays, erases, rate)
     y, _ = chunked(*given)
     wanted = formula(*given)
@@ -56,6 +58,18 @@ def test_chunks_are_the_formula_forward_and_backward(
     right = torch.autograd.grad(wanted.square().sum(), given)
     for one, other in zip(found, right, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("length", [2, 17, 32])
+def test_the_first_chunk_needs_no_state(length: int) -> None:
+    *given, state = recurrence(length, 5, 5)
+    found = []
+    for first in (None, torch.zeros_like(state)):
+        y, end = chunked(*given, first)
+        gradients = torch.autograd.grad(y.square().sum() + end.square().sum(), given)
+        found.append([y, end, *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def layer_and_input(length: int) -> tuple[MultiHead, Tensor]:
