@@ -16,15 +16,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import yaml
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit import __version__
-from attnkit.errors import DataError, NotFiniteError, OutputPathError, StoppedError, UsageError
+from attnkit import __version__, mechanisms
+from attnkit.errors import (
+    DataError,
+    NotFiniteError,
+    OutputPathError,
+    RecipeError,
+    StoppedError,
+    UsageError,
+)
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
+from attnkit.recipe.mechanism_options import from_nodes
+from attnkit.recipe.problems import COMMAND_LINE
 from attnkit.recipe.schema import AttentionConfig
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, read_value
 from attnkit.scoring import Entry, side_by_side
 from attnkit.scoring.metrics import Score
 from attnkit.storage.cache import fill_folder
@@ -97,20 +106,22 @@ def attention_of(text: str) -> AttentionConfig:
         UsageError: it is neither, or a mechanism that cannot stand in a trained causal model.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = None
-    if isinstance(value, dict) and [*value] == ["decoder"]:
-        value = value["decoder"]
-    value = {"name": value} if isinstance(value, str) else value
-    if not (isinstance(value, dict) and isinstance(value.get("name"), str)):
+        node: Node | None = read_value(text)
+    except RecipeError:
+        node = None
+    if isinstance(node, Mapping) and [*node.fields] == ["decoder"]:
+        _, node = node.fields["decoder"]
+    fields = node.fields if isinstance(node, Mapping) else {"name": (COMMAND_LINE, node)}
+    nodes = {name: value for name, (_, value) in fields.items()}
+    word = nodes.pop("name", None)
+    if not isinstance(word, Scalar) or word.null:
         raise UsageError(
             f"--attention {text}: give a word, or a mapping as in {{name: local, window: 32}}; a "
             "causal Hugging Face model has attention in its decoder only"
         )
-    attention = AttentionConfig(**value)
-    surgery.check(attention.name, attention.options())
-    return attention
+    options = from_nodes(mechanisms.facts(word.text), nodes)
+    surgery.check(word.text, options)
+    return AttentionConfig(name=word.text, **options)
 
 
 def convert(

@@ -128,7 +128,10 @@ def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> Non
     [
         ("[1, 2]", "give a word"),
         ("{encoder: linear}", "its decoder only"),
-        ("{name: 3}", "give a word"),
+        ("{name: [local]}", "give a word"),
+        ("{name: local, window: abc}", "window: must be a whole number"),
+        ("{name: local, 1: 2}", "local has no option '1'"),
+        ("{name: local, windw: 2}", "did you mean window"),
         ("{", "give a word"),
         ("nystrom", "cannot be causal"),
         ("linaer", "did you mean 'linear'"),
