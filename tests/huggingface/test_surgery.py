@@ -161,6 +161,28 @@ def test_a_saved_model_opens_as_it_was_and_merges_contexts(
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("word", ["performer", "synthesizer-random"])
+def test_a_saved_model_opens_in_another_number_type(word: str, dtype: str, tmp_path: Path) -> None:
+    model = saved(tmp_path, word)
+    opened = open_model(tmp_path, device="cpu", dtype=dtype)
+    own = surgery.own_weights(opened.model)
+    assert {x.dtype for x in own.values() if x.is_floating_point()} == {getattr(torch, dtype)}
+    found, like = logits(opened.model, ids()).float(), logits(model, ids())
+    assert (found - like).abs().mean() < 0.2 * like.std()
+
+
+def test_mechanisms_beside_weights_of_few_bits_are_of_the_type_of_the_model() -> None:
+    model = copy.deepcopy(network("llama"))
+    for layer in model.model.layers:
+        layer.self_attn.register_parameter(
+            "bits", torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False)
+        )
+    made = surgery.install(model, "performer", {"features": 8}, LENGTH)
+    for part in made.values():
+        assert {x.dtype for x in part.buffers() if x.is_floating_point()} == {torch.float32}
+
+
 def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:
     model = saved(tmp_path, "linear")
     opened = Pretrained("x", "decoder", model, tokenizer(), torch.device("cpu"), 64, tmp_path)
