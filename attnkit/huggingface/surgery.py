@@ -207,6 +207,11 @@ def is_converted(folder: Path) -> bool:
     return (folder / FACTS).is_file()
 
 
+def files(folder: Path) -> list[Path]:
+    """What a converted model has beside the files of a model."""
+    return [folder / name for name in (FACTS, WEIGHTS)] if is_converted(folder) else []
+
+
 def restore(model: Any, folder: Path) -> int | None:
     """Put the mechanisms of a converted model into one that was opened; its longest text.
 

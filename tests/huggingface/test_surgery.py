@@ -16,6 +16,7 @@ from helpers.pretrained import SIZE, network, tokenizer
 from attnkit import mechanisms
 from attnkit.errors import DataError, UsageError
 from attnkit.huggingface import Pretrained, open_model, surgery
+from attnkit.nbce import open_model as open_reader
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
 
 FAMILIES = ("llama", "gpt2", "gpt-neox")
@@ -159,6 +160,39 @@ def test_a_saved_model_opens_as_it_was_and_merges_contexts(
     assert HuggingFaceReader(opened).size == SIZE
     with pytest.raises(OSError, match="no file named"):  # never with the wrong attention
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_the_window_baseline_is_refused_where_keys_are_found_by_their_distance(
+    tmp_path: Path,
+) -> None:
+    """Windows share their positions, but lie one after the other in the cache."""
+    refusals = list[str]()
+    for word in ("local", "linear"):
+        saved(tmp_path, word)
+        refusals.append(HuggingFaceReader(open_model(tmp_path, device="cpu")).window_refusal)
+    assert "by their distance" in refusals[0]
+    assert refusals[1] == ""
+
+
+def test_other_mechanisms_with_the_same_weights_are_other_facts(tmp_path: Path) -> None:
+    hashes = set()
+    for word in ("local", "linear"):
+        saved(tmp_path, word)
+        hashes.add(open_model(tmp_path, device="cpu").facts["weights"])
+    assert len(hashes) == 2
+
+
+def test_another_process_opens_it_with_the_same_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, "linear")
+    plugged = list[Path]()
+    monkeypatch.setattr(mechanisms, "plugged", lambda: {"mine": Path("mine.py")})
+    monkeypatch.setattr(mechanisms, "plug_in", plugged.append)
+    reader = open_reader(tmp_path, device="cpu")
+    assert reader.reopen is not None
+    assert reader.reopen().size == SIZE
+    assert plugged == [Path("mine.py")]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
