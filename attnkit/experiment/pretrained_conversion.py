@@ -4,6 +4,7 @@ The stages are those of `conversion`: `swapped`, `transferred`, `tuned`; the qua
 of plain text.  All layers get the mechanism, and the last stage is written as a model folder.
 """
 
+import codecs
 import copy
 import os
 import time
@@ -240,7 +241,9 @@ class _PretrainedConversion:
         with open_file(path) as file:
             data = file.read(MOST_TEXT)
         try:
-            text = data.decode("utf-8", "strict" if len(data) < MOST_TEXT else "ignore")
+            # a text that is cut may end inside a character
+            decoder = codecs.getincrementaldecoder("utf-8-sig")()
+            text = decoder.decode(data, final=len(data) < MOST_TEXT).replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: is not UTF-8 text (byte {error.start})") from error
         with quiet():

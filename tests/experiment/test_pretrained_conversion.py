@@ -114,6 +114,30 @@ def test_a_text_of_its_own_is_scored(model: Path) -> None:
     assert {row["sentences"] for row in told[-1].rows} == {length // 16}
 
 
+def read(folder: Path, data: bytes) -> list[int]:
+    """The tokens of a file in windows of 16."""
+    chosen = settings(folder)
+    chosen.text.write_bytes(data)
+    made = converting._PretrainedConversion(chosen, StopAt([]))  # type: ignore[arg-type]
+    return made._windows(chosen.text).flatten().tolist()
+
+
+def test_a_text_of_windows_is_read_as_any_other(model: Path) -> None:
+    plain = read(model, f"{STORY}\n\n{STORY}".encode())
+    assert read(model, f"\ufeff{STORY}\r\n\r\n{STORY}".encode()) == plain
+
+
+def test_of_a_long_text_the_first_part_is_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (STORY + "\u00fc").encode()
+    whole = read(model, STORY.encode())
+    monkeypatch.setattr(converting, "MOST_TEXT", len(text) - 1)  # inside the last character
+    assert read(model, text + STORY.encode()) == whole
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        read(model, b"\xff" + text)
+
+
 def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = settings(model)
     made = converting._PretrainedConversion(chosen, StopAt([6]))  # type: ignore[arg-type]
