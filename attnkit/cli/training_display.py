@@ -190,12 +190,21 @@ def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
 
 def use_command(recipe: "Recipe", folder: str) -> str:
     """The command that uses a trained model, for a shell."""
+    if recipe.task == "question-answering":
+        return contexts_command(folder)
+    if recipe.masks:  # it writes no text
+        return shlex.join(["attnkit", "visualize-attn", folder, "a sentence", *_plugins()])
+    return f"{shlex.join(['attnkit', 'generate', folder, *_plugins()])} < input.txt"
+
+
+def contexts_command(folder: str) -> str:
+    """The command that answers questions from contexts, for a shell."""
+    files = ["--contexts", "passages.jsonl", "--prompts", "questions.txt"]
+    return shlex.join(["attnkit", "nbce", folder, *_plugins(), *files])
+
+
+def _plugins() -> list[str]:
+    """The options of the same plug-ins."""
     from attnkit import mechanisms
 
-    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
-    if recipe.task == "question-answering":
-        files = ["--contexts", "passages.jsonl", "--prompts", "questions.txt"]
-        return shlex.join(["attnkit", "nbce", folder, *plugins, *files])
-    if recipe.masks:  # it writes no text
-        return shlex.join(["attnkit", "visualize-attn", folder, "a sentence", *plugins])
-    return f"{shlex.join(['attnkit', 'generate', folder, *plugins])} < input.txt"
+    return [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]

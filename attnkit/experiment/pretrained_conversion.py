@@ -4,7 +4,9 @@ The stages are those of `conversion`: `swapped`, `transferred`, `tuned`; the qua
 of plain text.  All layers get the mechanism, and the last stage is written as a model folder.
 """
 
+import codecs
 import copy
+import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -16,19 +18,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import yaml
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit import __version__
-from attnkit.errors import DataError, NotFiniteError, OutputPathError, StoppedError, UsageError
+from attnkit import __version__, mechanisms
+from attnkit.errors import (
+    DataError,
+    NotFiniteError,
+    OutputPathError,
+    RecipeError,
+    StoppedError,
+    UsageError,
+)
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
+from attnkit.recipe.mechanism_options import from_nodes
+from attnkit.recipe.problems import COMMAND_LINE
 from attnkit.recipe.schema import AttentionConfig
+from attnkit.recipe.yaml_nodes import Mapping, Scalar, read_value
 from attnkit.scoring import Entry, side_by_side
 from attnkit.scoring.metrics import Score
 from attnkit.storage.cache import fill_folder
-from attnkit.storage.files import make_folder, open_file, sha256_json
+from attnkit.storage.files import check_space, make_folder, open_file, sha256_json
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.signals import StopSignals
@@ -76,7 +87,8 @@ class PretrainedSettings:
 
     @property
     def name(self) -> str:
-        return Path(self.model).name
+        path = Path(self.model)
+        return path.name if path.name not in ("", "..") else path.resolve().name
 
     @property
     def stages(self) -> list[str]:
@@ -97,20 +109,22 @@ def attention_of(text: str) -> AttentionConfig:
         UsageError: it is neither, or a mechanism that cannot stand in a trained causal model.
     """
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        value = None
-    if isinstance(value, dict) and [*value] == ["decoder"]:
-        value = value["decoder"]
-    value = {"name": value} if isinstance(value, str) else value
-    if not (isinstance(value, dict) and isinstance(value.get("name"), str)):
+        node = read_value(text)
+    except RecipeError:
+        node = read_value("[]")
+    if isinstance(node, Mapping) and [*node.fields] == ["decoder"]:
+        _, node = node.fields["decoder"]
+    fields = node.fields if isinstance(node, Mapping) else {"name": (COMMAND_LINE, node)}
+    nodes = {name: value for name, (_, value) in fields.items()}
+    word = nodes.pop("name", None)
+    if not isinstance(word, Scalar) or word.null:
         raise UsageError(
             f"--attention {text}: give a word, or a mapping as in {{name: local, window: 32}}; a "
             "causal Hugging Face model has attention in its decoder only"
         )
-    attention = AttentionConfig(**value)
-    surgery.check(attention.name, attention.options())
-    return attention
+    options = from_nodes(mechanisms.facts(word.text), nodes)
+    surgery.check(word.text, options)
+    return AttentionConfig(name=word.text, **options)
 
 
 def convert(
@@ -166,10 +180,7 @@ class _PretrainedConversion:
     def stages(self) -> Iterator[Event]:
         """All that `convert` does."""
         settings = self.settings
-        if settings.folder.exists() and not settings.fresh:
-            raise OutputPathError(
-                f"{settings.folder}: is there already: use --fresh to replace it, or another --out"
-            )
+        self._check_place(settings.fresh)
         yield NoteEvent("opening the model", passing=True)
         model = self.teacher.model
         text, test = self._texts()
@@ -179,6 +190,7 @@ class _PretrainedConversion:
         made = surgery.install(student, config.name, config.options(), settings.length)
         new = sum(weight.numel() for part in made.values() for weight in part.parameters())
         yield NoteEvent(f"{len(made)} layers have {config.name}, with {new:,} weights of its own")
+        check_space(settings.out, sum(x.nbytes for x in student.state_dict().values()))
         entries = list[Entry]()
         for stage in settings.stages:
             at: Any = {"variant": stage, "seed": SEED}
@@ -194,6 +206,21 @@ class _PretrainedConversion:
         yield NoteEvent(f"{settings.folder}: the converted model")
         yield events.ScoredEvent(**result)
 
+    def _check_place(self, replace: bool) -> None:
+        """Raise OutputPathError where the folder cannot be made, or holds something to be kept."""
+        out, folder = self.settings.out.absolute(), self.settings.folder
+        above = next(path for path in (out, *out.parents) if path.exists())
+        if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+            raise OutputPathError(f"{folder}: cannot be created: {above} is no folder to write in")
+        if not os.path.lexists(folder):
+            return
+        if not surgery.is_converted(folder):
+            raise OutputPathError(f"{folder}: is there, and no converted model: use another --out")
+        if not replace:
+            raise OutputPathError(
+                f"{folder}: is there already: use --fresh to replace it, or another --out"
+            )
+
     def _texts(self) -> tuple[Int[Tensor, "N L"], Int[Tensor, "n L"]]:
         """Windows of the text to learn from and of the text that is scored."""
         settings = self.settings
@@ -206,7 +233,7 @@ class _PretrainedConversion:
         if not len(text):
             raise DataError(
                 f"{settings.text}: too short: it needs {2 * settings.length} tokens, or give "
-                "--test and a shorter --length"
+                "--test, or a smaller --length"
             )
         return text, test[: max(1, TEST_TOKENS // settings.length)]
 
@@ -214,7 +241,9 @@ class _PretrainedConversion:
         with open_file(path) as file:
             data = file.read(MOST_TEXT)
         try:
-            text = data.decode("utf-8", "strict" if len(data) < MOST_TEXT else "ignore")
+            # a text that is cut may end inside a character
+            decoder = codecs.getincrementaldecoder("utf-8-sig")()
+            text = decoder.decode(data, final=len(data) < MOST_TEXT).replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: is not UTF-8 text (byte {error.start})") from error
         with quiet():
@@ -241,7 +270,8 @@ class _PretrainedConversion:
                 raise StoppedError(f"stopped by {signal}; nothing was written")
             if not np.isfinite(loss):
                 raise NotFiniteError(
-                    f"{stage}: the loss is not finite after {done} updates: a lower train.lr"
+                    f"{stage}: the loss is not finite after {done} updates"
+                    + (": give a lower train.lr" if stage == "tuned" else "")
                 )
             seconds = time.perf_counter() - begin
             if seconds - told > TELL_EVERY or done == steps:
@@ -347,6 +377,7 @@ class _PretrainedConversion:
             **self.teacher.facts,
         }  # fmt: skip
         make_folder(settings.out)
+        self._check_place(settings.fresh)  # another command may have made it meanwhile
         tokenizer = self.teacher.tokenizer
         fill_folder(settings.folder, lambda at: surgery.save(student, tokenizer, at, facts))
 

@@ -87,7 +87,9 @@ class Pretrained:
     def facts(self) -> dict[str, str]:
         """Hashes of weights (where they are below 1 GiB) and tokenizer, revision, versions."""
         found = {
-            "weights": _digest(sorted(self.path.glob("model*.safetensors"))),
+            "weights": _digest(
+                sorted(self.path.glob("model*.safetensors")) + surgery.files(self.path)
+            ),
             "tokenizer": _digest([self.path / "tokenizer.json"]),
             "revision": self.revision,
             "attnkit": __version__,

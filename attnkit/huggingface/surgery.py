@@ -7,14 +7,18 @@ A converted model is a folder of its own: the model's files, with weights under 
 transformers alone does not look for, as it would read them with the wrong attention.
 """
 
+import errno
 import json
 import math
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -78,8 +82,9 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
                 f"{word} with these options needs projections or norms that a Hugging Face model "
                 "does not have: leave options out, or convert a run of attnkit"
             )
-        weight = next(module.parameters())
-        made[name] = mechanism.to(weight.device, weight.dtype).train(module.training)
+        device = next(module.parameters()).device
+        # the model's type: weights of few bits are stored as integers
+        made[name] = mechanism.to(device, model.dtype).train(module.training)
         setattr(module, ATTRIBUTE, mechanism)
     with quiet():
         model.set_attn_implementation(IMPLEMENTATION)
@@ -176,14 +181,22 @@ def save(model: Any, tokenizer: Any, folder: Path, facts: Mapping[str, Any]) -> 
     """Write a converted model into an existing folder.
 
     Args:
-        facts: what `open_converted` needs (`attention`, `options`, `length`), and what a user may
-            want to know.
+        facts: what `restore` needs (`attention`, `options`, `length`), and what a user may want to
+            know.
+
+    Raises:
+        OSError: writing failed; the caller says what that means.
     """
     own = own_weights(model)
     rest = {name: x for name, x in model.state_dict().items() if name not in own}
     with quiet():
         model.set_attn_implementation("eager")
-        model.save_pretrained(folder, state_dict=rest, variant=VARIANT)
+        try:
+            model.save_pretrained(folder, state_dict=rest, variant=VARIANT)
+        except SafetensorError as error:  # of the disk, whose number is in its text alone
+            found = re.search(r"os error (\d+)", str(error))
+            number = int(found[1]) if found else errno.EIO
+            raise OSError(number, os.strerror(number)) from error
         model.set_attn_implementation(IMPLEMENTATION)
         tokenizer.save_pretrained(folder)
     stored.write(folder / WEIGHTS, own)
@@ -192,6 +205,11 @@ def save(model: Any, tokenizer: Any, folder: Path, facts: Mapping[str, Any]) -> 
 
 def is_converted(folder: Path) -> bool:
     return (folder / FACTS).is_file()
+
+
+def files(folder: Path) -> list[Path]:
+    """What a converted model has beside the files of a model."""
+    return [folder / name for name in (FACTS, WEIGHTS)] if is_converted(folder) else []
 
 
 def restore(model: Any, folder: Path) -> int | None:
@@ -206,7 +224,10 @@ def restore(model: Any, folder: Path) -> int | None:
     if not (isinstance(word, str) and isinstance(options, dict) and isinstance(length, int)):
         raise DataError(f"{folder / FACTS}: is damaged: convert the model again")
     made = install(model, word, options, length)
-    own = stored.read(folder / WEIGHTS)
-    stored.check(folder / WEIGHTS, own, own_weights(model))
+    own, wanted = stored.read(folder / WEIGHTS), own_weights(model)
+    for name in own.keys() & wanted.keys():  # the model may be opened in another type
+        if own[name].is_floating_point() and wanted[name].is_floating_point():
+            own[name] = own[name].to(wanted[name].dtype)
+    stored.check(folder / WEIGHTS, own, wanted)
     model.load_state_dict(own, strict=False)
     return min((one.limit for one in made.values() if isinstance(one.limit, int)), default=None)

@@ -14,12 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnkit.attention import Attention
 from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.huggingface.quiet import transformers
 from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, gathered, visible_columns
 from attnkit.nbce.templated_reader import TemplatedReader
+from attnkit.recipe.capability import window_obstacle
 
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 """Layers of a cache that are a list of keys and values; others keep sums, or more than that."""
@@ -187,6 +189,9 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
         if not counts or not same(self.step(last, self.read(pads, hole, started))[0]):
             return alone.shape[1], False, "its attention depends on the distance of columns"
+        parts = (part for part in self.model.modules() if isinstance(part, Attention))
+        if any(part.by_distance for part in parts):  # of a converted model; its cache keeps keys
+            return alone.shape[1], True, window_obstacle("", by_distance=True)
         ones = real[:, -1:]
         here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
         why = "its positions cannot be set: it counts the tokens that it sees"

@@ -56,8 +56,9 @@ def open_model(
     kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
     reader: ContextReader = kind(opened, chat=chat, template=template)
     if quantization is None or isinstance(quantization, str):
+        threads, plugged = _surroundings()
         how = str(name), opened.device.type, dtype, offline, chat, template, quantization
-        reader.reopen = partial(_open_model_again, torch.get_num_threads(), *how)
+        reader.reopen = partial(_open_model_again, threads, plugged, *how)
     return reader
 
 
@@ -78,26 +79,37 @@ def open_run(run: Run, device: str = "cpu") -> ContextReader:
     else:
         pairs = run.recipe.task != "language-modeling"
         reader = LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)
-    kind, threads = device.partition(":")[0], torch.get_num_threads()
-    plugged = mechanisms.plugged().values()
-    reader.reopen = partial(_open_run_again, run.path, kind, threads, *plugged)
+    kind = device.partition(":")[0]
+    reader.reopen = partial(_open_run_again, *_surroundings(), run.path, kind)
     return reader
 
 
-def _open_run_again(path: Path, device: str, threads: int, *plugged: Path) -> ContextReader:
-    """The same in another process, which has a device of its own."""
+def _surroundings() -> tuple[int, tuple[Path, ...]]:
+    """Threads and plug-ins of this process."""
+    return torch.get_num_threads(), tuple(mechanisms.plugged().values())
+
+
+def _surround(threads: int, plugged: tuple[Path, ...]) -> None:
+    """The same in another process."""
     torch.set_num_threads(threads)
     for file in plugged:
         mechanisms.plug_in(file)
+
+
+def _open_run_again(
+    threads: int, plugged: tuple[Path, ...], path: Path, device: str
+) -> ContextReader:
+    """The same in another process, which has a device of its own."""
+    _surround(threads, plugged)
     return open_run(Run.open(path), pick_device(device))
 
 
 def _open_model_again(
-    threads: int, name: str, device: str, dtype: str, offline: bool, chat: bool, template: str,
-    quantization: str | None,
+    threads: int, plugged: tuple[Path, ...], name: str, device: str, dtype: str, offline: bool,
+    chat: bool, template: str, quantization: str | None,
 ) -> ContextReader:  # fmt: skip
     """The same in another process, which has a device of its own."""
-    torch.set_num_threads(threads)
+    _surround(threads, plugged)
     return open_model(
         name, device=device, dtype=dtype, offline=offline, chat=chat, template=template,
         quantization=quantization,

@@ -111,13 +111,21 @@ def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
 
     Raises UsageError: one line for each word that is refused, or an option is missing.
     """
-    problems, options = Problems(), {}
+    nodes: dict[str, Node] = {}
     for word in words:
         name, equals, text = (part.strip() for part in word.partition("="))
         if not equals:
             raise UsageError(f"{quoted(word)} must be KEY=VALUE, an option of {facts.word}")
+        nodes[name] = read_value(text)
+    return from_nodes(facts, nodes)
+
+
+def from_nodes(facts: Facts, nodes: dict[str, Node]) -> dict[str, Any]:
+    """Options of a mechanism that were written on a command line; raises as `from_words`."""
+    problems, options = Problems(), {}
+    for name, node in nodes.items():
         try:
-            options[name] = option_value(facts, name, COMMAND_LINE, read_value(text))
+            options[name] = option_value(facts, name, COMMAND_LINE, node)
         except Refused as refused:
             problems.add(refused.place, (name, *refused.inside), refused.text)
     try:

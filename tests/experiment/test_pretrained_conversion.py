@@ -10,10 +10,19 @@ import torch
 
 pytest.importorskip("transformers")
 
+import transformers
 from helpers.pretrained import network, tokenizer
 from helpers.small import StopAt
+from safetensors import SafetensorError
 
-from attnkit.errors import AttnkitError, DataError, OutputPathError, StoppedError, UsageError
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    OutputError,
+    OutputPathError,
+    StoppedError,
+    UsageError,
+)
 from attnkit.experiment import pretrained_conversion as converting
 from attnkit.experiment.pretrained_conversion import PretrainedSettings, attention_of, convert, nll
 from attnkit.huggingface import open_model, surgery
@@ -105,6 +114,30 @@ def test_a_text_of_its_own_is_scored(model: Path) -> None:
     assert {row["sentences"] for row in told[-1].rows} == {length // 16}
 
 
+def read(folder: Path, data: bytes) -> list[int]:
+    """The tokens of a file in windows of 16."""
+    chosen = settings(folder)
+    chosen.text.write_bytes(data)
+    made = converting._PretrainedConversion(chosen, StopAt([]))  # type: ignore[arg-type]
+    return made._windows(chosen.text).flatten().tolist()
+
+
+def test_a_text_of_windows_is_read_as_any_other(model: Path) -> None:
+    plain = read(model, f"{STORY}\n\n{STORY}".encode())
+    assert read(model, f"\ufeff{STORY}\r\n\r\n{STORY}".encode()) == plain
+
+
+def test_of_a_long_text_the_first_part_is_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (STORY + "\u00fc").encode()
+    whole = read(model, STORY.encode())
+    monkeypatch.setattr(converting, "MOST_TEXT", len(text) - 1)  # inside the last character
+    assert read(model, text + STORY.encode()) == whole
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        read(model, b"\xff" + text)
+
+
 def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = settings(model)
     made = converting._PretrainedConversion(chosen, StopAt([6]))  # type: ignore[arg-type]
@@ -118,9 +151,59 @@ def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> Non
     list(convert(chosen))
     with pytest.raises(OutputPathError, match="--fresh"):
         list(convert(chosen))
-    list(convert(replace(chosen, fresh=True, attention=attention_of("linear"))))
+    list(convert(replace(chosen, fresh=True, tune=1)))
+    assert surgery.read_json(chosen.folder / surgery.FACTS)["tune"] == 1
     with pytest.raises(UsageError, match="is converted already"):
         list(convert(settings(chosen.folder, out=model.parent / "other", text=chosen.text)))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_what_is_no_converted_model_is_never_replaced(fresh: bool, model: Path) -> None:
+    chosen = settings(model, transfer=0, tune=0, fresh=fresh)
+    run = chosen.folder / "base" / "seed-1"
+    run.mkdir(parents=True)
+    with pytest.raises(OutputPathError, match="no converted model: use another --out"):
+        list(convert(chosen))
+    assert run.is_dir()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_what_appeared_during_the_training_is_kept(fresh: bool, model: Path) -> None:
+    chosen = settings(model, fresh=fresh)
+    events = convert(chosen)
+    while not isinstance(next(events), ProgressEvent):
+        pass
+    chosen.folder.mkdir(parents=True)
+    with pytest.raises(OutputPathError, match="no converted model: use another --out"):
+        list(events)
+    assert not [*chosen.folder.iterdir()]
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_model_is_opened(model: Path) -> None:
+    chosen = settings(model)
+    chosen.out.write_text("a file")
+    with pytest.raises(OutputPathError, match="is no folder to write in"):
+        next(convert(chosen))
+
+
+def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", full)
+    chosen = settings(model, transfer=0, tune=0)
+    with pytest.raises(OutputError, match="No space left on device; free some space"):
+        list(convert(chosen))
+    assert not [*chosen.out.iterdir()]
+
+
+def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model / "inside").mkdir()
+    for place, given in ((model, "."), (model / "inside", "..")):
+        monkeypatch.chdir(place)
+        assert settings(model, model=given).folder.name == "model-linear"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +211,10 @@ def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> Non
     [
         ("[1, 2]", "give a word"),
         ("{encoder: linear}", "its decoder only"),
-        ("{name: 3}", "give a word"),
+        ("{name: [local]}", "give a word"),
+        ("{name: local, window: abc}", "window: must be a whole number"),
+        ("{name: local, 1: 2}", "local has no option '1'"),
+        ("{name: local, windw: 2}", "did you mean window"),
         ("{", "give a word"),
         ("nystrom", "cannot be causal"),
         ("linaer", "did you mean 'linear'"),

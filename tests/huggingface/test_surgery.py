@@ -16,6 +16,7 @@ from helpers.pretrained import SIZE, network, tokenizer
 from attnkit import mechanisms
 from attnkit.errors import DataError, UsageError
 from attnkit.huggingface import Pretrained, open_model, surgery
+from attnkit.nbce import open_model as open_reader
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
 
 FAMILIES = ("llama", "gpt2", "gpt-neox")
@@ -159,6 +160,61 @@ def test_a_saved_model_opens_as_it_was_and_merges_contexts(
     assert HuggingFaceReader(opened).size == SIZE
     with pytest.raises(OSError, match="no file named"):  # never with the wrong attention
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+
+
+def test_the_window_baseline_is_refused_where_keys_are_found_by_their_distance(
+    tmp_path: Path,
+) -> None:
+    """Windows share their positions, but lie one after the other in the cache."""
+    refusals = list[str]()
+    for word in ("local", "linear"):
+        saved(tmp_path, word)
+        refusals.append(HuggingFaceReader(open_model(tmp_path, device="cpu")).window_refusal)
+    assert "by their distance" in refusals[0]
+    assert refusals[1] == ""
+
+
+def test_other_mechanisms_with_the_same_weights_are_other_facts(tmp_path: Path) -> None:
+    hashes = set()
+    for word in ("local", "linear"):
+        saved(tmp_path, word)
+        hashes.add(open_model(tmp_path, device="cpu").facts["weights"])
+    assert len(hashes) == 2
+
+
+def test_another_process_opens_it_with_the_same_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, "linear")
+    plugged = list[Path]()
+    monkeypatch.setattr(mechanisms, "plugged", lambda: {"mine": Path("mine.py")})
+    monkeypatch.setattr(mechanisms, "plug_in", plugged.append)
+    reader = open_reader(tmp_path, device="cpu")
+    assert reader.reopen is not None
+    assert reader.reopen().size == SIZE
+    assert plugged == [Path("mine.py")]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("word", ["performer", "synthesizer-random"])
+def test_a_saved_model_opens_in_another_number_type(word: str, dtype: str, tmp_path: Path) -> None:
+    model = saved(tmp_path, word)
+    opened = open_model(tmp_path, device="cpu", dtype=dtype)
+    own = surgery.own_weights(opened.model)
+    assert {x.dtype for x in own.values() if x.is_floating_point()} == {getattr(torch, dtype)}
+    found, like = logits(opened.model, ids()).float(), logits(model, ids())
+    assert (found - like).abs().mean() < 0.2 * like.std()
+
+
+def test_mechanisms_beside_weights_of_few_bits_are_of_the_type_of_the_model() -> None:
+    model = copy.deepcopy(network("llama"))
+    for layer in model.model.layers:
+        layer.self_attn.register_parameter(
+            "bits", torch.nn.Parameter(torch.zeros(2, dtype=torch.uint8), requires_grad=False)
+        )
+    made = surgery.install(model, "performer", {"features": 8}, LENGTH)
+    for part in made.values():
+        assert {x.dtype for x in part.buffers() if x.is_floating_point()} == {torch.float32}
 
 
 def test_a_saved_model_shows_the_maps_of_its_mechanism(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typer import Argument
 from attnkit.cli import completion, console, options
 from attnkit.cli.options import check_options, flag, value
 from attnkit.device import busy_note
-from attnkit.errors import UsageError
+from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs import is_run
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def convert(
     how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device,
                 "offline": offline}  # fmt: skip
     given: Any = {"text": text, "test": test, "length": length}
-    pretrained = not is_run(str(model)) and (text is not None or (model / "config.json").is_file())
+    named = (model / "config.json").is_file() or not model.exists()  # a folder, or of the hub
+    pretrained = not is_run(str(model)) and (text is not None or named)
     if pretrained:
         _convert_pretrained(str(model), attention, overrides or [], show, {**how, **given})
     elif text is not None or test is not None:
@@ -133,14 +134,15 @@ def _convert_pretrained(
     name: str, attention: str, words: list[str], show: dict[str, bool], how: dict[str, Any]
 ) -> None:
     """A Hugging Face model; see `convert`."""
-    from attnkit.cli.training_display import follow
+    from attnkit.cli.training_display import contexts_command, follow
     from attnkit.experiment import pretrained_conversion
     from attnkit.experiment.pretrained_conversion import PretrainedSettings
     from attnkit.recipe.schema import TrainConfig
     from attnkit.show.training_board import Board, BoardRun
 
     if how["text"] is None:
-        raise UsageError(f"{name}: no run; a Hugging Face model needs --text FILE to learn from")
+        kind = UsageError if Path(name).exists() else MissingInputError
+        raise kind(f"{name}: no run is here; a Hugging Face model needs --text FILE to learn from")
     config = pretrained_conversion.attention_of(attention)
     settings = PretrainedSettings(model=name, attention=config, **_training(words), **how)
     lines = tuple(BoardRun(stage, pretrained_conversion.SEED) for stage in settings.stages)
@@ -151,8 +153,7 @@ def _convert_pretrained(
         **show,
     )
     if not any(show.values()):
-        files = "--contexts passages.jsonl --prompts questions.txt"
-        console.say(f"use the converted model:  attnkit nbce {settings.folder} {files}")
+        console.say(f"use the converted model:  {contexts_command(str(settings.folder))}")
 
 
 def _training(words: list[str]) -> dict[str, Any]:
@@ -169,10 +170,11 @@ def _training(words: list[str]) -> dict[str, Any]:
                 raise UsageError(f"{word}: use fp32 or bf16")
             chosen[name] = text
             continue
+        kind = "a whole number" if name == "batch_tokens" else "a number"
         try:
             chosen[name] = type(chosen[name])(text)
         except ValueError:
-            raise UsageError(f"{word}: {text!r} is no number of its kind") from None
+            raise UsageError(f"{word}: must be {kind}") from None
         if not 0 < chosen[name] < math.inf:
             raise UsageError(f"{word}: must be above 0")
     return chosen
