@@ -73,7 +73,7 @@ def numbers(name: str, metavar: str, what: str) -> Any:
             found += range(int(first), int(last or first) + 1)
         return Numbers(found)
 
-    help = f"{what}, from 0; 0-5 and 0,2,4 are several. Repeatable. [default: all]"
+    help = f"{what}, from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"
     return Option(name, parser=parse, metavar=metavar, help=help)
 
 
@@ -108,7 +108,7 @@ def _use_threads(threads: int | None) -> int | None:
 
 
 Processes = Annotated[
-    int, value("N", "Compute with N processes (ranks) on this machine, as torchrun does.", min=1)
+    int, value("N", "Run N processes (ranks) on this machine, as torchrun does.", min=1)
 ]
 
 

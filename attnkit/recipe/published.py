@@ -17,17 +17,17 @@ KEY = "published"
 
 
 class Published(Section):
-    """Figures that others published, shown beside the scores of this recipe.  They are no part of
-    what is trained."""
+    """Figures that others published, shown beside the scores of this recipe.  They do not affect
+    training."""
 
     source: str
     """Where the figures are from: paper, table, and who transcribed it."""
     comparable: bool
-    """Whether they were measured as the scores here are, on the same data."""
+    """Whether they were measured like the scores here, on the same data."""
     why: str | None = None
     """Why they are not comparable, in one line; required when comparable is false."""
     split: str | None = None
-    """The split that they stand beside; null is all of them."""
+    """The split they belong to; null is every split."""
     scores: dict[str, dict[str, float]]
     """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 

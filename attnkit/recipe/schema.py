@@ -64,8 +64,8 @@ class DataConfig(Section):
     seed: Count = 1
     """Generated corpora only: seed of the generator."""
     labels: tuple[str, ...] = ()
-    """Classification: the labels that a target may be, in order; of two the last is the positive
-    one.  A corpus that is named knows its own."""
+    """Classification: the possible labels of a target, in order; of two, the last is the positive
+    one.  A corpus card has its own."""
     gold: Share = 0.6
     """Question answering: share of training questions paired with the passage that answers them."""
     other: Share = 0.25
@@ -287,7 +287,7 @@ class TrainConfig(Section):
     loss: Literal["cross-entropy", "tailr"] = "cross-entropy"
     """Training loss; the logged loss and perplexity are always plain cross-entropy."""
     tailr: TailrConfig = TailrConfig()
-    """The loss TaiLr, where `loss` names it."""
+    """Options of the TaiLr loss (`loss: tailr`)."""
     average: Count = 1
     """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
     ema: Probability = 0.0
@@ -314,10 +314,10 @@ class TrainConfig(Section):
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
     """Training objective: causal for language modelling, seq2seq for all other tasks.
-    masked trains an encoder on running text, as BERT: it predicts 15 % of the tokens, which are
-    hidden, others in every epoch.
-    span-corruption pre-trains an encoder-decoder on running text, as T5: it restores spans of the
-    text (15 % of its tokens, 3 at a time on average), others in every epoch."""
+    masked trains an encoder on running text, like BERT: it predicts masked tokens (15 %, different
+    ones in every epoch).
+    span-corruption pre-trains an encoder-decoder on running text, like T5: it restores spans of the
+    text (15 % of its tokens, 3 at a time on average, different ones in every epoch)."""
     init: str | None = None
     """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
     whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the
@@ -396,7 +396,7 @@ class EvalConfig(Section):
     splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
     """Splits to evaluate on."""
     lengths: tuple[Positive, ...] = ()
-    """Lengths at which a split is scored.  Language modelling: all of it, cut in windows of so many
+    """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
     tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
     tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
     """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the

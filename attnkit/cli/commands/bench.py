@@ -84,9 +84,9 @@ def attention(
 ) -> None:
     """Measure time and peak memory of attention mechanisms over sequence length.
 
-    Times the forward pass in evaluation mode and forward plus backward in training mode, next to
-    torch's fused scaled_dot_product_attention in the same rounds, and fits the exponents of growth.
-    Running out of memory or time is a result, not an error.
+    Times the forward pass in evaluation mode and forward plus backward in training mode,
+    interleaved with torch's fused scaled_dot_product_attention, and fits growth exponents. Running
+    out of memory or time is a result, not an error.
 
       attnkit bench attention linear performer:features=128 local:window=64 --causal
       attnkit bench attention --lengths 512..8192 --format markdown --plot attention.svg
@@ -153,7 +153,8 @@ def train(
     """Measure the speed of training and where the time of an update goes.
 
     Trains from random weights and keeps nothing. Forward and backward passes are split by part;
-    the matrix products are set beside the fastest ones that this machine makes in the same run.
+    matrix products are compared with the fastest ones that this machine reaches in the same
+    benchmark.
 
       attnkit bench train quickstart
       attnkit bench train translation/multi30k --variant random train.precision=bf16
@@ -207,8 +208,8 @@ def decode(
 ) -> None:
     """Measure the speed of decoding and where its time goes.
 
-    A recipe is measured with random weights, whose outputs are all as long as the references on
-    average; a run with its own. Also measured: one line at a time.
+    A recipe is measured with random weights and outputs as long as the average reference, a run
+    with its own weights and outputs. Decoding one line at a time is measured too.
 
       attnkit bench decode runs/quickstart/scaled-dot/seed-1
       attnkit bench decode translation/multi30k --beam 1

@@ -74,11 +74,11 @@ def convert(
 ) -> None:
     """Replace the attention mechanism of a trained model, and measure what that costs.
 
-    Weights that fit by name and shape are kept, a Random Synthesizer begins with averaged maps, and
-    other new weights are initialised. Then the new layers learn, on the training text, to answer as
-    the old ones (attention transfer), and the model is trained on for a while. Each stage is a run
-    of its own, and the table compares them with the run as it was. The same command can be repeated
-    at any time.
+    Weights with matching names and shapes are kept, a Random Synthesizer starts from averaged maps,
+    and other new weights are initialised. Then the new layers learn, on the training text, to
+    reproduce the outputs of the old ones (attention transfer), and the whole model is fine-tuned.
+    Each stage becomes a run, and the table compares them with the original run. You can repeat the
+    command at any time.
 
     Of a causal Hugging Face model all layers get the mechanism, which reads its queries, keys and
     values, the table has the perplexity of plain text, and one folder holds the last stage.

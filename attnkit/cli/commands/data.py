@@ -11,7 +11,7 @@ from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, 
 if TYPE_CHECKING:
     from attnkit.cli.training_display import Happening, Notice
 
-app = typer.Typer(help="Encode the corpus of a recipe ahead of its training.")
+app = typer.Typer(help="Encode the corpus of a recipe before training.")
 
 
 @app.callback()
@@ -31,12 +31,12 @@ def encode(
     offline: options.Offline = False,
     plugins: options.Plugins = None,
 ) -> None:
-    """Train the tokenizer of a recipe and encode its corpus, which `train` then finds.
+    """Train the tokenizer of a recipe and encode its corpus in advance for `train`.
 
-    A long corpus is encoded by one process per thread (--threads). Memory does not grow with it,
-    and an interrupted command goes on where it was when it is repeated, also after kill -9.
-    --out is for recipes that start from the weights of a run (train.init). The folder of the
-    encoded corpora is printed.
+    A long corpus is encoded by one process per thread (--threads). Memory does not grow with the
+    corpus, and a repeated command resumes where it was interrupted, even by kill -9. --out is for
+    recipes that start from the weights of a run (train.init). Prints the folder of the encoded
+    corpora.
 
       attnkit data encode translation/multi30k --data-dir corpora
       attnkit data encode my.yaml --threads 8

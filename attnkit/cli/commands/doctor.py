@@ -33,8 +33,8 @@ def doctor(
 ) -> None:
     """Show what attnkit finds here: versions, device, data, extras, and the defaults file.
 
-    ~/.config/attnkit.yaml (below $XDG_CONFIG_HOME where that is set) may set data_dir, device and
-    out. The command line goes before the environment, the environment before the file.
+    ~/.config/attnkit.yaml (in $XDG_CONFIG_HOME if set) may set data_dir, device and out. The
+    command line overrides the environment, and the environment overrides the file.
 
       attnkit doctor
       attnkit doctor --data-dir corpora --format markdown

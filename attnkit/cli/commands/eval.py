@@ -50,7 +50,7 @@ def eval(
         Argument(
             metavar="RECIPE|RUN|KEY=VALUE",
             help="A recipe (its runs under --out), or a folder of one or more runs. "
-            "search.KEY=VALUE decides on the search, else the named recipe, else that of the run.",
+            "search.KEY=VALUE sets the search, else the named recipe, else each run's own recipe.",
             autocompletion=completion.targets,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def eval(
             "M,...",
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
-            "distinct-2, seq-rep-4, length-ratio, exact-match; of a model accuracy, perplexity, "
+            "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, perplexity, "
             "word-perplexity, calibration-error, total-variation; for question answering "
             "answer-match, answer-f1, answer-contained, context-found; for classification "
             "label-accuracy, matthews, f1. "
@@ -87,7 +87,7 @@ def eval(
         str | None,
         value(
             "T,...",
-            "sacrebleu tokenizer; several give a BLEU each. [default: the recipe's, or 13a]",
+            "sacrebleu tokenizer; several give one BLEU each. [default: the recipe's, or 13a]",
         ),
     ] = None,
     vectors: Annotated[
@@ -126,7 +126,7 @@ def eval(
         bool,
         flag(
             "--details",
-            "Also show the 95 % interval of each score and what it is made of: BLEU's precisions, "
+            "Also show the 95 % interval of each score and its components: BLEU's precisions, "
             "brevity penalty and lengths, ROUGE's precision and recall. In csv instead of the "
             "table.",
         ),

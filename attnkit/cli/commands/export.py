@@ -27,12 +27,13 @@ def export(
     threads: options.Threads = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """Export a trained model for use without attnkit, and check that it answers as before.
+    """Export a trained model for use without attnkit, and check that its outputs are the same.
 
-    huggingface gives a folder that transformers opens by its own classes (Pegasus, Marian or OPT),
-    with its tokenizer; ctranslate2 a folder for that engine; onnx graphs of any mechanism that ONNX
-    can express. `attnkit recipe explain` says before training what a model can be exported to. The
-    export is compared with the run on 200 lines; where answers differ, no folder is left.
+    huggingface gives a folder that transformers opens with its own classes (Pegasus, Marian or
+    OPT), with its tokenizer; ctranslate2 a folder for that engine; onnx graphs of any mechanism
+    that ONNX can express. `attnkit recipe explain` shows before training which formats a
+    model can be exported to. The export is compared with the run on 200 lines; if outputs differ,
+    no folder is left behind.
 
       attnkit export runs/translation/multi30k/vanilla/seed-1 --to huggingface multi30k-en-de
       attnkit export RUN --to ctranslate2 DIR --quantization int8

@@ -76,7 +76,7 @@ def generate(
         choice(
             "--engine",
             ENGINES,
-            "What computes: attnkit, or ctranslate2, into which the run is converted once.",
+            "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once.",
         ),
     ] = "attnkit",
     precision: Annotated[

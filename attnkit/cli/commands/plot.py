@@ -48,8 +48,8 @@ def plot(
 ) -> None:
     """Plot learning curves of runs, or their scores against time and parameters.
 
-    Runs that differ in their seed alone are lines of one colour. A letter marks the end of each
-    line, and each score.
+    Runs that differ only in their seed share one colour. A letter marks the end of each line, and
+    each score.
 
       attnkit plot runs/quickstart
       attnkit plot runs/quickstart --y learning-rate,gradient-norm --x tokens

@@ -98,21 +98,22 @@ def explain(
         choice("--format", FORMATS, "table, markdown, latex or json."),
     ] = "table",
     world: Annotated[
-        str | None, value("N,N,...", "Cost on so many devices too, computed (train.parallel).")
+        str | None, value("N,N,...", "Also compute the cost on N devices (train.parallel).")
     ] = None,
     rows: Annotated[
-        str | None, value("N", "With --world: training rows, such as 1e8. [default: those here]")
+        str | None,
+        value("N", "With --world: training rows, such as 1e8. [default: as in the data]"),
     ] = None,
     device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
-    download: Annotated[bool, flag("--download", "Download the data if it is not here.")] = False,
+    download: Annotated[bool, flag("--download", "Download the data if it is missing.")] = False,
     plugins: options.Plugins = None,
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
-    Prints the values that it sets and where; what the attention mechanisms support; and for each
-    variant the parameters, the memory, the padding in batches of the real data and the training
+    Prints the values that it sets and where they come from; what the attention mechanisms support;
+    and for each variant the parameters, memory, padding in batches of the real data and training
     time, estimated from a few updates on this machine.
 
       attnkit recipe explain quickstart

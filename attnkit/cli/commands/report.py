@@ -57,9 +57,9 @@ def report(
 ) -> None:
     """Write a report of scored runs: one page, or Markdown for the appendix of a paper.
 
-    It has the table of `attnkit eval`, learning curves, examples of the largest gains and losses,
-    attention maps of one sentence, how the recipes differ, versions, machines and hashes. The
-    page is one file that needs no network.
+    It contains the table of `attnkit eval`, learning curves, examples of the largest gains and
+    losses, attention maps of one sentence, how the recipes differ, versions, machines and hashes.
+    The page is one file that needs no network.
 
       attnkit report runs/quickstart
       attnkit report runs/quickstart -o appendix.md --sentence "A man rides a horse."

@@ -51,10 +51,10 @@ def list_runs(
     columns: options.Columns = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """List every run in a folder: what has become of it, and how its recipe differs.
+    """List every run in a folder with its state and how its recipe differs.
 
     States: done, unfinished, training (now), failed, damaged. The score is the first metric of the
-    evaluation. The size is that of all files of the run.
+    evaluation. The size covers all files of the run.
 
       attnkit runs
       attnkit runs runs/quickstart --format csv
@@ -80,8 +80,7 @@ def clean(
     """Remove the checkpoints of finished runs, after asking.
 
     Models, outputs, scores and logs stay: the runs are used and scored as before, and `attnkit
-    train` skips them. Only training one further starts over. Runs that are not finished keep
-    their checkpoints.
+    train` skips them. Training one further starts over. Unfinished runs keep their checkpoints.
 
       attnkit runs clean
       attnkit runs clean runs/quickstart --yes
@@ -131,11 +130,11 @@ def pack(
     data_dir: options.DataDir = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """Pack finished runs into one archive that opens elsewhere.
+    """Pack finished runs into one archive for use elsewhere.
 
-    Unpacked by tar in any folder, its runs generate and are scored as here: weights, tokenizer,
-    outputs, scores and the test rows (up to 10 MB a split) are in it, the training data is not.
-    The same runs give the same bytes.
+    Unpack it with tar in any folder to generate and score as here. It contains weights, tokenizer,
+    outputs, scores and the test rows (up to 10 MB per split), but no training data. The same runs
+    give the same bytes.
 
       attnkit runs pack runs/quickstart/scaled-dot/seed-1
       attnkit runs pack runs/quickstart -o quickstart.tar.gz

@@ -71,11 +71,14 @@ def slurm(
     recipe: options.RecipeName,
     words: Annotated[
         list[str] | None,
-        Argument(metavar="WORD", help="More for `attnkit train`: KEY=VALUE, -- and options."),
+        Argument(
+            metavar="WORD",
+            help="Further arguments of `attnkit train`: KEY=VALUE, or -- and options.",
+        ),
     ] = None,
     *,
     nodes: Annotated[int, value("N", "Machines for each run.", min=1)] = 1,
-    gpus: Annotated[int, value("G", "GPUs of each machine, one a process; 0: CPUs.", min=0)] = 1,
+    gpus: Annotated[int, value("G", "GPUs per machine, one per process; 0: CPUs.", min=0)] = 1,
     time: Annotated[str, value("T", "Time limit as in Slurm: 90, 12:00:00, 2-00.")] = "24:00:00",
     array: Annotated[
         bool, flag("--array", "One job for each variant and seed, side by side.")
@@ -84,9 +87,9 @@ def slurm(
 ) -> None:
     """Write a batch script that trains a recipe on a cluster with Slurm.
 
-    Every GPU has a process, and all processes of a job train each run together (train.parallel).
-    Before the time limit the training is asked to stop; it saves, and the job is queued again and
-    resumes. Where a process is lost the others stop: submit the script again.
+    Each GPU gets one process, and all processes of a job train each run together (train.parallel).
+    Before the time limit the training is signalled to stop and saves; the job is requeued and
+    resumes. If a process is lost, the others stop: submit the script again.
 
       attnkit slurm translation/wmt14-en-de --nodes 2 --gpus 8 --save wmt.sh
       attnkit slurm translation/multi30k train.seeds=[1,2,3] --array --save multi30k.sh

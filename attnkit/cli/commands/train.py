@@ -97,11 +97,11 @@ def train(
 ) -> None:
     """Train every variant of a recipe with every seed, score them, and print the table.
 
-    Finished runs are skipped and interrupted ones resume where they stopped, so the same command
-    can be repeated at any time. Keys with several values make variants of all combinations. With
-    --jobs N each run has its share of the cores (or of OMP_NUM_THREADS threads, where that is
-    set), and one that fails does not stop the others. With --nproc N, or under torchrun, N
-    processes train each run together (train.parallel).
+    Finished runs are skipped and interrupted ones resume where they stopped, so you can repeat the
+    command at any time. Keys with several values make variants of all combinations. With --jobs N,
+    each run gets its share of the cores (or of OMP_NUM_THREADS threads, if set), and a failed run
+    does not stop the others. With --nproc N, or under torchrun, N processes train each run together
+    (train.parallel).
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2

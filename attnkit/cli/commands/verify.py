@@ -42,11 +42,11 @@ def verify(
     data_dir: options.DataDir = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """Check that runs and their scores are what was recorded.
+    """Check that runs and their scores match what was recorded.
 
     Recomputes the SHA-256 of every file, scores the saved outputs again, decodes some lines again,
-    and compares all of it with the manifest and the stored scores. Names every file and every
-    cell of the table that no longer matches, and then exits with 65. Nothing is changed.
+    and compares all of it with the manifest and the stored scores. Names every file and table cell
+    that no longer matches, and then exits with 65. Changes nothing.
 
       attnkit verify quickstart
       attnkit verify runs/quickstart/scaled-dot/seed-1 --lines 100

@@ -139,7 +139,7 @@ def visualize_attn(
     device: options.Device = "auto",
     plugins: options.Plugins = None,
 ) -> None:
-    """Show attention maps: on the terminal, as a picture, as a web page, or as numbers.
+    """Show attention maps: in the terminal, or as a picture, a web page or numbers.
 
     The model generates an output (or takes --target) and reads it again. Rows are queries, which
     attend; columns are keys, which are attended to. Layers and heads are numbered from 0. A Hugging

@@ -31,7 +31,7 @@ Metrics = Annotated[
     str | None,
     value(
         "M,...",
-        "perplexity and accuracy are fast; bleu, rouge and others decode anew. "
+        "perplexity and accuracy are fast; bleu, rouge and others decode again. "
         "[default: perplexity]",
     ),
 ]

@@ -21,10 +21,10 @@ def entropy(
     *,
     step: Annotated[
         list[int] | None,
-        value("N", "Only the checkpoint of this step, beside start and end. Repeatable."),
+        value("N", "Only the checkpoint of this step, besides start and end. Repeatable."),
     ] = None,
     scale: Annotated[
-        str, value("A,...", "Factors of the scores to try, beside 1.")
+        str, value("A,...", "Factors on the scores to try, besides 1.")
     ] = "0.25,0.5,1,2,4,8,16",
     split: common.Split = None,
     rows: common.Rows = None,
@@ -38,12 +38,12 @@ def entropy(
     offline: options.Offline = False,
     plugins: options.Plugins = None,
 ) -> None:
-    """Measure the entropy of attention maps over training, and the gradient they let through.
+    """Measure the entropy of attention maps over training, and the gradient they pass.
 
-    Each head is measured at the start of training, at the checkpoints that are kept, and at its
-    end, given the rows of a split with their targets. The gradient is half the L1 norm of the
-    derivative of the weights by the scores: 0 where all weight is on one key. The charts show
-    both against a factor of the scores (JSON and CSV have them by head).
+    Each head is measured at the start of training, at the stored checkpoints and at the end, on the
+    rows of a split with teacher forcing. The gradient is half the L1 norm of the derivative of the
+    weights with respect to the scores: 0 if all weight is on one key. The charts plot both against
+    a factor on the scores (JSON and CSV have them per head).
 
       attnkit probe entropy RUN
       attnkit probe entropy RUN --kind cross --save entropy.svg

@@ -32,24 +32,20 @@ def noise(
     ] = "0.25,0.5,1,2,4",
     by: Annotated[
         str | None,
-        choice(
-            "--by", BY, "Layers that are noisy together: model, kind or layer. [default: model]"
-        ),
+        choice("--by", BY, "Parts that get noise together: model, kind or layer. [default: model]"),
     ] = None,
-    seeds: Annotated[
-        int | None, value("N", "How often the noise is drawn. [default: 3]", min=1)
-    ] = None,
+    seeds: Annotated[int | None, value("N", "Number of noise draws. [default: 3]", min=1)] = None,
     split: common.Split = None,
     rows: common.Rows = None,
     metrics: common.Metrics = None,
     kind: common.Kinds = None,
     layer: options.Layers = None,
     lengths: Annotated[
-        str | None, value("N,...", "Of made-up scores: numbers of keys. [default: 16,256,4096]")
+        str | None, value("N,...", "For made-up scores: numbers of keys. [default: 16,256,4096]")
     ] = None,
     sharpness: Annotated[
         str | None,
-        value("S,...", "Of made-up scores: their standard deviations. [default: 1,2,4]"),
+        value("S,...", "For made-up scores: their standard deviations. [default: 1,2,4]"),
     ] = None,
     format: options.Format = "table",
     save: common.Save = None,
@@ -61,8 +57,8 @@ def noise(
     """Add noise to the attention scores of a trained model and measure the loss.
 
     Gaussian noise is added before the softmax, after the mask, in evaluation only. The run itself
-    is not changed. Without RUN, scores and values are made up, and the noise of the output is
-    compared with what the first-order law predicts.
+    is not changed. Without RUN, scores and values are made up, and the output noise is compared
+    with the prediction of the first-order law.
 
       attnkit probe noise RUN
       attnkit probe noise RUN --by layer --kind encoder --metrics bleu --rows 200

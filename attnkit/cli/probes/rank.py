@@ -49,15 +49,15 @@ def rank(
     layer: options.Layers = None,
     head: options.Heads = None,
     lengths: Annotated[
-        str | None, value("N,...", "Of mechanisms: numbers of tokens. [default: 64,128,256,512]")
+        str | None, value("N,...", "For mechanisms: numbers of tokens. [default: 64,128,256,512]")
     ] = None,
     head_width: Annotated[
-        int | None, value("N", "Of mechanisms: width of each head. [default: 64]", min=1)
+        int | None, value("N", "For mechanisms: width of each head. [default: 64]", min=1)
     ] = None,
     seeds: Annotated[
-        int | None, value("N", "Of mechanisms: draws of weights and tokens. [default: 3]", min=1)
+        int | None, value("N", "For mechanisms: draws of weights and tokens. [default: 3]", min=1)
     ] = None,
-    causal: Annotated[bool, flag("--causal", "Of mechanisms: hide the future.")] = False,
+    causal: Annotated[bool, flag("--causal", "For mechanisms: causal masking.")] = False,
     format: options.Format = "table",
     save: common.Save = None,
     device: options.Device = "auto",
@@ -68,7 +68,7 @@ def rank(
     """Measure the rank of attention maps, of trained runs or of mechanisms before training.
 
     The effective rank is exp of the entropy of the normalised singular values (Roy and Vetterli
-    2007): as many as there are tokens where each attends to another one, 1 where all attend alike.
+    2007): the number of tokens if each attends to a different one, 1 if all attend alike.
 
       attnkit probe rank runs/quickstart
       attnkit probe rank scaled-dot linear synthesizer-random --lengths 64..512 --save rank.svg
