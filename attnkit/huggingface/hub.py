@@ -19,8 +19,9 @@ from attnkit.storage.download import is_offline
 from attnkit.text import quoted
 
 CONFIG = "config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
-"""One file, or an index and its shards."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
+           "model.attnkit*.safetensors", "attention.safetensors")  # fmt: skip
+"""One file, or an index and its shards; those of a converted model."""
 TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.vocab", "*.bpe",
          "bpe.codes", "*.codes")  # fmt: skip
 """Settings and vocabularies of all kinds of tokenizers."""

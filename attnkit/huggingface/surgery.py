@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, UsageError, out_of_memory
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.layers import MultiHead
 from attnkit.storage import tensors as stored
@@ -65,6 +65,8 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
             mechanism cannot be.
     """
     check(word, options)
+    if getattr(model, "is_quantized", False):
+        raise UsageError("its weights are quantised, which cannot be trained: give the original")
     if any(transformers().DynamicCache(config=model.config).is_sliding):
         raise UsageError(
             f"this {model.config.model_type} model has a sliding window, and keeps only the keys "
@@ -111,6 +113,13 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
             model.set_attn_implementation(IMPLEMENTATION)
             model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=model.device))
             model.set_attn_implementation(before)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        if out_of_memory(error):
+            raise
+        raise UsageError(
+            f"a {model.config.model_type} model cannot be converted "
+            f"({type(error).__name__}: {error})"
+        ) from error
     finally:
         register(IMPLEMENTATION, _attend)
         register(WITH_MAPS, _attend_with_maps)

@@ -61,7 +61,9 @@ def convert(
         Path | None,
         value("FILE", "Plain text for its perplexity; by default the last tenth of --text."),
     ] = None,
-    length: Annotated[int, value("N", "Tokens of its windows of text.", min=2)] = 256,
+    length: Annotated[
+        int | None, value("N", "Tokens of its windows of text. [default: 256]", min=2)
+    ] = None,
     out: options.Out = Path("runs"),
     fresh: Annotated[bool, flag("--fresh", "Start over, replacing converted runs.")] = False,
     device: options.Device = "auto",
@@ -91,13 +93,15 @@ def convert(
     show = {"as_json": as_json, "quiet": quiet}
     how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device,
                 "offline": offline}  # fmt: skip
-    given: Any = {"text": text, "test": test, "length": length}
+    given: Any = {"text": text, "test": test, "length": length or 256}
     named = (model / "config.json").is_file() or not model.exists()  # a folder, or of the hub
     pretrained = not is_run(str(model)) and (text is not None or named)
     if pretrained:
         _convert_pretrained(str(model), attention, overrides or [], show, {**how, **given})
-    elif text is not None or test is not None:
-        raise UsageError("--text and --test are for Hugging Face models: a run has its corpus")
+    elif (text, test, length) != (None, None, None):
+        raise UsageError(
+            "--text, --test and --length are for Hugging Face models: a run has its corpus"
+        )
     else:
         _convert_run(model, attention, overrides or [], show, {**how, "data_dir": data_dir})
 
