@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from attnkit.device import (
+    PRODUCTS,
     SPINS,
     THREADS,
     busy_note,
@@ -17,7 +18,8 @@ from attnkit.device import (
 )
 from attnkit.errors import UnavailableError
 
-SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('GOMP_SPINCOUNT'))"
+SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('{}'))"
+KEPT = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 
 @pytest.mark.parametrize(
@@ -27,17 +29,26 @@ SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get
 def test_commands_spin_briefly_unless_the_user_says_otherwise(
     variables: dict[str, str], spins: str
 ) -> None:
-    inherited = {
-        k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    }
+    assert shown("GOMP_SPINCOUNT", variables) == spins
+
+
+def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise() -> None:
+    assert shown(KEPT, {}) == PRODUCTS
+    assert shown(KEPT, {KEPT: "9"}) == "9"
+
+
+def shown(name: str, variables: dict[str, str]) -> str:
+    """A variable of the environment once a command has begun."""
+    decided = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", KEPT)
+    inherited = {k: v for k, v in os.environ.items() if k not in decided}
     done = subprocess.run(
-        [sys.executable, "-c", SHOW],
+        [sys.executable, "-c", SHOW.format(name)],
         env=inherited | variables,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.split()[-1] == spins
+    return done.stdout.split()[-1]
 
 
 def test_threads_are_set_before_and_after_torch_is_imported(
