@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from attnkit.device import (
-    PRODUCTS,
+    CACHES,
     SPINS,
     THREADS,
     busy_note,
@@ -19,7 +19,6 @@ from attnkit.device import (
 from attnkit.errors import UnavailableError
 
 SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('{}'))"
-KEPT = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 
 @pytest.mark.parametrize(
@@ -32,14 +31,15 @@ def test_commands_spin_briefly_unless_the_user_says_otherwise(
     assert shown("GOMP_SPINCOUNT", variables) == spins
 
 
-def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise() -> None:
-    assert shown(KEPT, {}) == PRODUCTS
-    assert shown(KEPT, {KEPT: "9"}) == "9"
+@pytest.mark.parametrize("name", CACHES)
+def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise(name: str) -> None:
+    assert shown(name, {}) == CACHES[name]
+    assert shown(name, {name: "9"}) == "9"
 
 
 def shown(name: str, variables: dict[str, str]) -> str:
     """A variable of the environment once a command has begun."""
-    decided = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", KEPT)
+    decided = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", *CACHES)
     inherited = {k: v for k, v in os.environ.items() if k not in decided}
     done = subprocess.run(
         [sys.executable, "-c", SHOW.format(name)],

@@ -13,7 +13,7 @@ from typer.main import get_command
 from attnkit import __version__
 from attnkit.cli import console
 from attnkit.cli.help import Command, Group, Rows
-from attnkit.device import limit_memory_of_products, share_processor
+from attnkit.device import limit_caches, share_processor
 from attnkit.ranks import group
 
 COMMANDS = {
@@ -119,7 +119,7 @@ def root_app() -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     share_processor()
-    limit_memory_of_products()
+    limit_caches()
     words = sys.argv[1:] if arguments is None else arguments
     if not group.launched():
         return console.run(lambda: get_command(root_app()), words)
