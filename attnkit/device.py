@@ -19,8 +19,8 @@ default; on a quiet machine it loses about 5 % (benchmarks/results/threads.md).
 CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "128"}
 """How many compiled matrix products oneDNN keeps, and torch of those (default: 1,024 each).
 
-Nearly every batch has sizes of its own, so more are hardly used again: 450 MB less after 100 updates in a training of
-`translation/multi30k`, at the same speed of training and decoding.
+Nearly every batch has sizes of its own, so more are hardly used again: after 100 updates of
+`translation/multi30k` training takes 450 MB less, at the same speed.
 """
 
 
