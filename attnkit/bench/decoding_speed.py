@@ -17,6 +17,7 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import clock
 from attnkit.errors import DataError
+from attnkit.kernels.operation_count import count_operations
 from attnkit.models import Model
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
@@ -129,7 +130,7 @@ def measure(
     note(f"{len(some)} lines under the profiler")
     parts = split(model, lambda: decode(some), 1, device, trace)
     made: list[str] = []
-    operations = matrix_products.operations(lambda: made.extend(decode(some)))
+    operations = count_operations(lambda: made.extend(decode(some)))
     how = f"beam {search.beam}" if search.method == "beam" else search.method
     return DecodingSpeed(
         device=device, threads=torch.get_num_threads(), seconds=seconds,

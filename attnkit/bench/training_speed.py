@@ -13,6 +13,7 @@ from attnkit.bench.step_parts import Speed, split
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.experiment import cost
+from attnkit.kernels.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
 from attnkit.train.fit import Training, TrainingJob
@@ -73,7 +74,7 @@ def training_speed(
         parts = split(training.worker.model, update, PROFILED, device, trace)
         note("counting operations")
         tokens = training.progress.tokens
-        operations = matrix_products.operations(update)
+        operations = count_operations(update)
         operations_per_token = operations / (training.progress.tokens - tokens)
     peaks = {
         name: matrix_products.peak(name, device)

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from statistics import median
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from attnkit.data.batch import collate
 from attnkit.data.batch_plan import Plan, Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
+from attnkit.kernels.operation_count import count_operations
 from attnkit.layers import MultiHead
 from attnkit.models.precision import DTYPES
 from attnkit.recipe import Recipe
@@ -36,6 +37,8 @@ from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
+COUNTED = 8
+"""Batches whose operations are counted."""
 
 
 class Parameters(NamedTuple):
@@ -195,6 +198,29 @@ def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
     # the fused loss keeps the gradients of both its arguments, that of the weight in float32
     loss = hidden.numel() * hidden.element_size() + 4 * model.output.weight.numel()
     return loss + sum(t.untyped_storage().nbytes() for k, t in saved.items() if k not in weights)
+
+
+def operations(recipe: Recipe, prepared: PreparedData) -> float:
+    """Operations (two for each multiplication) of the matrix products of an average update.
+
+    Counted in the forward pass of some batches, without computing them; the backward pass makes two
+    products for each of these.
+    """
+    sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
+    planned, counts = batches(recipe, prepared), list[int]()
+    with FakeTensorMode(), _WithoutStorage():  # type: ignore[no-untyped-call]
+        model = models.build_for(recipe, sizes)
+        for place in range(COUNTED):
+            shape = _shape(prepared, planned[place * len(planned) // COUNTED])
+            counts.append(3 * count_operations(lambda: _forward(model, shape)))  # noqa: B023
+    return recipe.train.accumulate * mean(counts)
+
+
+def _forward(model: models.Model, shape: BatchShape) -> Tensor:
+    """Logits of a batch of this shape [B, T, V]."""
+    source = torch.ones((shape.rows, shape.source), dtype=torch.long) if shape.source else None
+    hidden = model.hidden(source, torch.ones((shape.rows, shape.target), dtype=torch.long))
+    return hidden @ model.output.weight.t()
 
 
 def batches(recipe: Recipe, prepared: PreparedData) -> Plan:

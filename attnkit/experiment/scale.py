@@ -37,6 +37,8 @@ class ScaledCost(NamedTuple):
     """Of one epoch."""
     update: float
     """Seconds of an update that waits for nothing, as measured with one process."""
+    operations: float
+    """Of the matrix products of one epoch, on all ranks together."""
 
 
 class _Sizes(NamedTuple):
@@ -54,6 +56,7 @@ def at_scale(
     memory: MemoryEstimate,
     padding: Padding,
     pace: Pace,
+    operations: float,
     *,
     ranks: int,
     rows: int,
@@ -61,7 +64,7 @@ def at_scale(
     """One variant on so many ranks, trained on `rows` rows like those that there are.
 
     Args:
-        memory, padding, pace: of the variant in one process, from `cost`.
+        memory, padding, pace, operations: of the variant in one process, from `cost`.
     """
     sizes = _sizes(recipe, prepared)
     updates = padding.updates * rows / padding.rows / ranks
@@ -76,6 +79,7 @@ def at_scale(
         round(_stored(prepared) * rows / padding.rows),
         updates,
         pace.seconds,
+        operations * updates * ranks,
     )
 
 

@@ -250,7 +250,7 @@ def _cost(cost: Cost) -> dict[str, Cell]:
 def scales(measured: Mapping[str, Cost]) -> Table:
     """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
     heads = ("rows", "ranks", "memory a rank", "sent an update", "network to hide it",
-             "updates/epoch", "hours/epoch", "data on disk")  # fmt: skip
+             "updates/epoch", "operations/epoch", "hours/epoch", "data on disk")  # fmt: skip
     rows = []
     for name, cost in measured.items():
         for one in cost.scales:
@@ -262,6 +262,7 @@ def scales(measured: Mapping[str, Cost]) -> Table:
                 (amount(one.sent), "sent_bytes", one.sent),
                 (f"{amount(speed)}/s", "bytes_per_second", speed),
                 (f"{one.updates:,.0f}", "updates_per_epoch", one.updates),
+                (f"{one.operations:.2g}", "operations_per_epoch", one.operations),
                 (f"{seconds / 3600:,.3g}", "epoch_seconds", seconds),
                 (amount(one.stored), "stored_bytes", one.stored),
             )
@@ -269,6 +270,8 @@ def scales(measured: Mapping[str, Cost]) -> Table:
             rows.append((variant, *(Cell(text, {key: value}) for text, key, value in cells)))
     notes = (
         "rows: of training data, as long as those at hand",
+        "operations: of matrix products, on all ranks; divided by the ranks and the operations a "
+        "second of one device, they give the seconds of an epoch",
         "hours: of updates that do not wait for the network, each rank as fast as this device was "
         "measured; network: what each rank must send per second so that this takes no longer than "
         "the update",

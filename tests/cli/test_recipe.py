@@ -185,6 +185,8 @@ def test_explain_computes_the_cost_on_several_ranks(capsys: pytest.CaptureFixtur
     for row in rows:
         assert row["bytes_per_second"] > 0
         assert row["epoch_seconds"] > 0
+    operations = [row["operations_per_epoch"] for row in rows]
+    assert operations == pytest.approx([operations[0]] * 2 + [1000 * operations[0]] * 2)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from helpers.small import small_recipe, write_corpus
 from attnkit.data.preparation import PreparedData, prepare
 from attnkit.experiment import cost
 from attnkit.experiment.scale import ScaledCost, at_scale
+from attnkit.kernels.operation_count import count_operations
 from attnkit.recipe import Recipe, load
 from attnkit.train.batch_stream import BatchStream, score_budget
 
@@ -42,7 +43,28 @@ def scaled(
 ) -> ScaledCost:
     memory, padding = memory_of(recipe, prepared), cost.padding(recipe, prepared)
     pace = cost.Pace(precision, 0.5, 1000.0, 25.0)
-    return at_scale(recipe, prepared, memory, padding, pace, ranks=ranks, rows=rows)
+    return at_scale(recipe, prepared, memory, padding, pace, 1e6, ranks=ranks, rows=rows)
+
+
+@pytest.mark.parametrize("model", ["scaled-dot", "linear", "synthesizer-random"])
+def test_operations_are_those_of_real_updates(
+    model: str, prepared: PreparedData, tmp_path: Path
+) -> None:
+    roles = f"{{encoder: {model}, decoder: {model}}}"
+    recipe = made(tmp_path, f"model.attention={roles}", "train.accumulate=1")
+    rows = list(cost.batches(recipe, prepared))
+    updates = cost._Updates(recipe, prepared, "fp32", "cpu")
+    counted = count_operations(lambda: updates.seconds(rows)) / len(rows)
+    assert cost.operations(recipe, prepared) == pytest.approx(counted, rel=0.15)
+
+
+def test_an_epoch_asks_for_the_same_operations_of_any_number_of_ranks(
+    prepared: PreparedData, tmp_path: Path
+) -> None:
+    recipe = made(tmp_path)
+    one, many = (scaled(recipe, prepared, ranks).operations for ranks in (1, 7))
+    assert one == pytest.approx(many)
+    assert one == pytest.approx(1e6 * cost.padding(recipe, prepared).updates)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

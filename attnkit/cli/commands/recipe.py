@@ -246,7 +246,7 @@ def _cost(
 ) -> "Cost":  # fmt: skip
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
-    from attnkit.experiment.scale import at_scale
+    from attnkit.experiment.scale import ScaledCost, at_scale
     from attnkit.show.recipe_tables import Cost
 
     recipe = file.variants[name]
@@ -259,11 +259,12 @@ def _cost(
     memories = [explain.memory(recipe, sizes, s) for s in explain.largest(recipe, prepared)]
     memory, padding = max(memories, key=lambda one: one.total), explain.padding(recipe, prepared)
     pace = None if recipe.model.counted else explain.pace(recipe, prepared, device)
-    scales = () if pace is None else tuple(
-        at_scale(recipe, prepared, memory, padding, pace, ranks=ranks, rows=count)
-        for count in rows or [padding.rows] for ranks in world
-    )  # fmt: skip
-    return Cost(explain.parameters(recipe, sizes), memory, padding, pace, scales)
+    scales = list[ScaledCost]()
+    if pace is not None and world:
+        known = memory, padding, pace, explain.operations(recipe, prepared)
+        scales = [at_scale(recipe, prepared, *known, ranks=ranks, rows=count)
+                  for count in rows or [padding.rows] for ranks in world]  # fmt: skip
+    return Cost(explain.parameters(recipe, sizes), memory, padding, pace, tuple(scales))
 
 
 def _prepared(
