@@ -208,6 +208,15 @@ def test_numbers_of_ranks_and_rows_that_cannot_be_are_refused(
     assert why in err
 
 
+def test_several_ranks_are_refused_where_training_would_refuse_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("explain", "r.yaml", "train.parallel=none", "--world", "1,2")
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (78, "")
+    assert "none, but 2 processes are to train: set ddp or fsdp" in err
+
+
 def test_explain_says_what_it_cannot_know_without_the_data(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

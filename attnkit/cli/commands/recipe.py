@@ -23,7 +23,13 @@ from attnkit.cli.options import (
 )  # fmt: skip
 from attnkit.cli.streams import terminal
 from attnkit.device import load_warning
-from attnkit.errors import MissingInputError, OutputPathError, UnavailableError, UsageError
+from attnkit.errors import (
+    MissingInputError,
+    OutputPathError,
+    RecipeError,
+    UnavailableError,
+    UsageError,
+)
 from attnkit.text import quoted, safe_text
 
 if TYPE_CHECKING:
@@ -121,6 +127,7 @@ def explain(
       attnkit recipe explain my.yaml --device cuda --world 8,64,512 --rows 1e9
     """
     from attnkit.recipe import load
+    from attnkit.recipe.capability import ranks_obstacle
     from attnkit.show import recipe_tables
 
     many = _whole(world or "", "--world", "8,64,512")
@@ -131,6 +138,9 @@ def explain(
         raise UsageError("--world computes from what is measured here: leave --quick out")
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
+    for name in names if max(many, default=1) > 1 else ():
+        if why := ranks_obstacle(file.variants[name], max(many)):
+            raise RecipeError(f"{name}: {why}")
     tables = [
         recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout)),
         recipe_tables.mechanisms(file, names),
