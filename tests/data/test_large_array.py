@@ -14,7 +14,6 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, Tokenizer
 from attnkit.errors import OutputError
 from attnkit.recipe.schema import TokenizerConfig
-from attnkit.storage.cache import cache_dir
 
 LENGTH = 16
 SPECIAL = (MASK, *span_corruption.sentinels(LENGTH))
@@ -32,8 +31,9 @@ def text(tokens: int) -> Encoded:
 @pytest.mark.parametrize("chunk", [7, 64])
 @pytest.mark.parametrize("objective", ["masked", "span-corruption"])
 def test_it_is_the_same_made_in_chunks_in_files(
-    objective: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+    objective: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
     whole = with_noise(text(600), VOCABULARY, objective, LENGTH, (1, 1))
     for module in (masking, span_corruption):
         monkeypatch.setattr(module, "CHUNK", chunk)
@@ -44,7 +44,7 @@ def test_it_is_the_same_made_in_chunks_in_files(
         assert isinstance(other.ids, np.memmap)
         assert np.array_equal(one.ids, other.ids)
         assert np.array_equal(one.starts, other.starts)
-    assert not [*cache_dir().iterdir()]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
