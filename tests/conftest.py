@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""Also of programs that tests start: two workers share the cores."""
+
 LONGEST = ("test_docs.py", "test_shipped_recipes.py")
 """Files whose tests take longest, which come first: no worker waits for them in the end."""
 

@@ -121,8 +121,11 @@ def replies(path: Path, pretrained: Path) -> list[Any] | int:
     corpus = Corpus.open(run.recipe.data, run.recipe.task)
     for reader in (open_run(run), open_model(pretrained, device="cpu")):
         model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, {})
-        for condition in question_sets.conditions(corpus, "test", run.recipe.contexts):
-            job = condition, run.recipe.contexts, run.recipe.search
+        spec = run.recipe.contexts.model_copy(
+            update={"counts": (2,), "methods": ("entropy", "concat")}
+        )
+        for condition in question_sets.conditions(corpus, "test", spec):
+            job = condition, spec, run.recipe.search
             found.append(question_sets.answers(model, *job))
     group.end(0)
     return found
