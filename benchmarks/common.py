@@ -161,7 +161,7 @@ def publish_part(
     name: str, title: str, part: str, order: Sequence[str], facts: Mapping[str, str],
     body: Sequence[str],
 ) -> Path:  # fmt: skip
-    """Write one section of results/<name>.md (heading, facts, body), keep the others, print it.
+    """Write one section of results/<name>.md (heading, facts, body), keep the rest, print it.
 
     `order` has the headings of all sections.
 
@@ -173,14 +173,26 @@ def publish_part(
     text = "\n".join(lines) + "\n"
     _refuse_paths(text)
     path = RESULTS / f"{name}.md"
-    old = path.read_text(encoding="utf-8") if path.exists() else ""
-    sections = {block.partition("\n")[0]: f"## {block}" for block in old.split("\n## ")[1:]}
+    old = path.read_text(encoding="utf-8") if path.exists() else f"# {title}"
+    top, *blocks = old.split("\n## ")
+    sections = {block.partition("\n")[0]: f"## {block}" for block in blocks}
     sections[part] = text
     kept = [sections[heading].rstrip("\n") for heading in order if heading in sections]
     RESULTS.mkdir(exist_ok=True)
-    path.write_text("\n\n".join([f"# {title}", *kept]) + "\n", encoding="utf-8")
+    path.write_text("\n\n".join([top.rstrip("\n"), *kept]) + "\n", encoding="utf-8")
     print(text)
     return path
+
+
+def keep_others(path: Path, objects: Mapping[str, Any], order: Sequence[str]) -> None:
+    """Write objects by name to a JSON file; those of other names that it has stay."""
+    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    merged = {**old, **objects}
+    text = json.dumps(
+        {name: merged[name] for name in order if name in merged}, indent=1, ensure_ascii=False
+    )
+    _refuse_paths(text)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _refuse_paths(text: str) -> None:

@@ -2,10 +2,10 @@
 
     python benchmarks/comparisons.py RUNS --data-dir DIR
 
-RUNS is the folder that `attnkit train --out` wrote to.  Each recipe below gets a section in
-results/comparisons.md, with what was overridden and which rows are unfinished, and an object in
-results/comparisons.json, whose rows name their run and the SHA-256 of its weights.  Run it again
-whenever a row is finished: both files are written anew.
+RUNS is the folder that `attnkit train --out` wrote to.  Each recipe below that has scored runs
+there gets a section in results/comparisons.md, with what was overridden and which rows are
+unfinished, and an object in results/comparisons.json, whose rows name their run and the SHA-256 of
+its weights.  Run it again whenever a row is finished; what the files hold of other recipes stays.
 """
 
 import argparse
@@ -13,11 +13,10 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, attnkit, environment, machine, say
+from common import RESULTS, attnkit, environment, keep_others, publish_part, say
 
 from attnkit.errors import MissingInputError
 from attnkit.recipe import difference, load
@@ -26,11 +25,15 @@ from attnkit.runs import Run
 
 RECIPES = (
     "translation/multi30k", "translation/baselines", "translation/norm", "translation/zoo",
-    "summarization/acl-titles", "summarization/scitldr", "dialogue/personachat",
-    "dialogue/dailydialog", "language-modeling/tailr", "transfer/pretrain", "classification/sst2",
+    "translation/tailr", "summarization/acl-titles", "summarization/scitldr",
+    "dialogue/personachat", "dialogue/dailydialog", "language-modeling/wikitext-2",
+    "language-modeling/tailr", "classification/sst2", "transfer/pretrain",
 )  # fmt: skip
 TASKS = tuple(f"transfer/{task}" for task in ("sst2", "cola", "rte", "boolq", "copa", "wic"))
 """Recipes whose variants are averaged too."""
+TITLE = "Comparisons at length"
+AVERAGE = "transfer: average over tasks"
+ORDER = (*RECIPES, *TASKS, AVERAGE)
 NOT_COMPARED = ("train.seeds", "train.precision", "eval.bootstrap")
 """Keys that runs may differ in from their recipe without notice."""
 
@@ -59,8 +62,8 @@ def rows_of(name: str, options: argparse.Namespace) -> Iterator[tuple[str, int, 
                 yield variant, seed, None
 
 
-def state(name: str, options: argparse.Namespace) -> Iterator[str]:
-    """Lines on what was overridden in finished runs, and on unfinished ones."""
+def state(name: str, options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """What was overridden in finished runs, their versions, and which are unfinished."""
     variants, changes, unfinished = load(shipped()[name]).variants, dict[str, None](), []
     versions = dict[str, None]()
     for variant, seed, run in rows_of(name, options):
@@ -74,48 +77,44 @@ def state(name: str, options: argparse.Namespace) -> Iterator[str]:
             for line in difference(variants[variant], run.recipe)
             if not line.startswith(NOT_COMPARED)
         }
-    yield f"- recipe: `{name}`, " + (
-        f"with {'; '.join(changes)}" if changes else "as it is shipped"
-    )
-    yield f"- versions: {'; '.join(versions)}"
+    shipped_as = f"with {'; '.join(changes)}" if changes else "as it is shipped"
+    yield "recipe", f"`{name}`, {shipped_as}"
+    yield "versions", "; ".join(versions)
     if unfinished:
-        yield f"- unfinished rows, about which nothing is said here: {', '.join(unfinished)}"
+        yield "unfinished rows, about which nothing is said here", ", ".join(unfinished)
 
 
 def main() -> None:
-    """Score what is new, and write both files."""
+    """Score what is new, and write its sections of both files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, metavar="RUNS")
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
     options = parser.parse_args()
-    lines = [
-        "# Comparisons at length", "",
-        "Written by `python benchmarks/comparisons.py RUNS`. The same numbers, with the hashes of",
-        "the weights that they come from, are in `comparisons.json`; what they say of published",
-        "statements is in [claims](claims.md). Trainings ran beside other work, so their",
-        "speeds do not compare.", "",
-        f"- date: {date.today().isoformat()}", f"- machine: {machine()}", "",
-    ]  # fmt: skip
+    trained = {
+        name: os.path.relpath(options.runs.joinpath(*name.split("/")), options.runs.parent)
+        for name in (*RECIPES, *TASKS)
+        if any(options.runs.joinpath(*name.split("/")).glob("*/seed-*/scores.json"))
+    }
     objects: dict[str, Any] = {}
-    tasks = []
-    for name in (*RECIPES, *TASKS):
-        folder = options.runs.joinpath(*name.split("/"))
-        if not any(folder.glob("*/seed-*/scores.json")):
-            continue
+    for name, folder in trained.items():
         say(name)
-        shown = [os.path.relpath(folder, options.runs.parent)]
-        tasks += shown if name in TASKS else []
-        table = evaluated(shown, "markdown", options).split("\n", 2)[2]
-        lines += [f"## {name}", "", *state(name, options), "", *table.rstrip().split("\n"), ""]
-        objects[name] = json.loads(evaluated(shown, "json", options))
+        section(name, [folder], dict(state(name, options)), options)
+        objects[name] = json.loads(evaluated([folder], "json", options))
+    tasks = [trained[name] for name in TASKS if name in trained]
     if len(tasks) > 1:
-        table = evaluated(tasks, "markdown", options, "--average").split("\n", 2)[2]
-        lines += ["## transfer: average over tasks", "", *table.rstrip().split("\n"), ""]
+        section(AVERAGE, tasks, {}, options, "--average")
         averages = json.loads(evaluated(tasks, "json", options, "--average"))["averages"]
-        objects["transfer"] = {"averages": averages}
-    (RESULTS / "comparisons.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    text = json.dumps(objects, indent=1, ensure_ascii=False)
-    (RESULTS / "comparisons.json").write_text(text + "\n", encoding="utf-8")
+        objects[AVERAGE] = {"averages": averages}
+    keep_others(RESULTS / "comparisons.json", objects, ORDER)
+
+
+def section(
+    name: str, folders: Sequence[str], facts: dict[str, str], options: argparse.Namespace,
+    *more: str,
+) -> None:  # fmt: skip
+    """Write the section of a table that `attnkit eval` prints."""
+    _, _, text = evaluated(folders, "markdown", options, *more).split("\n", 2)
+    publish_part("comparisons", TITLE, name, ORDER, facts, text.strip().split("\n"))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
     python benchmarks/naive_bayes.py RUNS --data-dir DIR
 
 Writes results/naive-bayes.md and results/naive-bayes.json; each recipe that has scored runs in RUNS
-gets a section, with the perplexity of the source itself where that is known, the entropy of what is
-predicted by the number of tokens before, and the perplexity in longer blocks than in training.
+gets its section anew, with the perplexity of the source itself where that is known, the entropy of
+what is predicted by the number of tokens before, and the perplexity in longer blocks than trained.
 """
 
 import argparse
@@ -23,8 +23,9 @@ from common import (
     RESULTS,
     command,
     json_of,
+    keep_others,
     load_before,
-    publish,
+    publish_part,
     say,
     table,
     versions,
@@ -36,6 +37,7 @@ from attnkit.data.synthetic.known_source import END, KnownSource, known_source
 from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced
 
+TITLE = "Naive Bayes as a language model"
 RECIPES = tuple(f"language-modeling/naive-bayes{end}" for end in ("-topics", "-chains", ""))
 LONG = 512
 """Tokens of the longer blocks."""
@@ -105,7 +107,7 @@ def section(name: str, found: dict[str, Any], options: argparse.Namespace) -> It
     head = ["model", "perplexity", "difference to bigram", "numbers",
             f"perplexity in blocks of {LONG}",
             *(f"entropy after {place}" for place in places)]  # fmt: skip
-    yield from ["", f"## {name}", "", f"Blocks of {data.max_length} tokens.", ""]
+    yield from [f"Blocks of {data.max_length} tokens.", ""]
     lines = []
     if (source := known_source(str(data.corpus))) is not None:
         best, far = (of_source(source, text, block) for block in (data.max_length, LONG))
@@ -137,29 +139,21 @@ def main() -> None:
     parser.add_argument("runs", type=Path, metavar="RUNS")
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
     options = parser.parse_args()
-    before, body, objects = load_before(), [], {}
+    objects = {}
     for name in RECIPES:
         if any((options.runs / name).glob("*/seed-*/scores.json")):
-            objects[name] = evaluated(name, options)
-            body += section(name, objects[name], options)
-    text = json.dumps(objects, indent=1, ensure_ascii=False)
-    text = text.replace(str(options.runs.resolve()), "runs").replace(str(options.runs), "runs")
-    (RESULTS / "naive-bayes.json").write_text(text + "\n", encoding="utf-8")
-    facts = {
-        "command": command(options, runs="RUNS", data_dir="DIR"),
-        "versions": versions("attnkit", "torch"),
-        "load of the machine": before,
-    }
-    publish("naive-bayes", "Naive Bayes as a language model", facts, [*NOTES, *body])
-
-
-NOTES = [
-    r"Perplexity a token on the test split, one seed; \* p < 0.05, \*\* p < 0.01 (paired",
-    "bootstrap, Holm-corrected). Entropies are those of the predicted distributions, in nats, by",
-    "the number of tokens of the block before (the begin token not counted). Numbers: entries of",
-    "all tables, or parameters. The source itself: the perplexity, on the same text, of the",
-    "distributions that the text was drawn from.",
-]
+            facts = {
+                "command": command(options, runs="RUNS", data_dir="DIR"),
+                "versions": versions("attnkit", "torch"),
+                "load of the machine": load_before(),
+            }
+            found = evaluated(name, options)
+            publish_part(
+                "naive-bayes", TITLE, name, RECIPES, facts, [*section(name, found, options)]
+            )
+            text = json.dumps(found).replace(str(options.runs.resolve()), "runs")
+            objects[name] = json.loads(text.replace(str(options.runs), "runs"))
+    keep_others(RESULTS / "naive-bayes.json", objects, RECIPES)
 
 
 if __name__ == "__main__":
