@@ -65,7 +65,7 @@ def load_warning() -> str | None:
     return f"this machine was busy in the last minute ({load}), so measured times may be too long"
 
 
-def busy_note() -> str:
+def load_note() -> str:
     """What the machine does beside a training with all its threads; nothing on a quiet one."""
     cores = os.cpu_count() or 1
     own = os.environ.get(THREADS[0], "")

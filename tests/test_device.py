@@ -10,7 +10,7 @@ from attnkit.device import (
     CACHES,
     SPINS,
     THREADS,
-    busy_note,
+    load_note,
     load_warning,
     pick_device,
     processes,
@@ -105,7 +105,7 @@ def test_the_training_itself_does_not_make_the_machine_busy(
     ):  # fmt: skip
         monkeypatch.setenv(THREADS[0], threads)
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert busy_note() == note
+        assert load_note() == note
 
 
 def test_processes_of_a_machine_have_a_gpu_each_or_are_refused(

@@ -13,7 +13,7 @@ PRELOAD = ["attnkit.bench.worker", "torch.fx.experimental.symbolic_shapes"]
 """What the process that is forked has imported: the second is what autograd imports when used."""
 
 
-class TookTooLongError(Exception):
+class MeasurementTimeoutError(Exception):
     """A process was ended because its next answer did not come in time."""
 
 
@@ -33,7 +33,7 @@ class MeasuringProcess:
         A process that dies answers ("error", "memory") where the system killed it.
 
         Raises:
-            TookTooLongError: an answer did not come in time.
+            MeasurementTimeoutError: an answer did not come in time.
         """
         if self._connection is None:
             from attnkit.bench.worker import serve
@@ -50,7 +50,7 @@ class MeasuringProcess:
         try:
             while True:
                 if not connection.poll(patience):
-                    raise TookTooLongError
+                    raise MeasurementTimeoutError
                 try:
                     answer = connection.recv()
                 except EOFError:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from attnkit.bench.growth import expected
 from attnkit.bench.plan import BASELINE, PASSES, Candidate, Sweep, Workload
-from attnkit.bench.process import MeasuringProcess, TookTooLongError
+from attnkit.bench.process import MeasurementTimeoutError, MeasuringProcess
 from attnkit.train.memory import free_memory
 
 SLACK = 3.0
@@ -112,7 +112,7 @@ class _Schedule:
                 measures[kind] = Measure(seconds=seconds, bytes=size)
                 self.times[label, kind].append((length, seconds))
                 self.sizes[label, kind].append((length, size or 0))
-        except TookTooLongError:
+        except MeasurementTimeoutError:
             failure = self._slow(label, length)
         for kind in PASSES:
             if kind not in measures:
@@ -157,7 +157,7 @@ class _Schedule:
                 rounds[label, name][number] = seconds
             else:
                 return rounds
-        except TookTooLongError:
+        except MeasurementTimeoutError:
             return rounds
         base = [entry for entry in entries if entry[0].label == BASELINE]
         others = [entry for entry in entries if entry[0].label != BASELINE]

@@ -127,11 +127,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.environ["RANK"] != "0":
         return console.follow(words)
 
-    def meet_and_build() -> Any:
+    def join_and_build() -> Any:
         group.lead(words)
         return get_command(root_app())
 
-    code = console.run(meet_and_build, words)
+    code = console.run(join_and_build, words)
     group.end(code)
     return code
 

@@ -160,7 +160,7 @@ class Corpus(ABC):
     def _check(self, split: str) -> None:  # noqa: B027
         """Find faults of files early: of this split, and before training of all at hand."""
 
-    def at_hand(self, split: str) -> bool:
+    def available(self, split: str) -> bool:
         """Whether a split that exists can be read without a download."""
         return True
 
@@ -242,7 +242,7 @@ class _Files(Corpus):
         others = self.splits if split == "train" else ()
         for name in (split, *others):
             for part in self._parts[name]:
-                if name != split and not all(map(self._at_hand, part.files)):
+                if name != split and not all(map(self._available, part.files)):
                     continue
                 paths = [self._path(file) for file in part.files]
                 # Segments of .sgm files are compared when they are read.
@@ -251,16 +251,16 @@ class _Files(Corpus):
                     if lines[0] != lines[1]:
                         raise formats.ragged(paths, lines)
 
-    def at_hand(self, split: str) -> bool:
-        return all(self._at_hand(file) for part in self._parts[split] for file in part.files)
+    def available(self, split: str) -> bool:
+        return all(self._available(file) for part in self._parts[split] for file in part.files)
 
     def _first(self, split: str) -> str:
         return f"{self._path(self._parts[split][0].files[0])}:1"
 
-    def _at_hand(self, file: corpus_cards.File | Path) -> bool:
+    def _available(self, file: corpus_cards.File | Path) -> bool:
         if isinstance(file, Path) or self._card_files is None:
             return True
-        return self._card_files.at_hand(file)
+        return self._card_files.available(file)
 
     def _path(self, file: corpus_cards.File | Path) -> Path:
         if isinstance(file, Path):

@@ -90,7 +90,7 @@ class CardFiles:
         self._given = data_dir / (card.folder or card.name) if data_dir else None
         self._offline, self._progress = offline, progress
 
-    def at_hand(self, file: File) -> bool:
+    def available(self, file: File) -> bool:
         """Whether the file is there without a download."""
         return self._find(file.path) is not None
 

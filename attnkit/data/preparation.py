@@ -26,7 +26,7 @@ from attnkit.data.tokenizer import (
     TRAINING_CHARACTERS,
     LabelVocabulary,
     Tokenizer,
-    drained,
+    drain,
     subsample,
 )
 from attnkit.errors import DataError, RecipeError
@@ -196,7 +196,7 @@ def check_splits(
         exists = name in corpus.splits
         if exists and name in ("train", "valid"):
             continue
-        if exists and not fetch and not corpus.at_hand(name):
+        if exists and not fetch and not corpus.available(name):
             unchecked.append(name)
             continue
         for _ in corpus.rows(name):
@@ -324,7 +324,7 @@ def _tokenizer(
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
         used, sample = len(rows), deque(rows)
         del rows  # each goes when it is used: they are many
-        trained = Tokenizer.train(spec, drained(sample))
+        trained = Tokenizer.train(spec, drain(sample))
         trained.save(draft)
         meta = {"digest": trained.digest, "rows": used, "seen": seen}
         write_synced(draft / "meta.json", json.dumps(meta).encode())

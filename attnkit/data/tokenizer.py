@@ -347,7 +347,7 @@ def _check_special(spec: schema.TokenizerConfig) -> None:
         )
 
 
-def drained(items: deque[Item]) -> Iterator[Item]:
+def drain(items: deque[Item]) -> Iterator[Item]:
     """The items in order; each is forgotten when it is handed out."""
     while items:
         yield items.popleft()
@@ -360,7 +360,7 @@ def _train(spec: schema.TokenizerConfig, lines: deque[str], what: str) -> Vocabu
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=drained(lines),
+            sentence_iterator=drain(lines),
             model_writer=model,
             model_type=spec.type,
             vocab_size=spec.size,

@@ -52,7 +52,7 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
                 f"{origin}: {key}: {ours}, but the tokenizer is that of {INIT} ({run.path}), "
                 f"whose {name} is {theirs}; remove it"
             )
-    if fault := misfit(recipe, run):
+    if fault := mismatch(recipe, run):
         raise RecipeError(
             f"{place}: the weights of {run.path} do not fit variant {variant}: {fault}; give both "
             "recipes the same model and data.max_length"
@@ -94,7 +94,7 @@ def starting_weights(recipe: Recipe, run: Run) -> Weights:
     return {name: tensor for name, tensor in weights.items() if name.startswith(taken)}
 
 
-def misfit(recipe: Recipe, run: Run) -> str:
+def mismatch(recipe: Recipe, run: Run) -> str:
     """How the weights of a run differ from those that a model takes, by names and shapes; or "".
 
     Settings that decide what weights mean but have none of their own come first.

@@ -90,7 +90,7 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
     changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest)]
     refused = [change for change in changes if change.of_weights]
     if refused and not allow:
-        then = "resume it" if goes_on(run, recipe, changes) else "keep it as it is"
+        then = "resume it" if needs_updates(run, recipe, changes) else "keep it as it is"
         raise RecipeError(
             f"{run.path}: was trained by another recipe ({texts(refused)}); use --fresh to"
             f" start over, --allow-change to {then}, or another --out"
@@ -98,7 +98,7 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
     return changes
 
 
-def goes_on(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
+def needs_updates(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
     """Whether updates follow: a run is not finished, or its recipe now asks for more."""
     if not run.finished:
         return True
@@ -109,7 +109,7 @@ def goes_on(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
     return longer and any(change.of_weights for change in changes)
 
 
-def scored_anew(run: Run, recipe: Recipe) -> Recipe:
+def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
     """The recipe of a run with the search, the scoring and the places of files of another."""
     later: dict[str, Any] = {
         "search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts
@@ -144,7 +144,7 @@ def state_of(
             start()
             return RunState("new")
         run = Run.open(run.path)
-        if not goes_on(run, recipe, allowed_changes(run, recipe, allow=allow_change)):
+        if not needs_updates(run, recipe, allowed_changes(run, recipe, allow=allow_change)):
             return RunState("done")
         if not run.trained:
             start()
@@ -162,11 +162,11 @@ def require_same_data(run: Run, prepared: PreparedData) -> None:
         )
 
 
-def score_anew(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
+def rescore(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
     """A finished run: its weights stay, and so does what its recipe says of them."""
     run.verify()
     later = [change for change in changes if not change.of_weights]
-    yield from accept(run, scored_anew(run, recipe), later, None)
+    yield from accept(run, with_new_scoring(run, recipe), later, None)
     kept = [change for change in changes if change.of_weights]
     why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
     yield events.SkippedEvent(f"already trained{why}")
@@ -188,7 +188,7 @@ def accept(
     yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")
 
 
-def elsewhere(run: Run, now: tuple[str, int, int]) -> str:
+def other_device_note(run: Run, now: tuple[str, int, int]) -> str:
     """What to tell where a training resumes with another (device, threads, processes); else ""."""
     was = run.manifest
     before = (was.get("device"), was.get("threads"), was.get("world_size", 1))

@@ -22,11 +22,11 @@ from attnkit.experiment.resumption import (
     Change,
     accept,
     allowed_changes,
-    elsewhere,
-    goes_on,
+    needs_updates,
+    other_device_note,
     recipe_of_run,
     require_same_data,
-    score_anew,
+    rescore,
 )
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
@@ -148,7 +148,7 @@ class Experiment:
         unfinished = {}
         for variant, seed in planned:
             run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-            if self.settings.fresh or not run.finished or self._goes_on(run, recipe):
+            if self.settings.fresh or not run.finished or self._needs_updates(run, recipe):
                 initial = self.initial(variant, seed)
                 unfinished[variant, seed] = yield from self.prepared(recipe, initial)
         return unfinished
@@ -187,8 +187,8 @@ class Experiment:
                 run.update(**{PUBLISHED: figures})
             if any(change.of_files for change in changes):
                 require_same_data(run, (yield from self.prepared(recipe, initial)))
-            if not goes_on(run, recipe, changes):
-                yield from score_anew(run, recipe, changes)
+            if not needs_updates(run, recipe, changes):
+                yield from rescore(run, recipe, changes)
                 return
         prepared = yield from self.prepared(recipe, initial)
         if resumes:
@@ -273,9 +273,11 @@ class Experiment:
         run.write_tokenizer(prepared.tokenizer)
         return run
 
-    def _goes_on(self, run: Run, recipe: Recipe) -> bool:
+    def _needs_updates(self, run: Run, recipe: Recipe) -> bool:
         """Whether a run that is there is trained further."""
-        return goes_on(run, recipe, allowed_changes(run, recipe, allow=self.settings.allow_change))
+        return needs_updates(
+            run, recipe, allowed_changes(run, recipe, allow=self.settings.allow_change)
+        )
 
     def _check_resumption(self, run: Run, prepared: PreparedData) -> Iterator[Event]:
         """Refuse other data; a note where the result cannot be bit-identical."""
@@ -283,7 +285,7 @@ class Experiment:
         if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
         now = (str(self.device), torch.get_num_threads(), group.processes())
-        if note := elsewhere(run, now):
+        if note := other_device_note(run, now):
             yield NoteEvent(note)
 
     def _precision(

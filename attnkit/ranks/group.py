@@ -195,7 +195,7 @@ def together(function: Callable[..., object], *arguments: Any) -> Iterator[None]
     group.store.set(f"call/{group.calls}", "")
     group.calls, group.serving = group.calls + 1, False
     try:
-        with naming_the_lost():
+        with name_lost_ranks():
             agree(lambda: (function, arguments))
         yield
     finally:
@@ -214,7 +214,7 @@ def share(function: Callable[..., Value], model: Any, *arguments: Any) -> list[V
     reopen = getattr(model, "reopen", None)
     if _group is None or (_group.serving and reopen is None):
         return [function(model, *arguments, 0, 1)]
-    with together(_take_part, function, reopen, arguments), naming_the_lost():
+    with together(_take_part, function, reopen, arguments), name_lost_ranks():
         return gather(function(model, *arguments, rank(), size()))
 
 
@@ -283,7 +283,7 @@ def tell(error: BaseException) -> None:
 
 
 @contextmanager
-def naming_the_lost() -> Iterator[None]:
+def name_lost_ranks() -> Iterator[None]:
     """Raise what `lost` finds in place of the error of a call that another rank did not answer."""
     try:
         yield

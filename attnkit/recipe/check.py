@@ -11,7 +11,7 @@ from typing import Any
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS, Built
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
-from attnkit.recipe.metrics import METRICS, names_that_read
+from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import (
     AttentionConfig,
@@ -138,7 +138,7 @@ def _lengths(built: Built) -> Iterator[Fault]:
 
 def _label_metrics(recipe: Recipe) -> Iterator[Fault]:
     """Metrics of labels are for classification, which has no others of what a model writes."""
-    classifies, known = recipe.task == "classification", names_that_read("labels")
+    classifies, known = recipe.task == "classification", metrics_that_read("labels")
     for key, names in (("eval.metrics", recipe.eval.metrics),
                        ("train.monitor", (recipe.train.monitor,))):  # fmt: skip
         for name in names:
@@ -174,7 +174,7 @@ def _questions(built: Built) -> Iterator[Fault]:
         )
         yield Fault(("data.other", "data.gold"), text)
     for metric in recipe.eval.metrics:
-        if metric in (*names_that_read("probabilities"), *names_that_read("labels")):
+        if metric in (*metrics_that_read("probabilities"), *metrics_that_read("labels")):
             text = f"{metric} is not measured of questions; use answer-match, answer-f1 or rouge"
             yield Fault(("eval.metrics", "task"), text)
             return

@@ -208,7 +208,7 @@ def base_metric(name: str) -> str:
     return base if tokenizer and base in PER_TOKENIZER else name
 
 
-def names_that_read(what: str) -> tuple[str, ...]:
+def metrics_that_read(what: str) -> tuple[str, ...]:
     """Metrics of outputs, contexts, labels or probabilities."""
     return tuple(name for name, facts in METRICS.items() if facts.reads == what)
 
@@ -224,8 +224,8 @@ def direction_note(name: str) -> str:
 
 MONITORS = (
     "loss",
-    *(name for name in names_that_read("outputs") if METRICS[name].better != "neither"),
-    *names_that_read("labels"),
+    *(name for name in metrics_that_read("outputs") if METRICS[name].better != "neither"),
+    *metrics_that_read("labels"),
     "accuracy",
 )
 """What validation can choose weights by: `train.monitor`."""

@@ -87,7 +87,7 @@ class RunCorpus:
         kept = self._kept(split)
         if kept.get("contexts") not in (None, contexts):  # generated with fewer passages, or more
             kept = {}
-        here = self._at_hand(split) if kept else None
+        here = self._available(split) if kept else None
         if here is not None and here != kept["fingerprint"]:
             if self.fresh:
                 kept = {}
@@ -129,11 +129,11 @@ class RunCorpus:
             data = data.model_copy(update=dict.fromkeys(others))
         return Corpus.open(data, recipe.task, data_dir=self.data_dir, offline=self.offline)
 
-    def _at_hand(self, split: str) -> str | None:
+    def _available(self, split: str) -> str | None:
         """The fingerprint of a split, None where it is not there without a download."""
         with suppress(AttnkitError):
             corpus = self._corpus(split)
-            if split in corpus.splits and corpus.at_hand(split):
+            if split in corpus.splits and corpus.available(split):
                 return corpus.fingerprint(split)
         return None
 

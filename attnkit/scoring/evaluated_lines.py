@@ -303,7 +303,7 @@ def _training_texts(run: Run, data_dir: Path | None, offline: bool) -> tuple[str
     """The training text, as far as it can be read without a download."""
     try:
         corpus = Corpus.open(run.recipe.data, run.recipe.task, data_dir=data_dir, offline=offline)
-        if "train" not in corpus.splits or not corpus.at_hand("train"):
+        if "train" not in corpus.splits or not corpus.available("train"):
             return None
         return tuple(row.target for row in islice(corpus.rows("train"), TRAINING_LINES))
     except AttnkitError:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, names_that_read
+from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_text import search_text
 from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
 from attnkit.show.table import PLUS_MINUS
@@ -86,7 +86,7 @@ def system_of(row: Object) -> str:
 
 def search_of(row: Object) -> str:
     """How a row's outputs were decoded; nothing where none were."""
-    unsearched = {*names_that_read("probabilities"), *names_that_read("labels")}
+    unsearched = {*metrics_that_read("probabilities"), *metrics_that_read("labels")}
     decoded = {base_metric(name) for name in row["metrics"]} - unsearched
     return search_text(row["search"]) if row.get("search") and decoded else ""
 

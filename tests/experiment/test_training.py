@@ -23,7 +23,7 @@ from attnkit.errors import (
     RecipeError,
     StoppedError,
 )
-from attnkit.experiment.resumption import allowed_changes, goes_on, state_of
+from attnkit.experiment.resumption import allowed_changes, needs_updates, state_of
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
@@ -178,7 +178,7 @@ def test_a_run_that_ended_by_patience_goes_on_with_more_of_it(
     then = "resume" if expected else "keep"
     train = run.recipe.train.model_copy(update={"patience": now, "steps": 50})
     recipe = run.recipe.model_copy(update={"train": train})
-    assert goes_on(run, recipe, allowed_changes(run, recipe, allow=True)) == expected
+    assert needs_updates(run, recipe, allowed_changes(run, recipe, allow=True)) == expected
     with pytest.raises(RecipeError, match=f"--allow-change to {then} it"):
         allowed_changes(run, recipe, allow=False)
 

@@ -13,7 +13,7 @@ from attnkit.data.rows import Row
 from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.experiment import cost
 from attnkit.experiment.matching import match_parameters
-from attnkit.experiment.resumption import goes_on
+from attnkit.experiment.resumption import needs_updates
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.nbce.run_reader import LanguageModelReader
@@ -108,7 +108,7 @@ def test_vectors_come_to_lower_the_loss_of_pairs(tmp_path: Path) -> None:
 
 def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
     list(count(job(tmp_path, recipe())))
-    assert not goes_on(Run.open(tmp_path / "run"), recipe(steps=9), [])
+    assert not needs_updates(Run.open(tmp_path / "run"), recipe(steps=9), [])
 
 
 def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> None:

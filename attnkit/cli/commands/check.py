@@ -77,14 +77,14 @@ def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
     if len(layers) == 1:
         return layers[0]
 
-    def badness(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
+    def severity(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
         """Broken before kept before not applicable, then by the error."""
         state, error = numbered[1].state, numbered[1].measured
         return state == "broken", state == "kept", -1.0 if error is None else error
 
     worst = []
     for results in zip(*layers, strict=True):
-        number, result = max(enumerate(results), key=badness)
+        number, result = max(enumerate(results), key=severity)
         if result.state == "broken":
             result = result._replace(text=f"layer {number}: {result.text}")
         worst.append(result)

@@ -8,7 +8,7 @@ from typer import Argument
 
 from attnkit.cli import completion, console, options
 from attnkit.cli.options import check_options, flag, value
-from attnkit.device import busy_note
+from attnkit.device import load_note
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs import is_run
 
@@ -127,7 +127,7 @@ def _convert_run(
     if talks := not any(show.values()):
         console.say(f"{folder}: converted runs go to {settings.out / trained.name}")
     lines = tuple(BoardRun(variant, trained.seed) for variant in settings.stages)
-    follow(Board(trained.name, lines, busy=busy_note), start, recipe.train, **show)
+    follow(Board(trained.name, lines, busy=load_note), start, recipe.train, **show)
     if talks:
         console.say("")
         last = Run.find(settings.out, trained.name, settings.stages[-1], trained.seed)
@@ -151,7 +151,7 @@ def _convert_pretrained(
     settings = PretrainedSettings(model=name, attention=config, **_training(words), **how)
     lines = tuple(BoardRun(stage, pretrained_conversion.SEED) for stage in settings.stages)
     follow(
-        Board(settings.name, lines, busy=busy_note),
+        Board(settings.name, lines, busy=load_note),
         lambda notice: pretrained_conversion.convert(settings, notice=notice),
         TrainConfig(batch_tokens=settings.batch_tokens),
         **show,

@@ -18,7 +18,7 @@ from attnkit.cli.options import (
     flag,
     value,
 )  # fmt: skip
-from attnkit.device import busy_note
+from attnkit.device import load_note
 from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.ranks import group
 from attnkit.text import quoted
@@ -216,7 +216,7 @@ def _follow(
         return one_by_one(settings, notice=notice)
 
     lines = tuple(BoardRun(run.variant, run.seed) for run in planned)
-    board = Board(settings.file.name, lines, jobs=jobs, busy=busy_note)
+    board = Board(settings.file.name, lines, jobs=jobs, busy=load_note)
     spec = next(iter(settings.file.variants.values())).train
     follow(board, start, spec, as_json=as_json, quiet=quiet)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from attnkit.errors import DataError
-from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, names_that_read
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import (
     answers,
@@ -18,13 +18,13 @@ from attnkit.scoring.metrics import (
 from attnkit.scoring.metrics.base import References, Score
 from attnkit.scoring.metrics.tokenizers import unknown
 
-TEXT = names_that_read("outputs")
+TEXT = metrics_that_read("outputs")
 """Metrics of output text."""
-CONTEXT = names_that_read("contexts")
+CONTEXT = metrics_that_read("contexts")
 """Metrics of the context that was chosen, in question answering."""
-LABELS = names_that_read("labels")
+LABELS = metrics_that_read("labels")
 """Metrics of the label that was chosen, in classification."""
-TEACHER_FORCED = names_that_read("probabilities")
+TEACHER_FORCED = metrics_that_read("probabilities")
 """Metrics of the model's probabilities while it reads the reference."""
 FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers)
 """Each has `scores`, and `check` where a metric needs what may not be there."""
