@@ -5,7 +5,7 @@
 
 MODEL is a Hugging Face folder.  Each passage is read once for all methods that read it alone.  Done
 questions are kept in FOLDER, from which the same command goes on.  Writes a section of
-results/nbce-real-model.md, and all tables of FOLDER to results/nbce-real-model.json.
+results/nbce-real-model.md and of results/nbce-real-model.json.
 
 The perplexity of the gold answer is that of its tokens and the end token, given the question; the
 rows are merged uncut (top_p 1), since a cut token would make it infinite.
@@ -21,7 +21,17 @@ from statistics import mean
 from typing import Any
 
 import torch
-from common import RESULTS, command, cores, load_before, publish_part, say, table, versions
+from common import (
+    RESULTS,
+    command,
+    cores,
+    keep_others,
+    load_before,
+    publish_part,
+    say,
+    table,
+    versions,
+)
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
@@ -290,10 +300,8 @@ def main() -> None:
          **{key: one.value if isinstance(one, Score) else one for key, one in cell.items()}}
         for (name, count), cell in cells.items()
     ]  # fmt: skip
-    path = RESULTS / "nbce-real-model.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    known[name] = {"facts": facts, "rows": numbers}
-    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    found = {name: {"facts": facts, "rows": numbers}}
+    keep_others(RESULTS / "nbce-real-model.json", found, ORDER)
 
 
 if __name__ == "__main__":

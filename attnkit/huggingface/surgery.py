@@ -61,8 +61,8 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
         length: longest text, for mechanisms whose weights belong to positions.
 
     Raises:
-        UsageError: the model computes its attention by itself or in a sliding window, or the
-            mechanism cannot be.
+        UsageError: the model computes its attention by itself, in a sliding window, with capped
+            scores or with sinks, or the mechanism cannot be.
     """
     check(word, options)
     if getattr(model, "is_quantized", False):
@@ -99,8 +99,11 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
     names = {module: name for name, module in model.named_modules()}
 
     def note(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **given: Any
     ) -> Any:
+        for name, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
+            if given.get(name) is not None:
+                raise UsageError(f"its attention {what}, which a mechanism in its place would not")
         found.append((names[module], module, query.shape[1], query.shape[3]))
         if value.shape[3] != query.shape[3]:
             raise UsageError("its values have another width than its keys")

@@ -98,6 +98,8 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt-oss": ("GptOss", "ForCausalLM",
                 PLAIN | {"num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 2,
                          "num_experts_per_tok": 1, "sliding_window": 4}),
+    "gemma2": ("Gemma2", "ForCausalLM",
+               PLAIN | {"num_key_value_heads": 2, "head_dim": 8}),
     "jamba": ("Jamba", "ForCausalLM",
               PLAIN | {"num_hidden_layers": 4, "num_key_value_heads": 2, "attn_layer_period": 2,
                        "attn_layer_offset": 1, "num_experts": 2, "num_experts_per_tok": 1,

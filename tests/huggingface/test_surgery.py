@@ -127,12 +127,20 @@ def test_what_a_trained_model_has_no_weights_for_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("family", "text"),
-    [("bloom", "by itself"), ("mpt", "by itself"), ("mistral", "sliding window")],
+    ("family", "changed", "text"),
+    [
+        ("bloom", {}, "by itself"),
+        ("mpt", {}, "by itself"),
+        ("mistral", {}, "sliding window"),
+        ("gemma2", {"layer_types": ["full_attention"] * 3}, "caps its scores"),
+        ("gpt-oss", {"layer_types": ["full_attention"] * 3}, "has attention sinks"),
+    ],
 )
-def test_models_whose_attention_cannot_be_replaced_are_refused(family: str, text: str) -> None:
+def test_models_whose_attention_cannot_be_replaced_are_refused(
+    family: str, changed: dict[str, Any], text: str
+) -> None:
     with pytest.raises(UsageError, match=text):
-        converted("linear", family)
+        surgery.install(network(family, **changed), "linear", {}, LENGTH)
 
 
 def saved(folder: Path, word: str, **options: Any) -> Any:
