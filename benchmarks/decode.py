@@ -2,10 +2,10 @@
 
     python benchmarks/decode.py RUN INPUT REFERENCES [--lines 1000] [--threads 1] [--rounds 5]
 
-attnkit in fp32 and bf16 and CTranslate2 in float32 and int8 take turns, round after round, in one
-process: all lines, and a tenth of the lines one at a time, by beam 5 and greedily.  Opening the
-models is left out.  Writes results/decoding.md with BLEU and the lines that differ from attnkit's
-in fp32.  Ratios are of processor time, which others on the machine disturb less.
+attnkit in fp32, bf16 and int8 and CTranslate2 in float32 and int8 take turns, round after round,
+in one process: all lines, and a tenth of the lines one at a time, by beam 5 and greedily.  Opening
+the models is left out.  Writes results/decoding.md with BLEU and the lines that differ from those of
+attnkit in fp32.  Ratios are of processor time, which others on the machine disturb less.
 Needs `pip install '.[ctranslate2]'`.
 """
 
@@ -33,8 +33,9 @@ OURS, PEER = "attnkit, fp32", "CTranslate2, float32"
 
 def systems(run: Run, threads: int) -> dict[str, Any]:
     """The models by name."""
-    low = run.model()
-    lower_precision(low, "bf16")
+    ours = {precision: run.model() for precision in ("fp32", "bf16", "int8")}
+    for precision, model in ours.items():
+        lower_precision(model, precision)
     peer, small = opened(run, "cpu"), opened(run, "cpu")
     assert isinstance(peer, CTranslate2Model)
     folder = cache_dir() / "ctranslate2" / str(run.manifest["files"]["model.safetensors"])
@@ -42,7 +43,8 @@ def systems(run: Run, threads: int) -> dict[str, Any]:
     small.translator = library.Translator(
         str(folder), "cpu", compute_type="int8", intra_threads=threads
     )
-    return {OURS: run.model(), "attnkit, bf16": low, PEER: peer, "CTranslate2, int8": small}
+    named = {f"attnkit, {precision}": model for precision, model in ours.items()}
+    return {**named, PEER: peer, "CTranslate2, int8": small}
 
 
 def main() -> None:

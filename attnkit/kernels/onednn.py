@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.kernels.fast_cpu import PRODUCT, WEIGHT_GRADIENTS, operator, usable
+from attnkit.kernels.int8 import int8_product, rounded
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 """With fewer multiplications, what a call costs counts for more than its arithmetic."""
@@ -21,19 +22,36 @@ LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 class Linear(nn.Linear):
     """torch's Linear by `product`: the same weights, names and initialisation."""
 
+    scale: Float[Tensor, " O"] | None = None
+    """Of weights in 8 bits: what each row is multiplied by."""
+
     def forward(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
-        return product(x, self.weight, self.bias)
+        return product(x, self.weight, self.bias, self.scale)
+
+    def lower(self, dtype: torch.dtype) -> None:
+        """Keep the weights in fewer bits; they are not trained any more."""
+        weight = self.weight.detach()
+        if dtype == torch.int8:
+            weight, scale = rounded(weight)
+            self.scale = scale.squeeze(1)
+        elif self.bias is not None:
+            self.bias = nn.Parameter(self.bias.detach().to(dtype), requires_grad=False)
+        # a new one, so that a table of tokens that shares the weights stays as it is
+        self.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
 
 
 def product(
-    x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
+    x: Float[Tensor, "*n I"],
+    weight: Float[Tensor, "O I"],
+    bias: Float[Tensor, " O"] | None = None,
+    scale: Float[Tensor, " O"] | None = None,
 ) -> Float[Tensor, "*n O"]:
     """x W^T + b, by oneDNN where it gains; float32 throughout, so answers differ by rounding.
 
     Weights of another type than x are those of a lower precision: the product is made in theirs.
     """
     if x.dtype != weight.dtype and not torch.is_grad_enabled():
-        return quick_product(x, weight, bias)
+        return quick_product(x, weight, bias, scale)
     trained = torch.is_grad_enabled() and any(
         part is not None and part.requires_grad for part in (x, weight, bias)
     )
@@ -56,9 +74,14 @@ def onednn_product(
 
 
 def quick_product(
-    x: Float[Tensor, "R I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
-) -> Float[Tensor, "R O"]:
+    x: Float[Tensor, "*n I"],
+    weight: Float[Tensor, "O I"],
+    bias: Float[Tensor, " O"] | None = None,
+    scale: Float[Tensor, " O"] | None = None,
+) -> Float[Tensor, "*n O"]:
     """`product` without gradients, for those who asked `usable` once for many calls."""
+    if scale is not None:
+        return int8_product(x, weight, scale, bias)
     if weight.dtype != x.dtype:
         # without a bias torch's own product of 16 bits is slow on a CPU
         made = onednn_product if x.device.type == "cpu" else F.linear

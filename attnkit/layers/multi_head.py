@@ -21,10 +21,10 @@ class MultiHead(nn.Module):
     Only the projections that the mechanism uses exist; the others are None.
     """
 
-    q: nn.Linear | None
-    k: nn.Linear | None
-    v: nn.Linear | None
-    g: nn.Linear | None
+    q: Linear | None
+    k: Linear | None
+    v: Linear | None
+    g: Linear | None
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class MultiHead(nn.Module):
         return q, k, v
 
     @staticmethod
-    def _split(layer: nn.Linear | None, x: Tensor | None, heads: int) -> Tensor | None:
+    def _split(layer: Linear | None, x: Tensor | None, heads: int) -> Tensor | None:
         if layer is None or x is None:
             return None
         return torch.unflatten(layer(x), -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]

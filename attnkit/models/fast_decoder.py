@@ -11,12 +11,12 @@ from typing import NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import record_function
 
 from attnkit.kernels.fast_cpu import PRODUCT, usable
-from attnkit.kernels.onednn import quick_product
+from attnkit.kernels.onednn import Linear, quick_product
 from attnkit.layers import Block, MultiHead
 from attnkit.mechanisms.dot import Dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -75,19 +75,22 @@ class Product(NamedTuple):
 
     weight: Float[Tensor, "O I"]
     bias: Float[Tensor, " O"] | None
+    scale: Float[Tensor, " O"] | None
 
     @classmethod
-    def of(cls, *layers: nn.Linear | None) -> Self:
+    def of(cls, *layers: Linear | None) -> Self:
         """The layers that there are, one behind the other."""
-        found = [layer for layer in layers if layer is not None]
-        weights = [layer.weight.detach() for layer in found]
-        biases = [layer.bias.detach() for layer in found if layer.bias is not None]
-        if len(found) == 1:
-            return cls(weights[0], found[0].bias)
-        return cls(torch.cat(weights), torch.cat(biases) if biases else None)
+        fields: list[Tensor | None] = []
+        for name in cls._fields:
+            parts = [getattr(layer, name) for layer in layers if layer is not None]
+            parts = [part.detach() for part in parts if part is not None]
+            fields.append(torch.cat(parts) if parts[1:] else next(iter(parts), None))
+        weight, bias, scale = fields
+        assert weight is not None
+        return cls(weight, bias, scale)
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        return quick_product(x, self.weight, self.bias)
+        return quick_product(x, *self)
 
 
 class FastAttention:

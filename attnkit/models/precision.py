@@ -1,9 +1,9 @@
-"""Matrix products in 16 bits, for decoding with a trained model."""
+"""Matrix products in 16 or 8 bits, for decoding with a trained model."""
 
 import torch
-from torch import nn
 
 from attnkit.errors import UnavailableError, UsageError
+from attnkit.kernels import int8
 from attnkit.kernels.onednn import Linear
 from attnkit.models.base import Model
 
@@ -21,17 +21,19 @@ def lower_precision(model: Model, precision: str) -> None:
     """
     if precision == "fp32":
         return
-    device, dtype = model.output.weight.device, DTYPES[precision]
-    if device.type == "cpu":
-        able = getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")()
-    else:
-        able = precision != "bf16" or device.type != "cuda" or torch.cuda.is_bf16_supported()
-    if not able:
-        raise UnavailableError(f"this {device.type} has no {precision} products: use fp32")
+    device = model.output.weight.device.type
+    if not _has_products(device, precision):
+        raise UnavailableError(f"this {device} has no {precision} products: use fp32")
     layers = [part for part in model.modules() if isinstance(part, Linear)]
     if not layers:
         raise UsageError(f"precision {precision}: this model has no linear layers; use fp32")
     for layer in layers:
-        for name, weights in list(layer.named_parameters()):
-            # a new one, so that a table of tokens that shares the weights stays as it is
-            setattr(layer, name, nn.Parameter(weights.detach().to(dtype), requires_grad=False))
+        layer.lower(torch.int8 if precision == "int8" else DTYPES[precision])
+
+
+def _has_products(device: str, precision: str) -> bool:
+    if precision == "int8":
+        return device == "cpu" and int8.available()
+    if device == "cpu":
+        return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")())
+    return precision != "bf16" or device != "cuda" or torch.cuda.is_bf16_supported()

@@ -110,10 +110,26 @@ def top(
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
     values, places = highest(rows, before, min(k + 1, rows[0].numel()))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)
-    if exact and len(ties := same.any(1).nonzero().squeeze(1)):
-        whole = plus(rows, before)[ties].flatten(1)
-        values[ties, :k], places[ties, :k] = ranked(whole, values[ties, :k])
+    if exact and same.any():
+        values, places = in_order(rows, before, k)
     return values[:, :k], places[:, :k], same.any()
+
+
+def in_order(
+    scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None, k: int
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """As `highest`, equal ones by lowest place: looked for among four times as many."""
+    size = scores[0].numel()
+    values, places = highest(scores, before, min(4 * k, size))
+    places, order = places.sort(dim=1)
+    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    places, last = places.gather(1, order)[:, :k], values[:, -1]
+    complete, values = values.shape[1] == size, values[:, :k]
+    cut = (values[:, -1] == last) & (last > -math.inf)
+    if not complete and len(unsure := cut.nonzero().squeeze(1)):
+        whole = plus(scores, before)[unsure].flatten(1)
+        values[unsure], places[unsure] = ranked(whole, values[unsure])
+    return values, places
 
 
 def ranked(

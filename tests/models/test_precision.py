@@ -1,9 +1,10 @@
-"""Matrix products in 16 bits."""
+"""Matrix products in 16 and 8 bits."""
 
 import pytest
 import torch
 
 from attnkit.errors import UnavailableError, UsageError
+from attnkit.kernels import int8
 from attnkit.models import build
 from attnkit.models.precision import lower_precision
 from attnkit.recipe.schema import ModelConfig, SearchConfig
@@ -18,27 +19,40 @@ def model(**changes: object) -> torch.nn.Module:
     return build(ModelConfig.model_validate(sizes | changes), (40, 40), 30).eval()
 
 
-@pytest.mark.skipif(not BF16, reason="this processor has no bf16 products")
+ABLE = [
+    pytest.param("bf16", marks=pytest.mark.skipif(not BF16, reason="no bf16 products")),
+    pytest.param("int8", marks=pytest.mark.skipif(not int8.available(), reason="no int8 products")),
+]
+
+
+@pytest.mark.parametrize("precision", ABLE)
 @pytest.mark.parametrize("type", ["transformer", "recurrent", "convolutional"])
-def test_products_are_rounded_and_nothing_else(type: str) -> None:
+def test_products_are_rounded_and_nothing_else(type: str, precision: str) -> None:
     found = model(type=type, tie="decoder")
     source, ids = torch.randint(4, 40, (3, 7)), torch.randint(4, 40, (3, 5))
     with torch.no_grad():
         whole = found(source, ids)
-        lower_precision(found, "bf16")
+        lower_precision(found, precision)
         rounded = found(source, ids)
     assert rounded.dtype == torch.float32
     assert found.embed_target.tokens.weight.dtype == torch.float32
     assert not torch.equal(rounded, whole)
     torch.testing.assert_close(rounded, whole, rtol=0.1, atol=0.1)
-    answers = search(found, source, SearchConfig(beam=2, max_length=8), lines=range(3))
+    spec = SearchConfig(beam=2, max_length=8)
+    answers = search(found, source, spec, lines=range(3))
     assert all(hypothesis.score < 0 for row in answers for hypothesis in row)
+    (alone,) = search(found, source[1:2], spec, lines=[0])
+    assert [one.ids for one in alone] == [one.ids for one in answers[1]]
+    assert [one.score for one in alone] == pytest.approx([one.score for one in answers[1]])
 
 
 def test_what_there_is_not_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
     with pytest.raises(UnavailableError, match=r"^this cpu has no fp16 products: use fp32$"):
         lower_precision(model(), "fp16")
+    monkeypatch.setattr(int8, "available", lambda: False)
+    with pytest.raises(UnavailableError, match=r"^this cpu has no int8 products: use fp32$"):
+        lower_precision(model(), "int8")
     if BF16:
         with pytest.raises(UsageError, match="no linear layers"):
             lower_precision(model(type="n-gram", shape="decoder"), "bf16")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK = 2048  # lines read before the first output
 ENGINES = ("attnkit", "ctranslate2")
-PRECISIONS = ("fp32", "bf16", "fp16")
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
 def generate(
@@ -80,12 +80,12 @@ def generate(
         ),
     ] = "attnkit",
     precision: Annotated[
-        Literal["fp32", "bf16", "fp16"],
+        Literal["fp32", "bf16", "fp16", "int8"],
         choice(
             "--precision",
             PRECISIONS,
-            "Precision of matrix products: fp32, or bf16 or fp16, which is faster on some devices "
-            "and changes a few outputs.",
+            "Precision of matrix products: fp32, or bf16, fp16 or int8 (CPUs only), which are "
+            "faster on some devices and change a few outputs.",
         ),
     ] = "fp32",
     nproc: options.Processes = 1,
