@@ -4,8 +4,8 @@
 
 attnkit in fp32, bf16 and int8 and CTranslate2 in float32 and int8 take turns, round after round,
 in one process: all lines, and a tenth of the lines one at a time, by beam 5 and greedily.  Opening
-the models is left out.  Writes results/decoding.md with BLEU and the lines that differ from those of
-attnkit in fp32.  Ratios are of processor time, which others on the machine disturb less.
+the models is left out.  Writes results/decoding.md with BLEU and the lines that differ from
+attnkit's in fp32.  Ratios are of processor time, which others on the machine disturb less.
 Needs `pip install '.[ctranslate2]'`.
 """
 

@@ -17,8 +17,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     "__main__", "cli", "show", "bench", "contract", "experiment", "export", "nbce", "analysis",
     "train", "scoring", "search", "huggingface", "runs", "models", "layers", "mechanisms",
-    "attention", "kernels", "data", "recipe", "storage", "ranks", "device", "text", "errors",
-    "__init__",
+    "attention", "kernels", "data", "recipe", "storage", "ranks", "memory", "device", "text",
+    "errors", "__init__",
 )  # fmt: skip
 """From top to bottom: a module imports from its own package and from lower layers only.  What is no
 package here is a module in the root."""
@@ -157,7 +157,7 @@ def test_source_is_ascii_and_documented(path: Path) -> None:
 
 def test_the_root_holds_what_every_layer_may_use_and_nothing_else() -> None:
     found = {path.stem for path in ROOT.glob("*.py")}
-    assert found == {"__init__", "__main__", "device", "errors", "text"}
+    assert found == {"__init__", "__main__", "device", "errors", "memory", "text"}
 
 
 def test_packages_import_each_other_without_a_circle() -> None:

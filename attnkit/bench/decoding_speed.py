@@ -18,12 +18,12 @@ from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import clock
 from attnkit.errors import DataError
 from attnkit.kernels.operation_count import count_operations
+from attnkit.memory import keep_freed_memory
 from attnkit.models import Model
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring.evaluation import answers, corpus_of
-from attnkit.train.memory import keep_freed_memory
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 
 WARM, PROFILED, SINGLE = 16, 64, 20

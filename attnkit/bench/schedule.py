@@ -8,7 +8,7 @@ from typing import NamedTuple
 from attnkit.bench.growth import expected
 from attnkit.bench.plan import BASELINE, PASSES, Candidate, Sweep, Workload
 from attnkit.bench.process import MeasurementTimeoutError, MeasuringProcess
-from attnkit.train.memory import free_memory
+from attnkit.memory import free_memory
 
 SLACK = 3.0
 """A race may last so many times what the probes took."""

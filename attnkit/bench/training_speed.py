@@ -14,10 +14,10 @@ from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.experiment import cost
 from attnkit.kernels.operation_count import count_operations
+from attnkit.memory import keep_freed_memory
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
 from attnkit.train.fit import Training, TrainingJob
-from attnkit.train.memory import keep_freed_memory
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 

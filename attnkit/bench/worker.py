@@ -14,7 +14,7 @@ from attnkit.attention import Attention, Mask, Out, Shape
 from attnkit.bench.plan import PASSES, Candidate, Workload
 from attnkit.device import clock
 from attnkit.layers import MultiHead
-from attnkit.train.memory import free_memory, keep_freed_memory
+from attnkit.memory import free_memory, keep_freed_memory
 from attnkit.train.peak_memory import peak_memory, process_memory, reset_peak_memory
 
 SHORTEST_SAMPLE = 0.02

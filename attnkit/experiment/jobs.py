@@ -28,10 +28,10 @@ from attnkit.experiment import cost
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import FIRST_LOOK, PATIENCE, Experiment
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
+from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
-from attnkit.train.memory import free_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
 CONTEXT = get_context("forkserver")

@@ -29,6 +29,7 @@ from attnkit.experiment.resumption import (
     rescore,
 )
 from attnkit.experiment.settings import TrainingSettings
+from attnkit.memory import keep_freed_memory, release_freed_memory
 from attnkit.nbce import question_sets
 from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
@@ -43,7 +44,6 @@ from attnkit.train.counting import count
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.fit import TrainingJob, fit
 from attnkit.train.log_writers import check_installed
-from attnkit.train.memory import keep_freed_memory, release_freed_memory
 from attnkit.train.signals import StopSignals
 
 NOTE_EVERY = 2.0

@@ -20,8 +20,11 @@ def shared_model(run: Run, device: str, precision: str = "fp32") -> "Model":
     import torch
 
     from attnkit import mechanisms
+    from attnkit.memory import keep_freed_memory
     from attnkit.models.precision import lower_precision
 
+    if device == "cpu":
+        keep_freed_memory()
     model = run.model(device)
     lower_precision(model, precision)
     place = device.partition(":")[0], precision, torch.get_num_threads()

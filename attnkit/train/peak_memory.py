@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from attnkit.train.memory import release_freed_memory
+from attnkit.memory import release_freed_memory
 
 
 def reset_peak_memory(device: str) -> int | None:

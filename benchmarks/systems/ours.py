@@ -12,12 +12,12 @@ from serve import serve
 
 from attnkit import models
 from attnkit.data.preparation import PreparedData, prepare
+from attnkit.memory import keep_freed_memory
 from attnkit.recipe import Recipe, load
 from attnkit.runs import Run
 from attnkit.search import translate
 from attnkit.train.events import Event, ProgressEvent
 from attnkit.train.fit import Training, TrainingJob, fit
-from attnkit.train.memory import keep_freed_memory
 from attnkit.train.signals import StopSignals
 
 RECIPE = Path(__file__).resolve().parents[1] / "peers.yaml"

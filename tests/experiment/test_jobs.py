@@ -25,11 +25,11 @@ from attnkit.cli import main
 from attnkit.experiment import jobs, training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.worker import TrainingEnd, WorkerStart, _end
+from attnkit.memory import free_memory
 from attnkit.recipe import RecipeFile, load, mechanism_registry
 from attnkit.runs import Run
 from attnkit.storage.files import sha256_file
 from attnkit.train import events
-from attnkit.train.memory import free_memory
 
 RECIPE = """\
 task: translation

@@ -1,4 +1,4 @@
-"""Memory of a training process on a CPU: what is free, and settings of the C library."""
+"""Memory of a process on a CPU: what is free, and settings of the C library."""
 
 import ctypes
 import gc
@@ -20,9 +20,9 @@ CGROUP_FILES = (
 def keep_freed_memory() -> None:
     """Let the C library reuse freed memory rather than return it after every operation.
 
-    Activations are freed and allocated again at each update; without this the kernel clears their
-    pages anew every time, a tenth of the time of a small model.  Memory of the process then stays
-    at its peak.
+    Activations are freed and allocated again at each update, or step of a search; without this the
+    kernel clears their pages anew every time, a tenth of the time of a small model.  Memory of the
+    process then stays at its peak.
     """
     mallopt = _library("mallopt")
     if mallopt is not None and any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST):
