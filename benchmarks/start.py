@@ -1,10 +1,12 @@
-"""How long one waits: for `attnkit --help`, and for the first training step on Multi30k.
+"""How long one waits: for `attnkit --help`, one line of a run, and a first training step.
 
-    python benchmarks/start.py --data-dir DIR [--repeats 10] [--trainings 5]
+    python benchmarks/start.py RUN --data-dir DIR [--repeats 10] [--trainings 5]
 
-Times are of whole processes, from their start: to their end for --help, to the report of the first
-update for a training, whose data was prepared once before (a warm cache) and whose `precision:
-auto` measures as usual.  Writes results/start.md.
+RUN is a trained translation/multi30k or translation/tailr, which translates a line.
+
+Times are of whole processes, from their start: to their end for --help and a line, to the report
+of the first update for a training, whose data was prepared once before (a warm cache) and whose
+`precision: auto` measures as usual.  Writes results/start.md.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import json
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from common import (
@@ -30,10 +33,16 @@ from common import (
 RECIPE = "translation/multi30k"
 
 
-def help_seconds() -> float:
-    """Seconds that `attnkit --help` takes."""
+LINE = "A man in an orange hat starring at something.\n"
+
+
+def seconds(words: Sequence[str], line: str = "") -> float:
+    """Seconds that a command takes, given a line to read."""
     began = time.perf_counter()
-    subprocess.run(attnkit("--help"), check=True, stdout=subprocess.DEVNULL, env=environment())
+    subprocess.run(
+        words, check=True, input=line, text=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, env=environment(),
+    )  # fmt: skip
     return time.perf_counter() - began
 
 
@@ -64,14 +73,18 @@ def first_step(options: argparse.Namespace, work: Path, number: int) -> dict[str
 def main() -> None:
     """Measure and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path)
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
-    parser.add_argument("--repeats", type=int, default=10, help="of attnkit --help")
+    parser.add_argument("--repeats", type=int, default=10, help="of attnkit --help and of a line")
     parser.add_argument("--trainings", type=int, default=5, help="of the first training step")
     parser.add_argument("--threads", type=int, default=cores())
     options = parser.parse_args()
     load = load_before()
-    say("attnkit --help")
-    helped = [help_seconds() for _ in range(options.repeats + 1)][1:]  # the first reads the disk
+    say("attnkit --help and generate")
+    help_, generate = attnkit("--help"), attnkit("generate", options.run)
+    # the first one reads the disk
+    helped = [seconds(help_) for _ in range(options.repeats + 1)][1:]
+    generated = [seconds(generate, LINE) for _ in range(options.repeats + 1)][1:]
     with tempfile.TemporaryDirectory() as temporary:
         say(f"{RECIPE}: the first training fills the cache")
         cold = first_step(options, Path(temporary), 0)
@@ -81,18 +94,20 @@ def main() -> None:
         ]
     rows = [
         ("`attnkit --help`", *spread(helped, 3), "0.3"),
+        ("`attnkit generate RUN` of one line, beam 5", *spread(generated, 2), "1.5"),
         ("... data ready (warm cache)", *spread([one["prepared"] for one in warm], 2), ""),
         ("... precision chosen, model built", *spread([one["started"] for one in warm], 2), ""),
         ("first training step", *spread([one["progress"] for one in warm], 2), "10"),
         ("first training step, cold cache (once)", f"{cold['progress']:.2f}", "", ""),
     ]
     facts = {
-        "command": f"`{command(options, data_dir='DATA')}`",
+        "command": f"`{command(options, run='RUN', data_dir='DATA')}`",
         "versions": versions("attnkit", "torch"),
         "started as": f"`{'attnkit' if len(attnkit()) == 1 else 'python -m attnkit'}`, "
         f"{options.threads} threads",
         "load of the machine": load,
-        "repeats": f"{options.repeats} of --help, {options.trainings} of training {RECIPE}",
+        "repeats": f"{options.repeats} of --help and of a line, "
+        f"{options.trainings} of training {RECIPE}",
     }
     publish(
         "start", "Waiting times", facts,
