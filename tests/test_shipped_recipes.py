@@ -11,8 +11,8 @@ from attnkit.experiment.cost import parameters
 from attnkit.recipe import chain, load, shipped
 
 SMALL = [
-    "data.valid_rows=20",
-    "train.steps=2",
+    "data.valid_rows=8",
+    "train.steps=1",
     "train.batch_tokens=400",
     "train.valid_every=1",
     "train.monitor=loss",
