@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, command, last_event, load_before, publish, table, versions
+from common import RESULTS, command, keep_others, last_event, load_before, publish, table, versions
 
 from attnkit.show.differences import stars
 
@@ -96,8 +96,10 @@ def main() -> None:
         "the last column is to be held against. One seed. All rows: `surgery-real-model.json`.",
     ]
     publish("surgery-real-model", "Attention surgery on a language model", facts, body)
-    text = json.dumps(found, indent=1)
-    (RESULTS / "surgery-real-model.json").write_text(text + "\n", encoding="utf-8")
+    for scored in found.values():
+        for row in scored["rows"]:
+            row["run"] = Path(row["run"]).name
+    keep_others(RESULTS / "surgery-real-model.json", found, list(CONVERSIONS))
 
 
 if __name__ == "__main__":
