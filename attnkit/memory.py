@@ -39,6 +39,15 @@ def release_freed_memory() -> None:
         trim(0)
 
 
+def settle_memory() -> None:
+    """After imports, or between two trainings: what is left stays until the process ends.
+
+    The garbage collector need not look through it again, which costs 0.1 s each time.
+    """
+    release_freed_memory()
+    gc.freeze()
+
+
 def _library(name: str) -> Any:
     """A function of the C library, or None where there is none."""
     if not sys.platform.startswith("linux"):

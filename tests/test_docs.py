@@ -63,10 +63,11 @@ search: {method: greedy, max_length: 5}
 QUICK = ["--lengths", "16", "--repeats", "1"]
 SHORT = ["data.size=200", "train.steps=2", "train.valid_every=0", "search.max_length=3"]
 
-TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "train.steps=2",
+TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "train.steps=1",
             "train.batch_tokens=500", "train.precision=fp32", "train.monitor=loss",
             "data.rows=100", "data.valid_rows=10", "data.max_length=24", "tokenizer.size=500",
-            "model.width=16", "model.ff=16", "eval.bootstrap=10"]  # fmt: skip
+            "model.width=16", "model.ff=16", "eval.bootstrap=10", "eval.splits=[valid]",
+            "search.method=greedy", "search.max_length=3"]  # fmt: skip
 """On real corpora: `train.init` finds the runs of the recipe before."""
 
 
@@ -123,6 +124,7 @@ def test_commands_of_the_documentation_run(tmp_path: Path) -> None:
             extra += ["--out", f"own{number}"]
         extra = extra + (QUICK if words.startswith("bench") else [])
         extra = extra + (SHORT if words.startswith("train quickstart") else [])
+        extra = extra + (["--rows", "30"] if re.match("probe .*runs/", words) else [])
         extra = extra + (["--transfer", "1", "--tune", "1"] if words.startswith("conv") else [])
         done = attnkit_in(tmp_path)(*shlex.split(words), *extra, stdin=text)
         assert done.returncode == 0, (command, done.stderr)

@@ -29,7 +29,7 @@ from attnkit.experiment.resumption import (
     rescore,
 )
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.memory import keep_freed_memory, release_freed_memory
+from attnkit.memory import keep_freed_memory, settle_memory
 from attnkit.nbce import question_sets
 from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
@@ -170,7 +170,7 @@ class Experiment:
                 yield NoteEvent(warning, variant=variant, seed=seed)
             for event in self._train(run, self.recipe(variant, seed), variant, seed):
                 yield replace(event, variant=variant, seed=seed)
-        release_freed_memory()
+        settle_memory()
 
     def _train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
         """The same with the run locked; its events do not say whose they are.
@@ -437,7 +437,7 @@ def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *r
         _followed.stop = stop
         for _ in _followed.follow(*run):
             pass
-    release_freed_memory()
+    settle_memory()
 
 
 _followed: Experiment | None = None
