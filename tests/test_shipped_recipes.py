@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers.called import called
 from helpers.made_corpora import make_corpus
-from helpers.shell import attnkit_in
 
 from attnkit.experiment.cost import parameters
 from attnkit.recipe import chain, load, shipped
@@ -36,8 +36,14 @@ def inherits_variants(name: str) -> bool:
 
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_recipe_trains_and_prints_its_table(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
+    name: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     file = load(name)
     first = next(iter(file.variants.values()))
     corpus, asked = str(first.data.corpus), first.task == "question-answering"
@@ -59,12 +65,12 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     if first.task == "classification":
         more.append("train.monitor=label-accuracy")
     if origin := first.train.init:
-        made = attnkit_in(tmp_path)("train", origin, *SMALL, *more[:-1], *words)
-        assert made.returncode == 0, made.stderr
-    done = attnkit_in(tmp_path)("train", name, *SMALL, *more, *words, COLUMNS="200")
-    assert done.returncode == 0, done.stderr
+        made = called(capsys, "train", origin, *SMALL, *more[:-1], *words)
+        assert made.code == 0, made.err
+    done = called(capsys, "train", name, *SMALL, *more, *words)
+    assert done.code == 0, done.err
     for variant in chosen:
-        assert ("entropy" if asked else variant) in done.stdout
+        assert ("entropy" if asked else variant) in done.out
         folder = tmp_path / "runs" / name / variant / "seed-1"
         assert (folder / "scores.json").is_file()
         end = ".mean.3" if asked else f".length-{longest}" if first.eval.lengths else ""
