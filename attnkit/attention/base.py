@@ -79,6 +79,8 @@ class Attention(nn.Module, ABC):
     """Whether each row of `weights` sums to 1."""
     rotary_parts: ClassVar[int] = 1
     """Equal slices of a head's channels within which rotary positions turn pairs."""
+    onnx: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
+    """Places in which torch's exporter to ONNX can express it for all lengths."""
     adopts_maps: ClassVar[bool] = False
     """Whether it can begin from the maps of another mechanism: fills `adopt_maps`."""
 

@@ -63,6 +63,7 @@ class GatedDelta(Unscored):
     cross: ClassVar[bool] = False
     normalised: ClassVar[bool] = False
     cost: ClassVar[str] = "T*D*D"
+    onnx: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[str] = "constant"
     why: ClassVar[str] = "its memory is written by one sequence, from left to right"
 

@@ -50,6 +50,7 @@ class Performer(Kernel):
     """Random positive orthogonal features; cost T*M*(D + E)."""
 
     cost: ClassVar[str] = "T*M*D"
+    onnx: ClassVar[tuple[str, ...]] = ("encoder", "cross")
     projection: Tensor | None
     seed: Tensor
     calls: Tensor

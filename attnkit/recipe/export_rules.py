@@ -11,8 +11,6 @@ PRODUCTS = ("scaled-dot", "dot")
 """Mechanisms that libraries for plain transformers compute; `dot` by larger queries."""
 ONLY_TRAINED = ("attention_dropout", "score_noise")
 """Options that change nothing after training."""
-NOT_ONNX = {"gated-delta": ("encoder", "decoder"), "decay": ("decoder",), "performer": ("decoder",)}
-"""Mechanisms that torch's exporter cannot express for all lengths, and where."""
 POSITIONS = {"huggingface": ("sinusoidal", "learned", "none"),
              "ctranslate2": ("sinusoidal", "learned", "none", "rope")}  # fmt: skip
 
@@ -66,7 +64,7 @@ def _obstacles(recipe: Recipe, target: str) -> Iterator[str]:
         yield f"task: {recipe.task}"
     if target == "onnx":
         for role, word in _words(recipe):
-            if role in NOT_ONNX.get(word, ()):
+            if role not in mechanism_registry.facts(word).onnx:
                 yield f"{word} in the {role}"
         return
     if model.shape == "encoder" or (target, model.shape) == ("ctranslate2", "decoder"):
