@@ -95,11 +95,11 @@ def main() -> None:
         "Fine-tuning alone adapts the model to the text, as the first row shows: that is what "
         "the last column is to be held against. One seed. All rows: `surgery-real-model.json`.",
     ]
-    publish("surgery-real-model", "Attention surgery on a language model", facts, body)
     for scored in found.values():
         for row in scored["rows"]:
             row["run"] = Path(row["run"]).name
     keep_others(RESULTS / "surgery-real-model.json", found, list(CONVERSIONS))
+    publish("surgery-real-model", "Attention surgery on a language model", facts, body)
 
 
 if __name__ == "__main__":

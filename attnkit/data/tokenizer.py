@@ -44,8 +44,8 @@ TARGET_FILE = "tokenizer.target.model"
 # 30 bytes of memory a character while it is trained.
 TRAINING_CHARACTERS = 40_000_000
 
-ALONE = 8
-"""Texts up to which SentencePiece gets one at a time: for a list it starts a thread, 1 to 3 ms."""
+FEW = 8
+"""Up to so many texts are passed one at a time: for a list SentencePiece starts a thread."""
 
 # Words are counted without their neighbours, so that cutting long lines at spaces changes
 # nothing, whereas sentencepiece takes minutes for a line of some 100 kB and fails on such a word.
@@ -102,7 +102,7 @@ class Vocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without BOS and EOS; an empty text gives an empty list."""
         cleaned = [clean(text) for text in texts]
-        if len(texts) <= ALONE:
+        if len(texts) <= FEW:
             return [self._processor.encode(text, out_type=int) for text in cleaned]
         # One thread: turning ids into lists costs more than finding them.
         ids: list[list[int]] = self._processor.encode(cleaned, out_type=int, num_threads=1)
@@ -165,7 +165,7 @@ class Vocabulary:
         Raises IndexError: an id is outside the vocabulary.
         """
         rows = [[int(i) for i in row] for row in ids]
-        if len(rows) <= ALONE:
+        if len(rows) <= FEW:
             return [clean(self._processor.decode(row)) for row in rows]
         return [clean(text) for text in self._processor.decode(rows, num_threads=1)]
 

@@ -24,7 +24,7 @@ from attnkit.text import nearest
 Pool = Literal["entropy", "mean", "max", "weighted"]
 POOLS: tuple[str, ...] = get_args(Pool)
 RANKED = 1024
-"""Tokens that are ranked at first; where they lack the mass that is asked for, 8 times as many."""
+"""Tokens ranked at first, and 8 times as many each time that they lack the mass asked for."""
 
 
 class MergedDistributions(NamedTuple):
@@ -204,12 +204,14 @@ def nucleus(
     size = logprobs.shape[1]
     if top_p >= 1 and not 0 < top_k < size:
         return logprobs != -math.inf, entropy(logprobs.exp(), logprobs)
-    values, mass = likeliest(logprobs, RANKED)
-    while (few := values.shape[1]) < size and (
-        top_k > few or top_p < 1 and bool((mass.sum(1) < top_p).any())
-    ):
-        values, mass = likeliest(logprobs, 8 * few)
-    count = values.shape[1]
+    count = RANKED
+    while True:
+        values = ranked(logprobs, count)
+        count, mass = values.shape[1], values.exp()
+        complete = top_p < 1 and not bool((mass.sum(1) < top_p).any())
+        if complete or count == size or 0 < top_k <= count:
+            break
+        count *= 8
     begin = torch.zeros(len(values), 1, dtype=torch.long, device=values.device)
     if top_p < 1:  # a token is kept while those that are likelier have less mass than top_p
         reached = mass.cumsum(1)
@@ -231,14 +233,6 @@ def entropy(mass: Float[Tensor, "R V"], logprobs: Float[Tensor, "R V"]) -> Float
     """-sum p log p of each row, where 0 log 0 = 0."""
     found: Tensor = torch.linalg.vecdot(mass, logprobs.clamp_min(-100))
     return -found
-
-
-def likeliest(
-    logprobs: Float[Tensor, "R V"], count: int
-) -> tuple[Float[Tensor, "R n"], Float[Tensor, "R n"]]:
-    """The log-probabilities and probabilities of the `count` likeliest of each row, ascending."""
-    values = ranked(logprobs, count)
-    return values, values.exp()
 
 
 def ranked(logprobs: Float[Tensor, "R V"], count: int) -> Float[Tensor, "R n"]:

@@ -60,7 +60,7 @@ class Facts:
     state: str = "growing"
     by_distance: bool = False
     why: str = ""
-    onnx: tuple[str, ...] = ()
+    onnx: tuple[str, ...] = ("encoder", "decoder", "cross")
     """Places in which it can be exported to ONNX."""
     ahead: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Option -> values with which it cannot hide the future."""

@@ -68,15 +68,18 @@ def test_text_is_not_rewritten_by_unicode_normalisation() -> None:
     assert tokenizer.target.decode(tokenizer.target.encode([text])) == [text]
 
 
-@given(st.lists(st.text(), max_size=8))
+@given(st.lists(st.text(), max_size=20))
 @settings(deadline=None, max_examples=200)
 def test_any_lines_give_as_many_lines(texts: list[str]) -> None:
-    decoded = UNIGRAM.decode(UNIGRAM.encode(texts))
+    ids = UNIGRAM.encode(texts)
+    assert ids == [UNIGRAM.encode([text])[0] for text in texts]
+    decoded = UNIGRAM.decode(ids)
+    assert decoded == [UNIGRAM.decode([row])[0] for row in ids]
     assert len(decoded) == len(texts)
     assert all(len(line.splitlines()) <= 1 and "\n" not in line for line in decoded)
 
 
-@given(st.lists(st.lists(st.integers(0, 60), max_size=12), max_size=6))
+@given(st.lists(st.lists(st.integers(0, 60), max_size=12), max_size=20))
 @settings(deadline=None, max_examples=100)
 def test_any_ids_give_as_many_lines(ids: list[list[int]]) -> None:
     decoded = UNIGRAM.decode(ids)
@@ -109,6 +112,8 @@ def test_lone_surrogates_and_the_space_mark_are_repaired() -> None:
 def test_ids_outside_the_vocabulary_are_refused() -> None:
     with pytest.raises(IndexError):
         UNIGRAM.decode([[4, 10_000]])
+    with pytest.raises(IndexError):
+        UNIGRAM.decode([[4]] * 20 + [[10_000]])
 
 
 @pytest.mark.parametrize("kind", TYPES)

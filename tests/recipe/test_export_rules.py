@@ -28,6 +28,8 @@ def able(chosen: Recipe) -> list[str]:
         ({"attention": "performer", "shape": "decoder"}, ""),
         ({"attention": {"encoder": "performer"}}, "onnx"),
         ({"attention": {"decoder": "gated-delta"}}, ""),
+        ({"attention": {"encoder": "gated-delta"}}, ""),
+        ({"attention": "decay", "shape": "decoder"}, ""),
         ({"shape": "encoder"}, "onnx"),
         ({"type": "recurrent"}, ""),
     ],
