@@ -115,8 +115,9 @@ def main() -> None:
         "versions": versions("attnkit", "torch", "ctranslate2", "sacrebleu"),
         "threads of each system": str(options.threads),
         "load of the machine": load,
-        "model": f"`{run.name}`, {run.variant}: {shape.layers.encoder}+{shape.layers.decoder} layers, "
-        f"width {shape.width}, ff {shape.ff}, {shape.heads} heads, {len(tokenizer.target):,} pieces",
+        "model": f"`{run.name}`, {run.variant}: {shape.layers.encoder}+{shape.layers.decoder} "
+        f"layers, width {shape.width}, ff {shape.ff}, {shape.heads} heads, "
+        f"{len(tokenizer.target):,} pieces",
         "rounds": f"{options.rounds}, the systems in turn; {len(texts):,} lines at once, "
         f"{len(texts[::10]):,} alone",
     }
