@@ -22,6 +22,7 @@ import torch
 from common import command, load_before, publish, say, spread, table, versions
 
 from attnkit.export.to_ctranslate2 import CTranslate2Model, opened
+from attnkit.memory import keep_freed_memory
 from attnkit.models.precision import lower_precision
 from attnkit.runs import Run
 from attnkit.search import translate
@@ -59,6 +60,7 @@ def main() -> None:
     options = parser.parse_args()
     load = load_before()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as `attnkit generate` does
     run = Run.open(options.run)
     tokenizer, models = run.tokenizer(), systems(run, options.threads)
     texts, references = (
