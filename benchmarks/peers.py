@@ -4,9 +4,10 @@
 
 Each peer gets a virtual environment of its own in --work, made from the package index at the first
 run, with this Python's build of torch.  Then every system is one process; the processes are asked
-in turn, round after round, so that a change of the machine's speed meets all of them.  The model is
-that of peers.yaml.  Writes results/peers.md; about eight minutes once the environments are there.
---parts training or --parts decoding measures that alone (results/peers-decoding.md, say).
+in turn, round after round, so that a change of the machine's speed meets all of them.  Memory is
+measured in processes of their own.  Writes results/peers.md; about eight minutes once the
+environments are there.  --parts measures some of it alone; --recipe measures the shape and the
+batches of another recipe; its name is then part of that of the results.
 
 A smoke test: --rounds 1 --seconds 0.1 --sentences 20.
 """
@@ -40,6 +41,8 @@ from common import (
 )  # fmt: skip
 from common import versions as installed
 
+from attnkit.device import CACHES
+
 SYSTEMS = Path(__file__).resolve().parent / "systems"
 sys.path.insert(0, str(SYSTEMS))
 
@@ -63,8 +66,16 @@ POOL = 200
 WARM = 2
 """Updates of each system before the first measured one."""
 
-PARTS = ("training", "decoding")
-"""What can be measured; one alone writes a file of its own."""
+UPDATES = 10
+"""Updates whose peak memory is measured."""
+PARTS = ("training", "memory", "decoding")
+"""What can be measured; some alone write a file of their own."""
+PRECISIONS = ("fp32", "bf16")
+LABELS = {"attnkit": "attnkit", "transformers": "transformers Marian", "joeynmt": "JoeyNMT"}
+MODULES = {"attnkit": "ours", "transformers": "marian", "joeynmt": "joey"}
+
+PEERS = str(Path(__file__).with_name("peers.yaml"))
+"""The recipe whose shape is measured by default."""
 
 Speeds = dict[str, list[float]]
 """System -> one speed a round."""
@@ -73,12 +84,14 @@ Speeds = dict[str, list[float]]
 class Process:
     """A system that waits for requests; see systems/serve.py."""
 
-    def __init__(self, name: str, words: Sequence[str | Path], log: Path, threads: int) -> None:
+    def __init__(
+        self, name: str, words: Sequence[str | Path], log: Path, variables: dict[str, str]
+    ) -> None:
         self.name, self.log = name, log
         with log.open("w") as errors:
             self.child = subprocess.Popen(
                 list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                stderr=errors, env=environment(threads, TQDM_DISABLE="1"), cwd=ROOT,
+                stderr=errors, env=variables, cwd=ROOT,
             )  # fmt: skip
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
@@ -108,12 +121,12 @@ class Process:
 
 
 def prepare_files(
-    data_dir: Path | None, work: Path
+    name: str, data_dir: Path | None, work: Path
 ) -> tuple[list[str], list[list[int]], np.ndarray]:
     """Write what the peers read; test sentences, their ids, and target tokens of each batch."""
     import ours
 
-    recipe, prepared = ours.data(data_dir, work / "cache")
+    recipe, prepared = ours.data(name, data_dir, work / "cache")
     pool = ours.batches(recipe, prepared, work / "runs", POOL)
     arrays = {
         f"{name}{number}": getattr(batch, name).numpy().astype(np.int32)
@@ -125,10 +138,13 @@ def prepare_files(
     vocabulary = prepared.tokenizer.source
     shape = {
         "width": model.width, "ff": model.ff, "heads": model.heads, "dropout": model.dropout,
+        "activation": model.activation, "activation_dropout": model.activation_dropout,
         "layers": model.layers.encoder, "vocabulary": len(vocabulary),
         "max_length": recipe.data.max_length, "batch_tokens": train.batch_tokens,
         "label_smoothing": train.label_smoothing, "clip": train.clip,
     }  # fmt: skip
+    if model.activation_dropout is None:
+        shape["activation_dropout"] = model.dropout
     (work / "shape.json").write_text(json.dumps(shape))
     (work / "tokenizer.model").write_bytes(vocabulary.model)
     pieces = vocabulary.pieces(range(4, len(vocabulary)))
@@ -143,24 +159,46 @@ def prepare_files(
     return texts, ids, np.array([batch.tokens for batch in pool])
 
 
+def start(name: str, options: argparse.Namespace, work: Path) -> Process:
+    """A system as a process."""
+    python = sys.executable if name == "attnkit" else python_of(name, PACKAGES[name], work)
+    words = [python, SYSTEMS / f"{MODULES[name]}.py", "--work", work]
+    if name == "attnkit":
+        words += ["--recipe", options.recipe]
+        words += ["--data-dir", options.data_dir] if options.data_dir else []
+    own = CACHES if name == "attnkit" else {}  # as its commands set them
+    variables = environment(options.threads, TQDM_DISABLE="1", **own)
+    return Process(name, words, work / f"{name}.log", variables)
+
+
 @contextmanager
 def started(options: argparse.Namespace, work: Path) -> Iterator[dict[str, Process]]:
     """All systems as processes."""
     with ExitStack() as stack:
         found = {}
-        for name, module in (("attnkit", "ours"), ("transformers", "marian"), ("joeynmt", "joey")):
-            if name != "attnkit" and name not in options.peers:
-                continue
-            python = sys.executable if name == "attnkit" else python_of(name, PACKAGES[name], work)
-            words = [python, SYSTEMS / f"{module}.py", "--work", work]
-            if name == "attnkit" and options.data_dir:
-                words += ["--data-dir", options.data_dir]
-            found[name] = Process(name, words, work / f"{name}.log", options.threads)
+        for name in ("attnkit", *options.peers):
+            found[name] = start(name, options, work)
             stack.callback(found[name].close)
         for name, process in found.items():
             say(f"{name}: starting")
             process.ask("about")
         yield found
+
+
+def memory(options: argparse.Namespace, work: Path) -> dict[str, tuple[int, int]]:
+    """Bytes before the first update, and the most in `UPDATES` of them, of each system."""
+    found = {}
+    for name in ("attnkit", *options.peers):
+        for precision in ("fp32",) if name == "joeynmt" else PRECISIONS:
+            say(f"{name}, {precision}: memory")
+            process = start(name, options, work)
+            process.ask("about")
+            before = process.ask("memory")["now"]
+            which = {} if name == "joeynmt" else {"precision": precision, "start": 0}
+            process.ask("train", count=UPDATES, **which)
+            found[f"{LABELS[name]}, {precision}"] = before, process.ask("memory")["peak"]
+            process.close()
+    return found
 
 
 class Training:
@@ -170,9 +208,9 @@ class Training:
         self.systems, self.tokens, self.seconds = systems, tokens, seconds
         self.speeds: Speeds = defaultdict(list)
         self.lanes = [
-            (f"{label}, {precision}", name, precision)
-            for name, label in (("attnkit", "attnkit"), ("transformers", "transformers Marian"))
-            for precision in ("fp32", "bf16")
+            (f"{LABELS[name]}, {precision}", name, precision)
+            for name in ("attnkit", "transformers")
+            for precision in PRECISIONS
             if name in systems
         ]
         self.position = 0
@@ -228,11 +266,9 @@ class Decoding:
         """All sentences by each."""
         found = self.systems["attnkit"].ask("decode", texts=self.texts, tokens=TOKENS)
         self.speeds["attnkit"].append(len(self.texts) / found["seconds"])
-        for name, label in (("transformers", "transformers Marian"), ("joeynmt", "JoeyNMT")):
-            if name in self.systems:
-                seconds = self._seconds(name, self.size[name], 1)
-                label = f"{label}, {self.size[name]} a batch"
-                self.speeds[label].append(len(self.texts) / seconds)
+        for name, size in self.size.items():
+            seconds = self._seconds(name, size, 1)
+            self.speeds[f"{LABELS[name]}, {size} a batch"].append(len(self.texts) / seconds)
 
     def _seconds(self, name: str, size: int, part: int) -> float:
         """Seconds for every `part`-th sentence, scaled up to all of them."""
@@ -268,21 +304,34 @@ def report(speeds: Speeds, unit: str) -> list[str]:
     return table(["system", unit, "range", f"{ours} : it", "range of rounds"], rows)
 
 
+def needs(used: dict[str, tuple[int, int]]) -> list[str]:
+    """A table of memory, and how much of each one's need ours is in the same precision."""
+    rows = []
+    for label, (before, peak) in used.items():
+        ours_before, ours_peak = used[f"attnkit, {label.rpartition(', ')[2]}"]
+        ratio = (ours_peak - ours_before) / (peak - before)
+        megabytes = (f"{number / 1e6:,.0f}" for number in (before, peak, peak - before))
+        rows.append((label, *megabytes, "" if label.startswith("attnkit") else f"{ratio:.2f}"))
+    header = ["system", "before, MB", "most, MB", "difference", "attnkit's : it"]
+    return table(header, rows)
+
+
 def targets(training: Speeds, decoding: Speeds) -> list[str]:
     """What was aimed at, and what was reached."""
     wanted = (
-        ("training", training, "transformers", "transformers Marian in its better precision", 1.0),
-        ("training", training, "JoeyNMT", "JoeyNMT", 3.0),
-        ("decoding", decoding, "transformers", "transformers Marian", 1.5),
+        ("training", training, "transformers", 4.0),
+        ("training", training, "JoeyNMT", 3.0),
+        ("decoding", decoding, "transformers", 1.5),
     )
     rows = []
-    for what, speeds, prefix, label, goal in wanted:
+    for what, speeds, prefix, goal in wanted:
         if any(name.startswith(prefix) for name in speeds):
             ours, other = fastest(speeds, "attnkit"), fastest(speeds, prefix)
             reached = statistics.median(ratios(speeds, ours, other))
             verdict = "yes" if reached >= goal else "no"
-            rows.append((f"{what} / {label}", f"{goal:.1f}", f"{reached:.2f}", verdict))
-    return table(["speed of attnkit", "at least", "median of rounds", "reached"], rows)
+            rows.append((f"{what} / {other}", f"{goal:.1f}", f"{reached:.2f}", verdict))
+    header = ["speed of attnkit", "at least", "median of rounds", "reached"]
+    return table(header, rows) if rows else []
 
 
 def measure(options: argparse.Namespace, work: Path) -> None:
@@ -290,20 +339,23 @@ def measure(options: argparse.Namespace, work: Path) -> None:
     load = load_before()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     torch.set_num_threads(options.threads)
-    texts, ids, tokens = prepare_files(options.data_dir, work)
+    texts, ids, tokens = prepare_files(options.recipe, options.data_dir, work)
     texts, ids = texts[: options.sentences], ids[: options.sentences]
     with started(options, work) as systems:
         about = {name: process.ask("about") for name, process in systems.items()}
         training = Training(systems, tokens, options.seconds)
         decoding = Decoding(systems, texts, ids)
-        measured = {"training": training, "decoding": decoding}
+        measured: dict[str, Training | Decoding] = {"training": training, "decoding": decoding}
+        turns = [measured[part] for part in options.parts if part in measured]
         say("warming up")
-        for part in options.parts:
-            measured[part].warm_up()
-        for number in range(options.rounds):
+        for part in turns:
+            part.warm_up()
+        for number in range(options.rounds if turns else 0):
             say(f"round {number + 1} of {options.rounds}")
-            for part in options.parts:
-                measured[part].round()
+            for part in turns:
+                part.round()
+    used = memory(options, work) if "memory" in options.parts else {}
+    shape = json.loads((work / "shape.json").read_text())
     facts = {
         "command": f"`{command(options, work='WORK', data_dir='DATA')}`",
         "versions": "; ".join(
@@ -316,24 +368,28 @@ def measure(options: argparse.Namespace, work: Path) -> None:
             sorted({str(found["threads"]) for found in about.values()})
         ),
         "load of the machine": load,
-        "model": "3+3 layers, width 256, ff 1024, 4 heads, joint vocabulary of "
-        f"{json.loads((work / 'shape.json').read_text())['vocabulary']:,} pieces; parameters: "
+        "model": "{layers}+{layers} layers, width {width}, ff {ff}, {heads} heads, joint "
+        "vocabulary of {vocabulary:,} pieces; parameters: ".format(**shape)
         + ", ".join(f"{name} {found['parameters']:,}" for name, found in about.items()),
         "rounds": f"{options.rounds}, the systems in turn",
     }
     body = targets(training.speeds, decoding.speeds)
     if training.speeds:
-        title = "## Training: target tokens per second, batches of 4096 tokens, Multi30k en-de"
+        title = "## Training: target tokens per second, batches of {batch_tokens} tokens"
         facts["rounds"] += (
             f"; {training.count} updates of the same batches a round for attnkit and transformers, "
             f"{training.joey_count} for JoeyNMT"
         )
-        body += ["", title, "", *report(training.speeds, "tokens/s"), "", *TRAINING_NOTES]
+        speeds = report(training.speeds, "tokens/s")
+        body += ["", title.format(**shape), "", *speeds, "", *TRAINING_NOTES]
+    if used:
+        body += ["", "## Training: memory", "", *needs(used), "", *MEMORY_NOTES]
     if decoding.speeds:
         title = f"## Decoding: sentences per second, beam 5, {len(texts):,} test sentences, float32"
         body += ["", title, "", *report(decoding.speeds, "sentences/s"), "", *DECODING_NOTES]
-    name = "-".join(["peers"] + [part for part in PARTS if options.parts == [part]])
-    publish(name, "attnkit beside its peers", facts, body)
+    some = [] if set(options.parts) == set(PARTS) else options.parts
+    other = [] if options.recipe == PEERS else [Path(options.recipe).stem]
+    publish("-".join(["peers", *other, *some]), "attnkit beside its peers", facts, body)
 
 
 TRAINING_NOTES = [
@@ -341,7 +397,12 @@ TRAINING_NOTES = [
     "driven through `attnkit.train.fit.fit`, the loop of `attnkit train`, logging every update.",
     "transformers gets attnkit's batches as ready tensors, the fused attention kernel, fused AdamW",
     "and one cross entropy over all positions; bf16 is autocast. JoeyNMT forms its own batches of",
-    "4096 tokens (it has no buckets), and its speed is what its log says.",
+    "as many tokens (it has no buckets), and its speed is what its log says.",
+]
+MEMORY_NOTES = [
+    f"Memory: of a process of its own, before the first of {UPDATES} updates and at most in them;",
+    "the difference has gradients, moments of the optimiser and activations. Ratios are of the",
+    "differences, in the same precision; JoeyNMT forms its own batches.",
 ]
 DECODING_NOTES = [
     f"Decoding: the weights are random, so every output is made {TOKENS} tokens long (the end",
@@ -355,6 +416,7 @@ DECODING_NOTES = [
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--recipe", default=PEERS, help="name or path; its first variant")
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
     parser.add_argument("--work", type=Path, help="environments and files; default: temporary")
     parser.add_argument("--rounds", type=int, default=4)

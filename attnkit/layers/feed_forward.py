@@ -38,6 +38,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
         """down(dropout(f(up x))), or down(dropout(f(gate x) * up x))."""
         inner = self.up(x)
-        inner = self.function(inner) if self.gate is None else self.function(self.gate(x)) * inner
-        y: Tensor = self.down(self.dropout(inner))
+        if self.function is F.relu:
+            inner = self.dropout.relu(inner)
+        else:
+            gated = self.function(inner if self.gate is None else self.gate(x))
+            inner = self.dropout(gated if self.gate is None else gated * inner)
+        y: Tensor = self.down(inner)
         return y

@@ -20,13 +20,17 @@ from attnkit.train.events import Event, ProgressEvent
 from attnkit.train.fit import Training, TrainingJob, fit
 from attnkit.train.signals import StopSignals
 
-RECIPE = Path(__file__).resolve().parents[1] / "peers.yaml"
+ENDLESS = (
+    "train.steps=1000000", "train.valid_every=0", "train.save_every=1000000", "train.log_every=1",
+    "train.average=1", "train.choose=last",
+)  # fmt: skip
+"""Overrides for a training of updates alone."""
 PRECISIONS = ("fp32", "bf16")
 
 
-def data(data_dir: Path | None, cache: Path) -> tuple[Recipe, PreparedData]:
-    """The recipe of the comparison and its data."""
-    recipe = next(iter(load(RECIPE).variants.values()))
+def data(name: str, data_dir: Path | None, cache: Path) -> tuple[Recipe, PreparedData]:
+    """The first variant of the recipe, and its data."""
+    recipe = next(iter(load(name, ENDLESS).variants.values()))
     return recipe, prepare(recipe, data_dir=data_dir, cache=cache)
 
 
@@ -48,9 +52,9 @@ def batches(recipe: Recipe, prepared: PreparedData, folder: Path, count: int) ->
 class System:
     """Trainings that go on by some updates at each request, and a model that decodes."""
 
-    def __init__(self, data_dir: Path | None, work: Path) -> None:
+    def __init__(self, recipe: str, data_dir: Path | None, work: Path) -> None:
         keep_freed_memory()
-        self.recipe, self.prepared = data(data_dir, work / "cache")
+        self.recipe, self.prepared = data(recipe, data_dir, work / "cache")
         self.trainings: dict[str, Iterator[Event]] = {
             precision: fit(job(self.recipe, self.prepared, precision, work / "runs"))
             for precision in PRECISIONS
@@ -95,8 +99,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--recipe", required=True)
     options = parser.parse_args()
-    system = System(options.data_dir, options.work)
+    system = System(options.recipe, options.data_dir, options.work)
     serve({"about": system.about, "train": system.train, "decode": system.decode})
 
 

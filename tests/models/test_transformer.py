@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from attnkit import mechanisms
 from attnkit.attention import Mask, reorder
@@ -196,6 +197,34 @@ def test_initial_weights_depend_on_the_seed_alone() -> None:
     assert all(
         torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_of_relu_is_relu_and_then_dropout(dtype: torch.dtype, training: bool) -> None:
+    dropout = Dropout(0.3).train(training)
+    answers = []
+    for fused in (True, False):
+        torch.manual_seed(1)
+        x = torch.randn(50, 40, dtype=dtype).requires_grad_()
+        torch.manual_seed(2)
+        y = dropout.relu(x) if fused else dropout(x.relu())
+        (gradient,) = torch.autograd.grad(y.square().sum(), x)
+        answers.append((y, gradient))
+    for one, two in zip(*answers, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_dropout_of_relu_can_be_differentiated_twice() -> None:
+    dropout = Dropout(0.3).train()
+
+    def same_draws(x: Tensor) -> Tensor:
+        torch.manual_seed(1)
+        return dropout.relu(x)
+
+    x = torch.linspace(-1, 1, 8, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(same_draws, x)
+    assert torch.autograd.gradgradcheck(same_draws, x)
 
 
 @pytest.mark.parametrize(("own", "inside"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
