@@ -1,5 +1,6 @@
 """The command line: each command is a module that is imported when it is called or completed."""
 
+import gc
 import os
 import signal
 import sys
@@ -147,6 +148,8 @@ def script() -> NoReturn:
     That takes up to a second once torch is imported, during which a second Ctrl-C shows a
     traceback, and it aborts where a library still computes in a thread.
     """
+    # importing torch makes objects that stay; looking through them for garbage takes 0.1 s
+    gc.set_threshold(50_000)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _end)
