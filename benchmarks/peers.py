@@ -371,8 +371,9 @@ def measure(options: argparse.Namespace, work: Path) -> None:
         "model": "{layers}+{layers} layers, width {width}, ff {ff}, {heads} heads, joint "
         "vocabulary of {vocabulary:,} pieces; parameters: ".format(**shape)
         + ", ".join(f"{name} {found['parameters']:,}" for name, found in about.items()),
-        "rounds": f"{options.rounds}, the systems in turn",
     }
+    if turns:
+        facts["rounds"] = f"{options.rounds}, the systems in turn"
     body = targets(training.speeds, decoding.speeds)
     if training.speeds:
         title = "## Training: target tokens per second, batches of {batch_tokens} tokens"
