@@ -102,7 +102,7 @@ def prepare(folder: Path) -> None:
 def test_the_two_commands_are_one_line_each() -> None:
     text = README.read_text(encoding="utf-8")
     start = "python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt "
-    assert f"\n{start}. && .venv/bin/attnkit train recipes/quickstart.yaml\n" in text
+    assert f"\n{start}. && .venv/bin/attnkit train recipes/quickstart.yaml --jobs 2\n" in text
     assert f"\n{start}'.[test]' && .venv/bin/pytest\n" in text
 
 
