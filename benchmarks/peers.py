@@ -5,9 +5,9 @@
 Each peer gets a virtual environment of its own in --work, made from the package index at the first
 run, with this Python's build of torch.  Then every system is one process; the processes are asked
 in turn, round after round, so that a change of the machine's speed meets all of them.  Memory is
-measured in processes of their own.  Writes results/peers.md; about eight minutes once the
-environments are there.  --parts measures some of it alone; --recipe measures the shape and the
-batches of another recipe; its name is then part of that of the results.
+measured in processes of their own.  Writes results/peers.md; about twelve minutes once the
+environments are there.  --parts measures some of it alone, --recipe the shape and the batches of
+another recipe; their names are then added to that of the result file.
 
 A smoke test: --rounds 1 --seconds 0.1 --sentences 20.
 """
@@ -42,6 +42,7 @@ from common import (
 from common import versions as installed
 
 from attnkit.device import CACHES
+from attnkit.recipe.find import resolve
 
 SYSTEMS = Path(__file__).resolve().parent / "systems"
 sys.path.insert(0, str(SYSTEMS))
@@ -69,12 +70,12 @@ WARM = 2
 UPDATES = 10
 """Updates whose peak memory is measured."""
 PARTS = ("training", "memory", "decoding")
-"""What can be measured; some alone write a file of their own."""
+"""What can be measured; a subset writes a file of its own."""
 PRECISIONS = ("fp32", "bf16")
 LABELS = {"attnkit": "attnkit", "transformers": "transformers Marian", "joeynmt": "JoeyNMT"}
 MODULES = {"attnkit": "ours", "transformers": "marian", "joeynmt": "joey"}
 
-PEERS = str(Path(__file__).with_name("peers.yaml"))
+PEERS = Path(__file__).resolve().with_name("peers.yaml")
 """The recipe whose shape is measured by default."""
 
 Speeds = dict[str, list[float]]
@@ -121,7 +122,7 @@ class Process:
 
 
 def prepare_files(
-    name: str, data_dir: Path | None, work: Path
+    name: Path, data_dir: Path | None, work: Path
 ) -> tuple[list[str], list[list[int]], np.ndarray]:
     """Write what the peers read; test sentences, their ids, and target tokens of each batch."""
     import ours
@@ -135,6 +136,15 @@ def prepare_files(
     }
     np.savez(work / "batches.npz", **arrays)
     model, train = recipe.model, recipe.train
+    comparable = {
+        "an encoder-decoder": model.shape == "encoder-decoder",
+        "as many layers on both sides": model.layers.encoder == model.layers.decoder,
+        "model.activation relu, gelu or silu": model.activation in ("relu", "gelu", "silu"),
+        "model.tie all": model.tie == "all",
+        "train.clip above 0": train.clip > 0,
+    }
+    if missing := [what for what, there in comparable.items() if not there]:
+        raise SystemExit(f"{name}: the peers need {', '.join(missing)}")
     vocabulary = prepared.tokenizer.source
     shape = {
         "width": model.width, "ff": model.ff, "heads": model.heads, "dropout": model.dropout,
@@ -347,8 +357,8 @@ def measure(options: argparse.Namespace, work: Path) -> None:
         decoding = Decoding(systems, texts, ids)
         measured: dict[str, Training | Decoding] = {"training": training, "decoding": decoding}
         turns = [measured[part] for part in options.parts if part in measured]
-        say("warming up")
         for part in turns:
+            say("warming up")
             part.warm_up()
         for number in range(options.rounds if turns else 0):
             say(f"round {number + 1} of {options.rounds}")
@@ -375,49 +385,64 @@ def measure(options: argparse.Namespace, work: Path) -> None:
     if turns:
         facts["rounds"] = f"{options.rounds}, the systems in turn"
     body = targets(training.speeds, decoding.speeds)
+    body += [""] * bool(body)
     if training.speeds:
         title = "## Training: target tokens per second, batches of {batch_tokens} tokens"
-        facts["rounds"] += (
-            f"; {training.count} updates of the same batches a round for attnkit and transformers, "
-            f"{training.joey_count} for JoeyNMT"
-        )
+        facts["rounds"] += f"; {training.count} updates of the same batches a round"
+        if "joeynmt" in options.peers:
+            facts["rounds"] += f", {training.joey_count} of its own for JoeyNMT"
         speeds = report(training.speeds, "tokens/s")
-        body += ["", title.format(**shape), "", *speeds, "", *TRAINING_NOTES]
+        body += [
+            title.format(**shape),
+            "",
+            *speeds,
+            "",
+            *(note.format(**shape) for note in TRAINING_NOTES),
+            "",
+        ]
     if used:
-        body += ["", "## Training: memory", "", *needs(used), "", *MEMORY_NOTES]
+        body += ["## Training: memory", "", *needs(used), "", MEMORY_NOTES]
     if decoding.speeds:
         title = f"## Decoding: sentences per second, beam 5, {len(texts):,} test sentences, float32"
-        body += ["", title, "", *report(decoding.speeds, "sentences/s"), "", *DECODING_NOTES]
+        body += [title, "", *report(decoding.speeds, "sentences/s"), "", DECODING_NOTES]
     some = [] if set(options.parts) == set(PARTS) else options.parts
-    other = [] if options.recipe == PEERS else [Path(options.recipe).stem]
-    publish("-".join(["peers", *other, *some]), "attnkit beside its peers", facts, body)
+    other = [] if options.recipe == PEERS else [options.recipe.stem]
+    publish(
+        "-".join(["peers", *other, *some]),
+        "attnkit beside its peers",
+        facts,
+        "\n".join(body).rstrip().splitlines(),
+    )
 
 
-TRAINING_NOTES = [
-    "Training: random weights, AdamW, label smoothing 0.1, clipping at 1, dropout 0.1. attnkit is",
-    "driven through `attnkit.train.fit.fit`, the loop of `attnkit train`, logging every update.",
-    "transformers gets attnkit's batches as ready tensors, the fused attention kernel, fused AdamW",
-    "and one cross entropy over all positions; bf16 is autocast. JoeyNMT forms its own batches of",
-    "as many tokens (it has no buckets), and its speed is what its log says.",
-]
-MEMORY_NOTES = [
-    f"Memory: of a process of its own, before the first of {UPDATES} updates and at most in them;",
-    "the difference has gradients, moments of the optimiser and activations. Ratios are of the",
-    "differences, in the same precision; JoeyNMT forms its own batches.",
-]
-DECODING_NOTES = [
-    f"Decoding: the weights are random, so every output is made {TOKENS} tokens long (the end",
-    "token is forbidden; JoeyNMT is only limited, and its mean length is checked). attnkit goes",
-    "from text to text with the batches of `attnkit generate`; the peers use the fastest of",
-    f"{', '.join(map(str, SIZES))} sentences a batch: transformers from ids to ids, its sentences",
-    "sorted by length, JoeyNMT by its `predict`, timed by its log.",
-]
+TRAINING_NOTES = """\
+Training: random weights, AdamW, label smoothing {label_smoothing}, clipping at {clip}, dropout
+{dropout}. attnkit is driven through `attnkit.train.fit.fit`, the loop of `attnkit train`, logging
+every update. transformers gets attnkit's batches as ready tensors, the fused attention kernel,
+fused AdamW and one cross entropy over all positions; bf16 is autocast. JoeyNMT forms its own
+batches of as many tokens (it has no buckets), and its speed is what its log says.
+"""
+MEMORY_NOTES = f"""\
+Memory: of a process of its own, before the first of {UPDATES} updates and at most in them. The
+difference has gradients, moments of the optimiser and activations; in attnkit's the weights of
+the trained model too. Ratios are of the differences, in the same precision. attnkit runs with
+the settings of its commands: freed memory is kept, and few compiled products.
+"""
+DECODING_NOTES = f"""\
+Decoding: the weights are random, so every output is made {TOKENS} tokens long (the end
+token is forbidden; JoeyNMT is only limited, and its mean length is checked). attnkit goes
+from text to text with the batches of `attnkit generate`; the peers use the fastest of
+{", ".join(map(str, SIZES))} sentences a batch: transformers from ids to ids, its sentences
+sorted by length, JoeyNMT by its `predict`, timed by its log.
+"""
 
 
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipe", default=PEERS, help="name or path; its first variant")
+    parser.add_argument(
+        "--recipe", type=resolve, default=PEERS, help="name or path; its first variant"
+    )
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
     parser.add_argument("--work", type=Path, help="environments and files; default: temporary")
     parser.add_argument("--rounds", type=int, default=4)
@@ -427,6 +452,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--peers", nargs="*", choices=list(PACKAGES), default=list(PACKAGES))
     options = parser.parse_args()
+    options.recipe = options.recipe.resolve()
     if options.data_dir:
         options.data_dir = options.data_dir.resolve()
     with tempfile.TemporaryDirectory() as temporary:

@@ -5,8 +5,8 @@
 RUN is a trained translation/multi30k or translation/tailr, which translates a line.
 
 Times are of whole processes, from their start: to their end for --help and a line, to the report
-of the first update for a training, whose data was prepared once before (a warm cache) and whose
-`precision: auto` measures as usual.  Writes results/start.md.
+of the first update for a training, whose data was prepared, and whose precision was chosen, once
+before (a warm cache).  Writes results/start.md.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def main() -> None:
         "started as": f"`{'attnkit' if len(attnkit()) == 1 else 'python -m attnkit'}`, "
         f"{options.threads} threads",
         "load of the machine": load,
-        "repeats": f"{options.repeats} of --help and of a line, "
+        "repeats": f"{options.repeats} each of --help and of translating one line, "
         f"{options.trainings} of training {RECIPE}",
     }
     publish(

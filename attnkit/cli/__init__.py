@@ -148,7 +148,8 @@ def script() -> NoReturn:
     That takes up to a second once torch is imported, during which a second Ctrl-C shows a
     traceback, and it aborts where a library still computes in a thread.
     """
-    # importing torch makes objects that stay; looking through them for garbage takes 0.1 s
+    # importing torch makes a great many objects that stay; to look through them again and again
+    # takes 0.1 s, and in a command few objects wait for the collector
     gc.set_threshold(50_000)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:

@@ -57,12 +57,13 @@ class _SimpleRecurrence(torch.autograd.Function):
     def backward(ctx: Any, grad: Float[Tensor, "R T W"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         x, v, start, states, gates = ctx.saved_tensors
         before = torch.cat((start[:, None], states[:, :-1]), 1)
-        slopes = (before - x) * gates * (1 - gates)  # of each state by what its gate's sigmoid saw
-        through = torch.addcmul(gates, slopes, v)  # of each state by the one before
+        # of each state by what its gate's sigmoid saw
+        derivatives = (before - x) * gates * (1 - gates)
+        through = torch.addcmul(gates, derivatives, v)  # of each state by the one before
         whole = torch.empty_like(grad)  # gradients that all later states add to
         carried = torch.zeros_like(start)
         for t in reversed(range(grad.shape[1])):
             torch.add(grad[:, t], carried, out=whole[:, t])
             carried = whole[:, t] * through[:, t]
-        to_g = whole * slopes
+        to_g = whole * derivatives
         return whole - whole * gates, to_g, (to_g * before).sum((0, 1)), carried

@@ -19,20 +19,23 @@ class Dropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
         if not self._draws_bytes(x):
-            return F.dropout(x, self.rate, self.training)
+            return F.dropout(x, self.rate)
         return x * self._factors(x)[0]
 
     def relu(self, x: Tensor) -> Tensor:
-        """`forward` of relu(x), which keeps a third of the memory for the gradient."""
-        if not self._draws_bytes(x):
-            return F.dropout(F.relu(x), self.rate, self.training)
-        y: Tensor = _ReluDropout.apply(x, *self._factors(x))  # type: ignore[no-untyped-call]
+        """As `forward` of relu(x); saves a third as much for the backward pass."""
+        y: Tensor
+        if not self.training or self.rate == 0 or not self._draws_bytes(x):
+            y = self(F.relu(x))
+        else:
+            y = _ReluDropout.apply(x, *self._factors(x))  # type: ignore[no-untyped-call]
         return y
 
     def _draws_bytes(self, x: Tensor) -> bool:
-        wanted = self.training and self.rate > 0
-        return wanted and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
     def _factors(self, x: Tensor) -> tuple[Tensor, float]:
         """What each value is multiplied by: 0, or the scale, which comes second."""
@@ -61,4 +64,4 @@ class _ReluDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (y,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(gradient, y, 0) * ctx.scale, None, None
+        return torch.ops.aten.threshold_backward(gradient * ctx.scale, y, 0), None, None

@@ -38,10 +38,11 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
         """down(dropout(f(up x))), or down(dropout(f(gate x) * up x))."""
         inner = self.up(x)
-        if self.function is F.relu:
+        if self.gate is not None:
+            inner = self.dropout(self.function(self.gate(x)) * inner)
+        elif self.function is F.relu:
             inner = self.dropout.relu(inner)
         else:
-            gated = self.function(inner if self.gate is None else self.gate(x))
-            inner = self.dropout(gated if self.gate is None else gated * inner)
+            inner = self.dropout(self.function(inner))
         y: Tensor = self.down(inner)
         return y

@@ -25,12 +25,15 @@ ENDLESS = (
     "train.average=1", "train.choose=last",
 )  # fmt: skip
 """Overrides for a training of updates alone."""
+SEARCH = ("search.method=beam", "search.beam=5", "search.length_penalty=1.0",
+          "search.no_repeat_ngram=0")  # fmt: skip
+"""Overrides for the search that the peers are asked for."""
 PRECISIONS = ("fp32", "bf16")
 
 
 def data(name: str, data_dir: Path | None, cache: Path) -> tuple[Recipe, PreparedData]:
     """The first variant of the recipe, and its data."""
-    recipe = next(iter(load(name, ENDLESS).variants.values()))
+    recipe = next(iter(load(name, [*ENDLESS, *SEARCH]).variants.values()))
     return recipe, prepare(recipe, data_dir=data_dir, cache=cache)
 
 

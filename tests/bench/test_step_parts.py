@@ -13,7 +13,7 @@ from attnkit.bench.step_parts import split
 from attnkit.kernels import fast_cpu
 from attnkit.kernels.onednn import Linear
 from attnkit.kernels.operation_count import count_operations
-from attnkit.layers import FeedForward
+from attnkit.layers import Dropout, FeedForward
 
 
 class Slow(FeedForward):
@@ -37,11 +37,19 @@ def test_a_slow_layer_is_the_longest_part() -> None:
     assert 0 < norm.backward < 0.04
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+def test_dropout_inside_the_feed_forward_part_is_a_part(activation: str) -> None:
+    model = nn.Sequential(FeedForward(8, 16, activation, 0.5))
+    parts = split(model, lambda: model(torch.randn(4, 8)).sum().backward(), 1, "cpu")
+    assert {"feed-forward", "dropout"} <= {part.name for part in parts}
+
+
 def test_the_layers_are_left_as_they_were() -> None:
-    model = nn.Sequential(nn.LayerNorm(8))
+    model, method = nn.Sequential(nn.LayerNorm(8)), Dropout.relu
     split(model, lambda: model(torch.randn(2, 8)), 1, "cpu")
     assert not model[0]._forward_pre_hooks
     assert not model[0]._forward_hooks
+    assert Dropout.relu is method
 
 
 @pytest.mark.parametrize("rows", [2, 4096])
