@@ -121,13 +121,31 @@ class Process:
         self.child.communicate()
 
 
+def refuse_unlike(recipe: Any, peers: Sequence[str]) -> None:
+    """Raise SystemExit where the peers cannot be given the shape of the recipe."""
+    model = recipe.model
+    comparable = {
+        "an encoder-decoder": model.shape == "encoder-decoder",
+        "as many layers on both sides": model.layers.encoder == model.layers.decoder,
+        "model.activation relu, gelu or silu": model.activation in ("relu", "gelu", "silu"),
+        "model.tie all": model.tie == "all",
+        "train.clip above 0": recipe.train.clip > 0,
+    }
+    if "joeynmt" in peers:
+        comparable["relu (JoeyNMT)"] = model.activation == "relu"
+        comparable["no model.activation_dropout (JoeyNMT)"] = model.activation_dropout is None
+    if missing := [what for what, there in comparable.items() if not there]:
+        raise SystemExit(f"the peers need: {', '.join(missing)}")
+
+
 def prepare_files(
-    name: Path, data_dir: Path | None, work: Path
+    options: argparse.Namespace, work: Path
 ) -> tuple[list[str], list[list[int]], np.ndarray]:
     """Write what the peers read; test sentences, their ids, and target tokens of each batch."""
     import ours
 
-    recipe, prepared = ours.data(name, data_dir, work / "cache")
+    recipe, prepared = ours.data(options.recipe, options.data_dir, work / "cache")
+    refuse_unlike(recipe, options.peers)
     pool = ours.batches(recipe, prepared, work / "runs", POOL)
     arrays = {
         f"{name}{number}": getattr(batch, name).numpy().astype(np.int32)
@@ -136,25 +154,16 @@ def prepare_files(
     }
     np.savez(work / "batches.npz", **arrays)
     model, train = recipe.model, recipe.train
-    comparable = {
-        "an encoder-decoder": model.shape == "encoder-decoder",
-        "as many layers on both sides": model.layers.encoder == model.layers.decoder,
-        "model.activation relu, gelu or silu": model.activation in ("relu", "gelu", "silu"),
-        "model.tie all": model.tie == "all",
-        "train.clip above 0": train.clip > 0,
-    }
-    if missing := [what for what, there in comparable.items() if not there]:
-        raise SystemExit(f"{name}: the peers need {', '.join(missing)}")
+    inside = model.activation_dropout
     vocabulary = prepared.tokenizer.source
     shape = {
         "width": model.width, "ff": model.ff, "heads": model.heads, "dropout": model.dropout,
-        "activation": model.activation, "activation_dropout": model.activation_dropout,
+        "activation": model.activation,
+        "activation_dropout": model.dropout if inside is None else inside,
         "layers": model.layers.encoder, "vocabulary": len(vocabulary),
         "max_length": recipe.data.max_length, "batch_tokens": train.batch_tokens,
         "label_smoothing": train.label_smoothing, "clip": train.clip,
     }  # fmt: skip
-    if model.activation_dropout is None:
-        shape["activation_dropout"] = model.dropout
     (work / "shape.json").write_text(json.dumps(shape))
     (work / "tokenizer.model").write_bytes(vocabulary.model)
     pieces = vocabulary.pieces(range(4, len(vocabulary)))
@@ -341,7 +350,7 @@ def targets(training: Speeds, decoding: Speeds) -> list[str]:
             verdict = "yes" if reached >= goal else "no"
             rows.append((f"{what} / {other}", f"{goal:.1f}", f"{reached:.2f}", verdict))
     header = ["speed of attnkit", "at least", "median of rounds", "reached"]
-    return table(header, rows) if rows else []
+    return table(header, rows)
 
 
 def measure(options: argparse.Namespace, work: Path) -> None:
@@ -349,7 +358,7 @@ def measure(options: argparse.Namespace, work: Path) -> None:
     load = load_before()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     torch.set_num_threads(options.threads)
-    texts, ids, tokens = prepare_files(options.recipe, options.data_dir, work)
+    texts, ids, tokens = prepare_files(options, work)
     texts, ids = texts[: options.sentences], ids[: options.sentences]
     with started(options, work) as systems:
         about = {name: process.ask("about") for name, process in systems.items()}
@@ -366,53 +375,50 @@ def measure(options: argparse.Namespace, work: Path) -> None:
                 part.round()
     used = memory(options, work) if "memory" in options.parts else {}
     shape = json.loads((work / "shape.json").read_text())
+    versions = [found["versions"] for found in about.values() if "versions" in found]
+    parameters = (f"{name} {found['parameters']:,}" for name, found in about.items())
     facts = {
         "command": f"`{command(options, work='WORK', data_dir='DATA')}`",
-        "versions": "; ".join(
-            [
-                installed("attnkit", "torch"),
-                *(found["versions"] for found in about.values() if "versions" in found),
-            ]
-        ),
+        "versions": "; ".join([installed("attnkit", "torch"), *versions]),
         "threads of each system": ", ".join(
             sorted({str(found["threads"]) for found in about.values()})
         ),
         "load of the machine": load,
         "model": "{layers}+{layers} layers, width {width}, ff {ff}, {heads} heads, joint "
         "vocabulary of {vocabulary:,} pieces; parameters: ".format(**shape)
-        + ", ".join(f"{name} {found['parameters']:,}" for name, found in about.items()),
+        + ", ".join(parameters),
     }
     if turns:
         facts["rounds"] = f"{options.rounds}, the systems in turn"
-    body = targets(training.speeds, decoding.speeds)
-    body += [""] * bool(body)
     if training.speeds:
-        title = "## Training: target tokens per second, batches of {batch_tokens} tokens"
         facts["rounds"] += f"; {training.count} updates of the same batches a round"
         if "joeynmt" in options.peers:
             facts["rounds"] += f", {training.joey_count} of its own for JoeyNMT"
-        speeds = report(training.speeds, "tokens/s")
-        body += [
-            title.format(**shape),
-            "",
-            *speeds,
-            "",
-            *(note.format(**shape) for note in TRAINING_NOTES),
-            "",
-        ]
-    if used:
-        body += ["## Training: memory", "", *needs(used), "", MEMORY_NOTES]
-    if decoding.speeds:
-        title = f"## Decoding: sentences per second, beam 5, {len(texts):,} test sentences, float32"
-        body += [title, "", *report(decoding.speeds, "sentences/s"), "", DECODING_NOTES]
     some = [] if set(options.parts) == set(PARTS) else options.parts
     other = [] if options.recipe == PEERS else [options.recipe.stem]
-    publish(
-        "-".join(["peers", *other, *some]),
-        "attnkit beside its peers",
-        facts,
-        "\n".join(body).rstrip().splitlines(),
-    )
+    body = sections(training.speeds, used, decoding.speeds, shape, len(texts))
+    publish("-".join(["peers", *other, *some]), "attnkit beside its peers", facts, body)
+
+
+def sections(
+    training: Speeds,
+    used: dict[str, tuple[int, int]],
+    decoding: Speeds,
+    shape: Mapping[str, Any],
+    sentences: int,
+) -> list[str]:
+    """What was aimed at, and the tables of all that was measured."""
+    blocks = [targets(training, decoding)] if training or decoding else []
+    if training:
+        title = "## Training: target tokens per second, batches of {batch_tokens} tokens"
+        speeds = report(training, "tokens/s")
+        blocks += [[title.format(**shape)], speeds, [TRAINING_NOTES.format(**shape)]]
+    if used:
+        blocks += [["## Training: memory"], needs(used), [MEMORY_NOTES]]
+    if decoding:
+        title = f"## Decoding: sentences per second, beam 5, {sentences:,} test sentences, float32"
+        blocks += [[title], report(decoding, "sentences/s"), [DECODING_NOTES]]
+    return [line for block in blocks for line in (*block, "")][:-1]
 
 
 TRAINING_NOTES = """\
@@ -420,21 +426,18 @@ Training: random weights, AdamW, label smoothing {label_smoothing}, clipping at 
 {dropout}. attnkit is driven through `attnkit.train.fit.fit`, the loop of `attnkit train`, logging
 every update. transformers gets attnkit's batches as ready tensors, the fused attention kernel,
 fused AdamW and one cross entropy over all positions; bf16 is autocast. JoeyNMT forms its own
-batches of as many tokens (it has no buckets), and its speed is what its log says.
-"""
+batches of as many tokens (it has no buckets), and its speed is what its log says."""
 MEMORY_NOTES = f"""\
 Memory: of a process of its own, before the first of {UPDATES} updates and at most in them. The
 difference has gradients, moments of the optimiser and activations; in attnkit's the weights of
 the trained model too. Ratios are of the differences, in the same precision. attnkit runs with
-the settings of its commands: freed memory is kept, and few compiled products.
-"""
+the settings of its commands: freed memory is kept, and few compiled products."""
 DECODING_NOTES = f"""\
 Decoding: the weights are random, so every output is made {TOKENS} tokens long (the end
 token is forbidden; JoeyNMT is only limited, and its mean length is checked). attnkit goes
 from text to text with the batches of `attnkit generate`; the peers use the fastest of
 {", ".join(map(str, SIZES))} sentences a batch: transformers from ids to ids, its sentences
-sorted by length, JoeyNMT by its `predict`, timed by its log.
-"""
+sorted by length, JoeyNMT by its `predict`, timed by its log."""
 
 
 def main() -> None:

@@ -42,8 +42,6 @@ FAST: tuple[tuple[type, str, str], ...] = (
     (FastBlock, "feed_forward", "feed-forward"),
 )
 """Methods of the fast decoder, which takes no hooks."""
-TRAINING = ((Dropout, "relu", "dropout"),)
-"""Methods of layers beside their calls, in training."""
 REST = "rest of the model"
 BACKWARD = "autograd::engine::evaluate_function: "
 
@@ -107,8 +105,7 @@ def marked(model: nn.Module) -> Iterator[None]:
 
     fast = not model.training and isinstance(model, Model) and FastDecoder.of(model) is not None
     hookless = set(model.decoder.modules()) if fast and isinstance(model, Transformer) else set()
-    methods = (*FAST, *TRAINING) if model.training else FAST
-    plain = [(kind, name, getattr(kind, name)) for kind, name, _ in methods]
+    plain = [(kind, name, getattr(kind, name)) for kind, name, _ in FAST]
     hooks = []
     for module in set(model.modules()) - hookless:
         name = next((name for kind, name in LAYERS if isinstance(module, kind)), None)
@@ -116,7 +113,7 @@ def marked(model: nn.Module) -> Iterator[None]:
             hooks.append(module.register_forward_pre_hook(enter(name)))
             hooks.append(module.register_forward_hook(leave, always_call=True))
     try:
-        for kind, method, part in methods:
+        for kind, method, part in FAST:
             setattr(kind, method, record_function(MARK + part)(getattr(kind, method)))
         yield
     finally:

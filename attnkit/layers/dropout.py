@@ -18,46 +18,34 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate = rate
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return x
-        if not self._draws_bytes(x):
-            return F.dropout(x, self.rate)
-        return x * self._factors(x)[0]
-
-    def relu(self, x: Tensor) -> Tensor:
-        """As `forward` of relu(x); saves a third as much for the backward pass."""
-        y: Tensor
-        if not self.training or self.rate == 0 or not self._draws_bytes(x):
-            y = self(F.relu(x))
-        else:
-            y = _ReluDropout.apply(x, *self._factors(x))  # type: ignore[no-untyped-call]
-        return y
-
-    def _draws_bytes(self, x: Tensor) -> bool:
-        return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-    def _factors(self, x: Tensor) -> tuple[Tensor, float]:
-        """What each value is multiplied by: 0, or the scale, which comes second."""
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """Dropout of x, or of relu(x); that saves a third as much for the backward pass."""
+        active = self.training and self.rate > 0
+        if not active or x.device.type != "cpu" or torch.compiler.is_compiling():
+            x = F.relu(x) if relu else x
+            return F.dropout(x, self.rate) if active else x
         dropped = min(255, max(1, round(self.rate * 256)))
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), 2**63 - 1)
         draws = words.view(torch.uint8)[: x.numel()].view(x.shape)
         # written as x's type at once: torch is slow at turning truth values into numbers
         stays = torch.ge(draws, dropped, out=torch.empty_like(x, requires_grad=False))
-        scale = float(torch.tensor(256 / (256 - dropped), dtype=x.dtype))
-        return stays.mul_(scale), scale
+        scale = 256 / (256 - dropped)
+        if not relu:
+            return x * stays.mul_(scale)
+        y: Tensor = _ReluDropout.apply(x, stays, scale)  # type: ignore[no-untyped-call]
+        return y
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
 
 
 class _ReluDropout(torch.autograd.Function):
-    """relu(x) times factors of 0 or the scale; the gradient needs the result alone."""
+    """relu(x) times the scale where it stays; the gradient needs the result alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, factors: Tensor, scale: float) -> Tensor:
-        ctx.scale = scale
-        y = torch.relu(x).mul_(factors)
+    def forward(ctx: Any, x: Tensor, stays: Tensor, scale: float) -> Tensor:
+        ctx.scale = x.new_tensor(scale)  # rounded to x's type, as the factors of `Dropout` are
+        y = torch.relu(x).mul_(stays.mul_(ctx.scale))
         ctx.save_for_backward(y)
         return y
 

@@ -38,11 +38,10 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
         """down(dropout(f(up x))), or down(dropout(f(gate x) * up x))."""
         inner = self.up(x)
+        relu = self.gate is None and self.function is F.relu  # then dropout makes it
         if self.gate is not None:
-            inner = self.dropout(self.function(self.gate(x)) * inner)
-        elif self.function is F.relu:
-            inner = self.dropout.relu(inner)
-        else:
-            inner = self.dropout(self.function(inner))
-        y: Tensor = self.down(inner)
+            inner = self.function(self.gate(x)) * inner
+        elif not relu:
+            inner = self.function(inner)
+        y: Tensor = self.down(self.dropout(inner, relu))
         return y

@@ -208,7 +208,7 @@ def test_dropout_of_relu_is_relu_and_then_dropout(dtype: torch.dtype, training: 
         torch.manual_seed(1)
         x = torch.randn(50, 40, dtype=dtype).requires_grad_()
         torch.manual_seed(2)
-        y = dropout.relu(x) if fused else dropout(x.relu())
+        y = dropout(x, relu=True) if fused else dropout(x.relu())
         (gradient,) = torch.autograd.grad(y.square().sum(), x)
         answers.append((y, gradient))
     for one, two in zip(*answers, strict=True):
@@ -220,7 +220,8 @@ def test_dropout_of_relu_can_be_differentiated_twice() -> None:
 
     def same_draws(x: Tensor) -> Tensor:
         torch.manual_seed(1)
-        return dropout.relu(x)
+        y: Tensor = dropout(x, relu=True)
+        return y
 
     x = torch.linspace(-1, 1, 8, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(same_draws, x)
