@@ -168,7 +168,7 @@ def test_match_shows_and_trains_the_widths(
     sizes = {row["variant"]: row["parameters"] for row in map(json.loads, done.out.splitlines())}
     assert len(sizes) == 5
     assert all(abs(size / sizes["scaled-dot"] - 1) < 0.01 for size in sizes.values())
-    assert "random+vanilla: model.ff 512 -> " in done.err
+    assert "random+vanilla: model.width 128 -> " in done.err
     assert "linear: widths unchanged (params: 1.000 x the baseline)" in done.err
     assert not re.search(r"(\d+) -> \1\b", done.err)  # what stays is not shown as a change
     wrong = called(capsys, "train", "quickstart", "--match", "parameters")
