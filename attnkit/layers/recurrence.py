@@ -19,25 +19,25 @@ class SRU(nn.Module):
 
     f = sigmoid(W_f x + v_f c' + b_f), c = f c' + (1 - f) W x for the state c' before,
     r = sigmoid(W_r x + v_r c' + b_r), h = r c + (1 - r) alpha x, with alpha = sqrt(3).  Where input
-    and output differ in width, a further matrix projects the x of the last sum.  Source: Lei et al.
-    2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", sections 3 and 3.2; v_f and
-    v_r start at zero.
+    is wider than output, the last sum reads as many of its values, from `skip_from` on.  Source:
+    Lei et al. 2018, "Simple Recurrent Units for Highly Parallelizable Recurrence", sections 3 and
+    3.2; v_f and v_r start at zero.
     """
 
     alpha = math.sqrt(3)
     """Keeps the variance of the highway path at the start, where r is about a half."""
 
-    def __init__(self, inputs: int, width: int) -> None:
+    def __init__(self, inputs: int, width: int, skip_from: int = 0) -> None:
         super().__init__()
-        self.width = width
-        self.projection = Linear(inputs, width * (3 if inputs == width else 4), bias=False)
+        self.width, self.skip = width, slice(skip_from, skip_from + width)
+        self.projection = Linear(inputs, 3 * width, bias=False)
         nn.init.uniform_(self.projection.weight, -math.sqrt(3 / inputs), math.sqrt(3 / inputs))
         self.state_weight = nn.Parameter(torch.zeros(2 * width))  # v_f, v_r
         self.bias = nn.Parameter(torch.zeros(2 * width))  # b_f, b_r
 
     def forward(self, x: Float[Tensor, "R T I"], state: CellState) -> tuple[Tensor, CellState]:
         """Outputs [R, T, W], and the state after the last token."""
-        candidate, forget, reset, *projected = self.projection(x).split(self.width, -1)
+        candidate, forget, reset = self.projection(x).split(self.width, -1)
         (v_f, v_r), (b_f, b_r) = self.state_weight.chunk(2), self.bias.chunk(2)
         (start,), wide = state, widest(x.dtype)  # sums over time want more than 16 bits
         c = simple_recurrence(
@@ -45,8 +45,7 @@ class SRU(nn.Module):
         ).to(x.dtype)
         before = torch.cat((start[:, None], c[:, :-1]), 1)
         r = torch.sigmoid(reset + v_r * before + b_r)
-        skip = projected[0] if projected else x
-        return torch.lerp(skip * self.alpha, c, r), (c[:, -1],)
+        return torch.lerp(x[..., self.skip] * self.alpha, c, r), (c[:, -1],)
 
 
 class RecurrentLayer(nn.Module):
@@ -59,12 +58,12 @@ class RecurrentLayer(nn.Module):
     parts = {"lstm": 2, "gru": 1, "sru": 1}
     """Tensors of a state, by cell."""
 
-    def __init__(self, cell: str, inputs: int, width: int) -> None:
+    def __init__(self, cell: str, inputs: int, width: int, skip_from: int = 0) -> None:
         super().__init__()
         self.width = width
         self.cell: nn.Module
         if cell == "sru":
-            self.cell = SRU(inputs, width)
+            self.cell = SRU(inputs, width, skip_from)
         else:
             kind = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
             self.cell = kind(inputs, width, batch_first=True)
@@ -91,7 +90,7 @@ class BidirectionalLayer(nn.Module):
     def __init__(self, cell: str, width: int) -> None:
         super().__init__()
         self.forwards = RecurrentLayer(cell, width, width // 2)
-        self.backwards = RecurrentLayer(cell, width, width // 2)
+        self.backwards = RecurrentLayer(cell, width, width // 2, skip_from=width // 2)
         self.parts = RecurrentLayer.parts[cell]
 
     def forward(

@@ -12,11 +12,11 @@ from attnkit.layers.recurrence import SRU, BidirectionalLayer, RecurrentLayer, t
 LENGTHS = torch.tensor([7, 1, 4])
 
 
-@pytest.mark.parametrize("inputs", [6, 10])
-def test_an_sru_follows_its_equations(inputs: int) -> None:
+@pytest.mark.parametrize(("inputs", "skip_from"), [(6, 0), (10, 0), (10, 4)])
+def test_an_sru_follows_its_equations(inputs: int, skip_from: int) -> None:
     torch.manual_seed(0)
     width = 6
-    layer = SRU(inputs, width).double()
+    layer = SRU(inputs, width, skip_from).double()
     with torch.no_grad():
         for vector in (layer.state_weight, layer.bias):
             vector.normal_()
@@ -29,11 +29,18 @@ def test_an_sru_follows_its_equations(inputs: int) -> None:
         f = torch.sigmoid(token @ w[1].T + v_f * c + b_f)
         r = torch.sigmoid(token @ w[2].T + v_r * c + b_r)
         c = f * c + (1 - f) * (token @ w[0].T)
-        skip = token if inputs == width else token @ w[3].T
-        h = r * c + (1 - r) * skip * math.sqrt(3)
+        h = r * c + (1 - r) * token[:, skip_from : skip_from + width] * math.sqrt(3)
         torch.testing.assert_close(found[:, t], h)
     torch.testing.assert_close(last, c)
-    assert len(w) == (3 if inputs == width else 4)
+
+
+def test_every_value_passes_a_bidirectional_layer_of_closed_srus() -> None:
+    layer = BidirectionalLayer("sru", 8)
+    for direction in (layer.forwards, layer.backwards):
+        nn.init.constant_(direction.cell.bias, -1e3)  # r = 0
+    x, valid = torch.randn(3, 7, 8), torch.arange(7) < LENGTHS[:, None]
+    y = layer(x, turned_columns(valid))
+    torch.testing.assert_close(y[valid], x[valid] * math.sqrt(3))
 
 
 def test_an_sru_sums_over_time_in_float32() -> None:
@@ -49,8 +56,8 @@ def test_an_sru_sums_over_time_in_float32() -> None:
 @pytest.mark.parametrize("cell", RecurrentLayer.parts)
 def test_steps_equal_one_call(cell: str) -> None:
     torch.manual_seed(0)
-    layer = RecurrentLayer(cell, 5, 6).double()
-    x = torch.randn(3, 7, 5).double()
+    layer = RecurrentLayer(cell, 7, 6).double()
+    x = torch.randn(3, 7, 7).double()
     start = tuple(torch.randn(3, 6).double() for _ in range(layer.parts[cell]))
     whole, end = layer(x, start)
     parts, state = [], start
