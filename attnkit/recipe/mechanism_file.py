@@ -10,8 +10,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from attnkit.errors import UsageError
 
@@ -125,13 +128,13 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     """The facts of a mechanism's file.
 
     Raises UsageError (file:line and the reason) where it is no Python, where its last class is no
-    mechanism, and where a fact or a default is not a literal.
+    mechanism, and where a fact or a default is not a literal or a fact has another type.
     """
     chain = _chain(path)
     facts: dict[str, Any] = {}
     for found in reversed(chain):
         facts |= {
-            name: _literal(found.path, name, value)
+            name: _fact(found.path, name, value)
             for name, _, value in found.attributes()
             if name in _FACTS and value is not None
         }
@@ -230,6 +233,22 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
         raise UsageError(
             f"{path}:{node.lineno}: {name} must be a literal (such as True, 8 or 'T*S'), because"
             f" the file is read without running it, got {ast.unparse(node)}"
+        ) from None
+
+
+@cache
+def _kind(name: str) -> TypeAdapter[Any]:
+    return TypeAdapter(Facts.__annotations__[name])
+
+
+def _fact(path: Path, name: str, node: ast.expr) -> Any:
+    value = _literal(path, name, node)
+    try:
+        return _kind(name).validate_python(value, strict=True)
+    except ValidationError:
+        kind = formatannotation(Facts.__annotations__[name])
+        raise UsageError(
+            f"{path}:{node.lineno}: {name} must be of type {kind}, got {value!r}"
         ) from None
 
 

@@ -118,6 +118,8 @@ def test_what_is_no_mechanism_is_refused_with_its_line(tmp_path: Path) -> None:
     assert f"{path}:1: no valid Python" in refused(path, "\0")
     message = refused(path, MINE.replace('"T*S"', "str(1)"))
     assert f"{path}:16: cost must be a literal" in message
+    message = refused(path, MINE.replace('"T*S"', '"T*S"; positions = ("rope")'))
+    assert f"{path}:16: positions must be of type tuple[str, ...], got 'rope'" in message
     message = refused(path, MINE.replace("= 2.0", "= float(2)"))
     assert f"{path}:18: divisor must be a literal" in message
     assert "mine" not in mechanisms.names()
