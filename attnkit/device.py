@@ -1,10 +1,11 @@
 """Where models compute, with how many threads, and how those share the processor."""
 
 import os
+import re
 import sys
 import time
 
-from attnkit.errors import UnavailableError
+from attnkit.errors import UnavailableError, UsageError
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that torch reads when it is imported."""
@@ -85,10 +86,13 @@ def pick_device(name: str) -> str:
     Each process that torchrun started on a machine has a GPU of its own.
 
     Raises:
+        UsageError: it is no name of a device.
         UnavailableError: this machine has no such device, or fewer GPUs than processes.
     """
     import torch
 
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name, re.ASCII):
+        raise UsageError(f"--device {name}: must be auto, cpu, cuda, cuda:N or mps")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:

@@ -16,7 +16,7 @@ from attnkit.device import (
     processes,
     use_threads,
 )
-from attnkit.errors import UnavailableError
+from attnkit.errors import UnavailableError, UsageError
 
 SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('{}'))"
 
@@ -120,3 +120,9 @@ def test_processes_of_a_machine_have_a_gpu_each_or_are_refused(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
     with pytest.raises(UnavailableError, match="3 processes on this machine need a GPU each, 2"):
         pick_device("auto")
+
+
+@pytest.mark.parametrize("name", ["tpu", "gpu", "cuda:x", "cuda:1 ", ""])
+def test_what_is_no_device_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="must be auto, cpu, cuda, cuda:N or mps"):
+        pick_device(name)

@@ -13,6 +13,7 @@ from typing import IO
 from attnkit.cli import console
 from attnkit.data.formats import BOM, LONGEST, OTHER, Errors
 from attnkit.errors import DataError, MissingInputError
+from attnkit.runs.layout import refuse_part_of_run
 from attnkit.storage.files import GZIP, input_error, replacing, writing
 from attnkit.text import safe_text
 
@@ -111,7 +112,9 @@ def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
     if path is None:
         watched = sys.stdout.isatty()
         yield lambda text: console.write(safe_text(text) if watched else text)
-    elif path.exists() and not path.is_file():  # a device, a pipe; a folder fails here
+        return
+    refuse_part_of_run(path)
+    if path.exists() and not path.is_file():  # a device, a pipe; a folder fails here
         with writing(path), open(path, "w", 1, encoding="utf-8", newline="") as file:
             yield file.write
     else:

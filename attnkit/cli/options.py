@@ -244,7 +244,7 @@ def search_settings(
 
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
-        raise UsageError("--beam and --sample exclude each other: use one of them")
+        raise UsageError("--beam and sampling exclude each other: leave one of them out")
     method = "sample" if sample else "beam" if "beam" in given else recipe.method
     for name in SAMPLING:
         if name in given and method != "sample":

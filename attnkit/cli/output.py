@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attnkit.cli import console
 from attnkit.cli.options import suggestion
 from attnkit.errors import OutputPathError, UsageError
+from attnkit.runs.layout import refuse_part_of_run
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
 
     Raises:
         UsageError: its suffix is none of these.
-        OutputPathError: it is a folder, or its folder does not exist.
+        OutputPathError: it is a folder or a run's own file, or its folder does not exist.
         UnavailableError: it is a picture, and matplotlib is not installed.
     """
     suffix = path.suffix.lower()
@@ -40,6 +41,7 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise OutputPathError(f"{option} {path}: cannot be created: {why}")
+    refuse_part_of_run(path)
     if suffix in PICTURES:
         from attnkit.show.figure import require
 
@@ -50,6 +52,7 @@ def save(path: Path, content: str | bytes, what: str = "") -> None:
     """Write a file, whole or not at all, and report it."""
     from attnkit.storage.files import write_output
 
+    refuse_part_of_run(path)
     write_output(path, content)
     console.say(f"wrote {path}{what}")
 

@@ -122,7 +122,7 @@ def read_pairs(
 def ragged(paths: Sequence[Path], lines: Sequence[int]) -> DataError:
     """The error of two aligned files of `lines` many lines."""
     return DataError(
-        f"{paths[0]} has {lines[0]:,} lines and {paths[1]} has {lines[1]:,}: aligned files must "
+        f"{paths[0]} and {paths[1]} have {lines[0]:,} and {lines[1]:,} lines: aligned files must "
         f"have equally many (the first line without a partner is {min(lines) + 1:,})"
     )
 

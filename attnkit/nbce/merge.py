@@ -71,9 +71,11 @@ class Rule(NamedTuple):
                 raise UsageError(f"{name} must be {above}, got {value:g}")
         weights = self.weights
         if weights is not None and self.pool != "weighted":
-            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}")
+            raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}: leave them out")
         if weights is not None and len(weights) != contexts:
-            raise UsageError(f"{len(weights)} weights for {contexts} contexts")
+            raise UsageError(
+                f"weights: {len(weights)} given for {contexts} in all; give one for each context"
+            )
         if weights and (min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4):
             raise UsageError("weights must be at least 0 and sum to 1")
         return self
@@ -105,7 +107,8 @@ def merge(
             "weighted" average log-probabilities, "max" takes each token's highest.
         beta: how much the distribution without context is divided out; -1 gives it back.
         eta: entropy bonus, in nats, for the previously selected context.
-        top_p: mass of the smallest set of likeliest tokens that every row keeps; 1 keeps all.
+        top_p: mass of the smallest set of likeliest tokens that every row keeps; 1 keeps
+            all, 0 the likeliest token alone.
         previous: the context that was selected in the step before, from 0.
         weights: [n], for pool "weighted"; sums to 1; default softmax of minus the entropies.
         top_k: most tokens that every row keeps; 0 is no limit.

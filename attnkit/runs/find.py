@@ -29,7 +29,7 @@ def is_run(name: str) -> bool:
             "here; a run is a seed-N folder"
         )
     if not path.exists() and len(path.parts) > 1 and Path(path.parts[0]).exists():
-        raise MissingInputError(f"{name}: no such folder")
+        raise MissingInputError(f"{name}: no such folder; `attnkit train RECIPE` makes runs")
     return False
 
 
@@ -53,7 +53,9 @@ def find_runs(
     folders = [Path(path) for path in paths]
     for folder in folders:
         if not folder.is_dir():
-            raise MissingInputError(f"{folder}: no such folder of runs")
+            raise MissingInputError(
+                f"{folder}: no such folder of runs; `attnkit train RECIPE` makes one"
+            )
         for path in run_folders(folder):
             run = Run.open(path)
             if run.finished or unfinished:

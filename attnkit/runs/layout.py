@@ -16,6 +16,7 @@ STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoint
 WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in windows: split, tokens
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
+OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
 
 
 def windows_name(split: str, length: int) -> str:
@@ -32,6 +33,19 @@ def component(part: str) -> str:
     if part in ("", ".", "..") or "/" in part or "\0" in part:
         raise OutputPathError(f"{part!r}: cannot be the name of a folder; rename it in the recipe")
     return part
+
+
+def refuse_part_of_run(path: Path) -> None:
+    """Keep an output of a command from replacing a file of a run.
+
+    Raises:
+        OutputPathError: the path is one of a run's own.
+    """
+    whole = path.resolve()
+    for folder in whole.parents:
+        name = whole.relative_to(folder).parts[0]
+        if name in OWN and (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
+            raise OutputPathError(f"{path}: belongs to the run in {folder}; choose another name")
 
 
 def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:

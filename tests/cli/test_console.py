@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,9 @@ from helpers.shell import Command, environment
 
 from attnkit import errors
 from attnkit.cli import console, main, streams
+from attnkit.cli.input import destination
+from attnkit.cli.output import check_save, save
+from attnkit.errors import OutputPathError
 
 
 class Terminal(io.StringIO):
@@ -284,3 +288,21 @@ def test_hostile_recipe_names_are_one_harmless_line(
     assert shown.err.startswith("attnkit: error: ")
     assert shown.err.count("\n") == 1
     assert not [c for c in shown.err[:-1] if not c.isprintable()]
+
+
+def test_a_runs_own_files_are_no_outputs(tmp_path: Path) -> None:
+    for name in ("recipe.yaml", "manifest.json", "scores.json", "tokenizer.model"):
+        (tmp_path / name).write_text("kept")
+    for name in ("scores.json", "checkpoints/step-1/state.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        with pytest.raises(OutputPathError, match=r"belongs to the run in .*; choose another name"):
+            check_save(tmp_path / name, (".json",))
+    with pytest.raises(OutputPathError), destination(tmp_path / "tokenizer.model"):
+        pass
+    with pytest.raises(OutputPathError):
+        save(tmp_path / "data" / ".." / "manifest.json", "lost")
+    assert (tmp_path / "tokenizer.model").read_text() == "kept"
+    check_save(tmp_path / "maps.html", (".html",))
+    with destination(tmp_path / "notes.txt") as write:
+        write("new")
+    assert (tmp_path / "notes.txt").read_text() == "new"

@@ -205,7 +205,7 @@ def test_output_that_cannot_be_made_is_refused(generate: Any, tmp_path: Path) ->
 
 
 REFUSED = {
-    ("--beam", "3", "--sample"): "--beam and --sample exclude each other",
+    ("--beam", "3", "--sample"): "--beam and sampling exclude each other",
     ("--top-p", "0.9"): "--top-p is for sampling: add --sample",
     ("--beam", "2", "--temperature", "0.9"): "--temperature is for sampling: add --sample",
     ("--seed", "1"): "--seed is for sampling",

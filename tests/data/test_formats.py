@@ -254,7 +254,7 @@ def test_ragged_files_are_refused_with_both_counts(tmp_path: Path, left: int, ri
     with pytest.raises(DataError) as caught:
         list(read_pairs(source, target))
     assert str(caught.value) == (
-        f"{source} has {left} lines and {target} has {right}: aligned files must have equally "
+        f"{source} and {target} have {left} and {right} lines: aligned files must have equally "
         f"many (the first line without a partner is {min(left, right) + 1})"
     )
 

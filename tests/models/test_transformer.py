@@ -192,6 +192,17 @@ def test_dropout_keeps_the_expected_share_and_mean() -> None:
     assert dropout.eval()(y) is y
 
 
+@pytest.mark.parametrize("relu", [False, True])
+def test_the_scale_of_dropout_is_right_in_bfloat16(relu: bool) -> None:
+    x = (1 + torch.rand(1000, 1000)).bfloat16().requires_grad_()
+    y = Dropout(0.1).train()(x, relu)
+    (gradient,) = torch.autograd.grad(y, x, x.detach())
+    for found in (y, gradient):
+        stays = found > 0
+        ratio = found[stays].double().sum() / x[stays].double().sum()
+        assert ratio.item() == pytest.approx(256 / 230, rel=1e-4)
+
+
 def test_initial_weights_depend_on_the_seed_alone() -> None:
     first, second = make(tie="none"), make(tie="none")
     assert all(
@@ -215,12 +226,13 @@ def test_dropout_of_relu_is_relu_and_then_dropout(dtype: torch.dtype, training: 
         assert torch.equal(one, two)
 
 
-def test_dropout_of_relu_can_be_differentiated_twice() -> None:
+@pytest.mark.parametrize("relu", [False, True])
+def test_dropout_can_be_differentiated_twice(relu: bool) -> None:
     dropout = Dropout(0.3).train()
 
     def same_draws(x: Tensor) -> Tensor:
         torch.manual_seed(1)
-        y: Tensor = dropout(x, relu=True)
+        y: Tensor = dropout(x, relu)
         return y
 
     x = torch.linspace(-1, 1, 8, dtype=torch.float64).requires_grad_()

@@ -237,7 +237,7 @@ def test_half_precision_is_merged_in_float32(type_: torch.dtype) -> None:
         ({"top_k": -1}, "top_k must be at least 0"),
         ({"previous": 2}, "previous must be a context from 0 to 1, got 2"),
         ({"weights": [0.5, 0.5]}, "weights are for pool 'weighted'"),
-        ({"pool": "weighted", "weights": [1.0]}, "1 weights for 2 contexts"),
+        ({"pool": "weighted", "weights": [1.0]}, "weights: 1 given for 2 in all"),
         ({"pool": "weighted", "weights": [0.7, 0.7]}, "sum to 1"),
     ],
 )
