@@ -108,8 +108,8 @@ def main() -> None:
                 name, *spread(speeds), f"{statistics.median(ratios):.2f}",
                 f"{statistics.median(alone):.1f}", f"{bleu:.2f}", differ,
             ))  # fmt: skip
-        header = ("system", "sentences/s", "range", f"{PEER} : it", "ms for one line", "BLEU",
-                  "lines that differ")  # fmt: skip
+        header = ("system", "sentences/s", "range", f"speed beside {PEER}", "ms for one line",
+                  "BLEU", "lines that differ")  # fmt: skip
         body += [f"## {search}", "", *table(header, rows), ""]
     shape = run.recipe.model
     facts = {

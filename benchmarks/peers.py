@@ -42,6 +42,7 @@ from common import (
 from common import versions as installed
 
 from attnkit.device import CACHES
+from attnkit.errors import MissingInputError
 from attnkit.recipe.find import resolve
 
 SYSTEMS = Path(__file__).resolve().parent / "systems"
@@ -124,8 +125,12 @@ class Process:
 def refuse_unlike(recipe: Any, peers: Sequence[str]) -> None:
     """Raise SystemExit where the peers cannot be given the shape of the recipe."""
     model = recipe.model
+    mechanisms = {getattr(model.attention, place).name for place in model.places}
     comparable = {
+        "a Transformer": model.type == "transformer",
         "an encoder-decoder": model.shape == "encoder-decoder",
+        "model.attention scaled-dot": mechanisms == {"scaled-dot"},
+        "model.positions sinusoidal": model.positions == "sinusoidal",
         "as many layers on both sides": model.layers.encoder == model.layers.decoder,
         "model.activation relu, gelu or silu": model.activation in ("relu", "gelu", "silu"),
         "model.tie all": model.tie == "all",
@@ -350,7 +355,7 @@ def targets(training: Speeds, decoding: Speeds) -> list[str]:
             verdict = "yes" if reached >= goal else "no"
             rows.append((f"{what} / {other}", f"{goal:.1f}", f"{reached:.2f}", verdict))
     header = ["speed of attnkit", "at least", "median of rounds", "reached"]
-    return table(header, rows)
+    return table(header, rows) if rows else []
 
 
 def measure(options: argparse.Namespace, work: Path) -> None:
@@ -391,9 +396,9 @@ def measure(options: argparse.Namespace, work: Path) -> None:
     if turns:
         facts["rounds"] = f"{options.rounds}, the systems in turn"
     if training.speeds:
-        facts["rounds"] += f"; {training.count} updates of the same batches a round"
+        facts["rounds"] += f"; updates a round, of the same batches: {training.count}"
         if "joeynmt" in options.peers:
-            facts["rounds"] += f", {training.joey_count} of its own for JoeyNMT"
+            facts["rounds"] += f"; of its own, for JoeyNMT: {training.joey_count}"
     some = [] if set(options.parts) == set(PARTS) else options.parts
     other = [] if options.recipe == PEERS else [options.recipe.stem]
     body = sections(training.speeds, used, decoding.speeds, shape, len(texts))
@@ -408,7 +413,8 @@ def sections(
     sentences: int,
 ) -> list[str]:
     """What was aimed at, and the tables of all that was measured."""
-    blocks = [targets(training, decoding)] if training or decoding else []
+    aims = targets(training, decoding)
+    blocks = [aims] if aims else []
     if training:
         title = "## Training: target tokens per second, batches of {batch_tokens} tokens"
         speeds = report(training, "tokens/s")
@@ -428,7 +434,8 @@ every update. transformers gets attnkit's batches as ready tensors, the fused at
 fused AdamW and one cross entropy over all positions; bf16 is autocast. JoeyNMT forms its own
 batches of as many tokens (it has no buckets), and its speed is what its log says."""
 MEMORY_NOTES = f"""\
-Memory: of a process of its own, before the first of {UPDATES} updates and at most in them. The
+Memory: of a process of its own, before the first of {UPDATES} updates and at most in them; JoeyNMT
+forms its own batches, of as many tokens. The
 difference has gradients, moments of the optimiser and activations; in attnkit's the weights of
 the trained model too. Ratios are of the differences, in the same precision. attnkit runs with
 the settings of its commands: freed memory is kept, and few compiled products."""
@@ -443,9 +450,7 @@ sorted by length, JoeyNMT by its `predict`, timed by its log."""
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--recipe", type=resolve, default=PEERS, help="name or path; its first variant"
-    )
+    parser.add_argument("--recipe", default=str(PEERS), help="name or path; its first variant")
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
     parser.add_argument("--work", type=Path, help="environments and files; default: temporary")
     parser.add_argument("--rounds", type=int, default=4)
@@ -455,7 +460,12 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--peers", nargs="*", choices=list(PACKAGES), default=list(PACKAGES))
     options = parser.parse_args()
-    options.recipe = options.recipe.resolve()
+    try:
+        options.recipe = resolve(options.recipe).resolve()
+    except MissingInputError as error:
+        parser.error(str(error))
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
     if options.data_dir:
         options.data_dir = options.data_dir.resolve()
     with tempfile.TemporaryDirectory() as temporary:
