@@ -245,7 +245,7 @@ def _model_type(built: Built) -> Iterator[Fault]:
         return
     if places_of(model.type, model.shape) == ("cross",):
         if model.shape != "encoder-decoder":
-            text = f"a {model.type} model is an encoder-decoder; a decoder alone is a transformer"
+            text = f"a {model.type} model is an encoder-decoder; for a decoder use `transformer`"
             yield Fault(("model.shape", "model.type"), text)
             return
     elif built.recipe.task != "language-modeling":

@@ -199,9 +199,11 @@ def unknown(key: Key, known: Key) -> str:
         return f"unknown key: this key belongs under {where}"
     here = list(section.model_fields) + ([] if known else list(FILE_KEYS))
     if close := nearest(word, here):
-        return f"unknown key; did you mean {dotted((*known, close))}?"
+        meant = (*known, close, *key[len(known) + 1 :])
+        meant = meant if meant in all_keys() else (*known, close)
+        return f"unknown key; did you mean {dotted(meant)}?"
     others = {key[-1]: key for key in all_keys()}
-    if close := nearest(word, others, cutoff=0.75):
+    if close := nearest(word, others, cutoff=0.8):
         return f"unknown key; did you mean {dotted(others[close])}?"
     place = f"under {dotted(known)}" if known else "at the top"
     known_keys = ", ".join(here[:10] + ["..."] * (len(here) > 10))
