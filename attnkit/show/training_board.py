@@ -393,6 +393,8 @@ def log_lines(event: events.Event) -> list[str]:
         case events.StartedEvent():
             resumed = event.resumed_from
             warmup = f", warming up for {event.warmup:,}" if event.warmup > 1 else ""
+            if event.warmup > event.steps:
+                warmup += " (so train.lr is never reached)"
             origin = f", resumed from step {resumed:,}" if resumed is not None else ""
             return [
                 f"{name}{event.parameters:,} parameters, {event.device}, {event.precision}, "
