@@ -227,7 +227,11 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (CONV, "model.cell=gru", "model.cell: does nothing with `model.type: convolutional`"),
         (RNN, "model.positions=rope", "model.positions: a recurrent model has none, got rope; rem"),
         (CONV, "model.positions=sinusoidal", "a convolutional model has learned or none, got sin"),
-        (RNN, "model.shape=decoder", "model.shape: a recurrent model is an encoder-decoder; for a dec"),
+        (
+            RNN,
+            "model.shape=decoder",
+            "model.shape: a recurrent model is an encoder-decoder; for a ",
+        ),
         (LM, "model.type=convolutional", "model.type: a convolutional model is an encoder-decoder"),
         (RNN, "model.width=9", "model.width: each direction of the encoder has half the width; 10"),
         (RNN, "model.layers.encoder=0", "model.layers.encoder: needs at least one layer"),
