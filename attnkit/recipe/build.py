@@ -23,13 +23,10 @@ from attnkit.recipe.schema import (
 from attnkit.recipe.settings import Setting, Settings, field_at
 from attnkit.recipe.values import Refused, read, written
 from attnkit.recipe.yaml_nodes import Scalar
-from attnkit.text import nearest, quoted
 
 ATTENTION: Key = ("model", "attention")
 SHAPE: Key = ("model", "shape")
 SEEDS: Key = ("train", "seeds")
-MANY = 12
-"""More mechanisms than these are not listed in a message."""
 MISSING: dict[Key, str] = {
     ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
@@ -142,7 +139,7 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
     known = word in mechanism_registry.names()
     if len(key) == 3:
         if not known:
-            raise Refused(node.place, lambda: _unknown_word(word))
+            raise Refused(node.place, lambda: mechanism_registry.unknown(word))
         return word
     if not known:
         return None  # the word is refused
@@ -159,15 +156,6 @@ def field_type(key: Key) -> TypeAdapter[Any]:
 def key_as_written(key: Key, setting: Setting) -> Key:
     """The key as the user wrote it: without the place or stack that a shorthand filled in."""
     return (*key[:2], *key[3:]) if setting.spread else key
-
-
-def _unknown_word(word: str) -> str:
-    known = mechanism_registry.names()
-    if close := nearest(word, known):
-        return f"no attention mechanism is called {quoted(word)}; did you mean {close}?"
-    words = ", ".join(known) if len(known) <= MANY else "those of `attnkit mechanisms`"
-    text = f"no attention mechanism is called {quoted(word)}; known are {words}"
-    return f"{text}; one of your own comes by --plugin FILE"
 
 
 def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[Key, Any]:

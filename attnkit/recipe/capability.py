@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import ATTENTION, MANY, Built, key_as_written
+from attnkit.recipe.build import ATTENTION, Built, key_as_written
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, Recipe
@@ -14,6 +14,8 @@ from attnkit.recipe.values import shown
 
 ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
+MANY = 12
+"""More mechanisms than these are not listed in a message."""
 
 
 class Objection(NamedTuple):

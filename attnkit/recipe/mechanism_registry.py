@@ -49,9 +49,15 @@ def facts(word: str) -> Facts:
         raise UsageError(faults()[word])
     if word in installed():
         return _read_installed(installed()[word])
-    close = nearest(word, names())
-    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(names())}"
-    raise UsageError(f"attention mechanism {word!r} is not known; {hint}")
+    raise UsageError(unknown(word))
+
+
+def unknown(word: str) -> str:
+    """Why a word is refused, and what was probably meant."""
+    text = f"no attention mechanism is called {quoted(word)}"
+    if close := nearest(word, names()):
+        return f"{text}; did you mean {close}?"
+    return f"{text}; `attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
 
 
 class Part(NamedTuple):

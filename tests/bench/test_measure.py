@@ -215,7 +215,7 @@ def test_lengths_of_the_plan() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("liner", "'liner' is not known; did you mean 'linear'"),
+        ("liner", "called 'liner'; did you mean linear"),
         ("dot:key_haeds=2", "dot has no option 'key_haeds'; did you mean key_heads?"),
         ("dot:key_heads=two", "key_heads: must be"),
         ("dot:key_heads", "'key_heads' must be KEY=VALUE"),

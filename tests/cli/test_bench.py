@@ -75,7 +75,7 @@ def test_without_matplotlib_a_picture_is_refused_before_measuring(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["liner"], "'liner' is not known; did you mean 'linear'?"),
+        (["liner"], "called 'liner'; did you mean linear?"),
         (["--lengths", "12..x"], "--lengths '12..x': must be numbers such as 512,1000 or a range"),
         (["--lengths", "0"], "must be numbers"),
         (["--lengths", "512..128"], "--lengths '512..128': the range must ascend"),

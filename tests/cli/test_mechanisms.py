@@ -120,7 +120,7 @@ def test_one_is_explained_with_all_that_its_file_says(
 
 def test_a_refusal_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
-        (["scaled-dto"], "'scaled-dto' is not known; did you mean 'scaled-dot'?"),
+        (["scaled-dto"], "called 'scaled-dto'; did you mean scaled-dot?"),
         (["--format", "jsn"], "--format 'jsn': did you mean json? choose from table, markdown"),
         (["dot", "--format", "csv"], "--format csv is for the list; one mechanism has table and"),
         (["x", "--plugin", "dot.txt"], "plug-in dot.txt: no such file"),

@@ -168,7 +168,7 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
         ({"parts": ("dot",)}, r"parts must be a list of two .* got \('dot',\)"),
         ({"parts": ("dot", 3)}, "a part must be a word or {name: word} with its options, got 3"),
         ({"parts": ("dot", {"rank": 3})}, "a part must be a word or {name: word} with its options"),
-        ({"parts": ("dot", "gausian")}, "'gausian' is not known; did you mean 'gaussian'"),
+        ({"parts": ("dot", "gausian")}, "called 'gausian'; did you mean gaussian"),
         ({"parts": ("dot", "linear")}, "linear cannot be a part of mixture; its parts can be addi"),
         ({"parts": ("dot", "fixed-pattern")}, "fixed-pattern cannot be a part of mixture"),
         ({"parts": ("dot", "mixture")}, "mixture cannot be a part of mixture"),

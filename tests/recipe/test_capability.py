@@ -73,7 +73,7 @@ def attention(text: str) -> str:
             "r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did"
             " you mean linear?",
         ),
-        ("zzz", "no attention mechanism is called 'zzz'; known are dot, landmarks, linear"),
+        ("zzz", "no attention mechanism is called 'zzz'; `attnkit mechanisms` lists them"),
         (
             "{name: landmarks, rank: 3}",
             "r.yaml:3:38: model.attention.rank: landmarks has no option 'rank'; it has none",

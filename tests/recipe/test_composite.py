@@ -63,8 +63,8 @@ def test_the_command_line_sets_parts(override: str) -> None:
         ("mixture", "r.yaml:3:30: model.attention.encoder: mixture needs parts; write {name: mix"),
         (
             "{name: mixture, parts: [dot, synthesizer-radnom]}",
-            "r.yaml:3:59: model.attention.encoder.parts: attention mechanism 'synthesizer-radnom'"
-            " is not known; did you mean 'synthesizer-random'?",
+            "r.yaml:3:59: model.attention.encoder.parts: no attention mechanism is called"
+            " 'synthesizer-radnom'; did you mean synthesizer-random?",
         ),
         (
             "{name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}",
