@@ -90,7 +90,7 @@ def test_a_causal_map_has_full_rank() -> None:
         ({"threshold": 0.0}, "--threshold 0: must be above 0 and below 1"),
         ({"threshold": float("nan")}, "--threshold nan"),
         ({"word": "nystrom", "causal": True}, "nystrom cannot be causal"),
-        ({"word": "lineer"}, "did you mean 'linear'"),
+        ({"word": "lineer"}, "did you mean linear"),
     ],
 )
 def test_what_is_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:

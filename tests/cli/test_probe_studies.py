@@ -168,7 +168,7 @@ def test_every_study_comes_in_every_format_and_as_a_picture(
         (("entropy", "run", "--head", "9"), 2, "--head 9: encoder attention has heads 0, 1"),
         (("rank", "run", "linear"), 2, "'linear' is no folder, but run is: give runs or mech"),
         (("rank", "no/run"), 66, "no/run: no such folder of runs"),
-        (("rank", "lineer"), 2, "did you mean 'linear'?"),
+        (("rank", "lineer"), 2, "did you mean linear?"),
         (("rank", "linear:feature_map=elo"), 2, "elo"),
         (("rank", "mixture"), 2, "mixture needs parts"),
         (("rank", "linear", "--rows", "3"), 2, "--rows is for runs, and linear is not one"),

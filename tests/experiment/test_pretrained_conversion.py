@@ -217,7 +217,7 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
         ("{name: local, windw: 2}", "did you mean window"),
         ("{", "give a word"),
         ("nystrom", "cannot be causal"),
-        ("linaer", "did you mean 'linear'"),
+        ("linaer", "did you mean linear"),
     ],
 )
 def test_what_is_no_mechanism_is_refused_before_the_model_is_opened(
