@@ -435,10 +435,10 @@ fused AdamW and one cross entropy over all positions; bf16 is autocast. JoeyNMT 
 batches of as many tokens (it has no buckets), and its speed is what its log says."""
 MEMORY_NOTES = f"""\
 Memory: of a process of its own, before the first of {UPDATES} updates and at most in them; JoeyNMT
-forms its own batches, of as many tokens. The
-difference has gradients, moments of the optimiser and activations; in attnkit's the weights of
-the trained model too. Ratios are of the differences, in the same precision. attnkit runs with
-the settings of its commands: freed memory is kept, and few compiled products."""
+forms its own batches, of as many tokens. The difference has gradients, moments of the optimiser
+and activations; in attnkit's the weights of the trained model too. Ratios are of the differences,
+in the same precision. attnkit runs with the settings of its commands: freed memory is kept, and
+few compiled products."""
 DECODING_NOTES = f"""\
 Decoding: the weights are random, so every output is made {TOKENS} tokens long (the end
 token is forbidden; JoeyNMT is only limited, and its mean length is checked). attnkit goes

@@ -11,7 +11,8 @@ class Dropout(nn.Module):
     """Zero each value with probability `rate` while training, and scale up the rest.
 
     On a CPU the draw is a random byte a value, several times faster than a Bernoulli draw; the rate
-    is then the nearest multiple of 1/256 (at least that, at most 255/256), and so is the scale's.
+    is then the nearest multiple of 1/256 (at least 1/256, at most 255/256), and the scale is that
+    of this rate.
     """
 
     def __init__(self, rate: float) -> None:

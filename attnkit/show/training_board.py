@@ -394,7 +394,7 @@ def log_lines(event: events.Event) -> list[str]:
             resumed = event.resumed_from
             warmup = f", warming up for {event.warmup:,}" if event.warmup > 1 else ""
             if event.warmup > event.steps:
-                warmup += " (so train.lr is never reached)"
+                warmup += " (longer than the training)"
             origin = f", resumed from step {resumed:,}" if resumed is not None else ""
             return [
                 f"{name}{event.parameters:,} parameters, {event.device}, {event.precision}, "

@@ -362,8 +362,8 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
         ),
         (
             events.StartedEvent("t", 30, 5, "cpu", "fp32", warmup=100, **RUN),
-            "scaled-dot seed 1: 5 parameters, cpu, fp32, 30 steps, warming up for 100 (so train.lr "
-            "is never reached)",
+            "scaled-dot seed 1: 5 parameters, cpu, fp32, 30 steps, warming up for 100 "
+            "(longer than the training)",
         ),
         (
             events.ProgressEvent(50, 2000, 7.8123, 5e-5, 7712.3, 1.25, 723.0, **RUN),
