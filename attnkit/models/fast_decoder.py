@@ -7,7 +7,8 @@ biases, 0 at the tokens of its own past and -inf elsewhere; only these are reord
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self, cast
+from functools import cached_property
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 
 from attnkit.kernels.fast_cpu import PRODUCT, usable
-from attnkit.kernels.onednn import Linear, quick_product
+from attnkit.kernels.onednn import Linear, pack, quick_product
 from attnkit.layers import Block, MultiHead
 from attnkit.mechanisms.dot import Dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -70,35 +71,42 @@ class FastState:
         return self
 
 
-class Product(NamedTuple):
-    """x W^T + b, of one linear layer or of several that read the same."""
+class Product:
+    """x W^T + b, of one linear layer or of several that read the same, one behind the other."""
 
-    weight: Float[Tensor, "O I"]
-    bias: Float[Tensor, " O"] | None
-    scale: Float[Tensor, " O"] | None
+    def __init__(self, *layers: Linear | None) -> None:
+        self.weight, self.bias, self.scale = (
+            self.joined([getattr(layer, name) for layer in layers if layer is not None])
+            for name in ("weight", "bias", "scale")
+        )
 
-    @classmethod
-    def of(cls, *layers: Linear | None) -> Self:
-        """The layers that there are, one behind the other."""
-        fields: list[Tensor | None] = []
-        for name in cls._fields:
-            parts = [getattr(layer, name) for layer in layers if layer is not None]
-            parts = [part.detach() for part in parts if part is not None]
-            fields.append(torch.cat(parts) if parts[1:] else next(iter(parts), None))
-        weight, bias, scale = fields
-        assert weight is not None
-        return cls(weight, bias, scale)
+    @staticmethod
+    def joined(parts: list[Tensor | None]) -> Any:
+        """A field of all layers; None where they have none."""
+        there = [part.detach() for part in parts if part is not None]
+        return torch.cat(there) if there[1:] else next(iter(there), None)
+
+    @cached_property
+    def packed(self) -> Tensor | None:
+        """The weight as oneDNN reads it fastest."""
+        return pack(self.weight)
+
+    @property
+    def out_features(self) -> int:
+        """O."""
+        return len(self.weight)
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        return quick_product(x, *self)
+        weights = (self.weight, self.bias, self.scale)
+        return quick_product(x, *weights, self.packed if len(x) > 1 else None)
 
 
 class FastAttention:
     """Attention of a layer to the past of its rows, or to their sources."""
 
     def __init__(self, layer: MultiHead) -> None:
-        self.input = Product.of(layer.q, *(() if layer.cross else (layer.k, layer.v)))
-        self.output = Product.of(layer.o)
+        self.input = Product(layer.q, *(() if layer.cross else (layer.k, layer.v)))
+        self.output = Product(layer.o)
         self.heads, self.rotary = layer.heads, layer.rotary
         self.scale = cast("Dot", layer.mechanism).scale
 
@@ -135,8 +143,8 @@ class FastBlock:
         assert block.norm_cross is not None
         self.own, self.cross = FastAttention(block.attention), FastAttention(block.cross)
         forward = block.feed_forward
-        self.up, self.down = Product.of(forward.up), Product.of(forward.down)
-        self.gate = None if forward.gate is None else Product.of(forward.gate)
+        self.up, self.down = Product(forward.up), Product(forward.down)
+        self.gate = None if forward.gate is None else Product(forward.gate)
         self.function, self.before = forward.function, block.before
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
         self.norms = [(norm.normalized_shape, norm.weight, norm.bias, norm.eps) for norm in norms]
@@ -189,7 +197,8 @@ class FastDecoder:
     """What a search reads instead of a model that has this form."""
 
     def __init__(self, model: Transformer, decoder: Stack) -> None:
-        self.model, self.output, self.embedding = model, model.output, model.embed_target
+        self.model, self.embedding = model, model.embed_target
+        self.output = Product(cast("Linear", model.output))
         self.layers = [block for block in decoder.blocks if isinstance(block, Block)]
         self.blocks, self.norm = [FastBlock(block) for block in self.layers], decoder.norm
 
@@ -201,7 +210,10 @@ class FastDecoder:
         decoder = model.decoder
         if not isinstance(decoder, Stack) or decoder.bias is not None:
             return None
-        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in decoder.modules())
+        hooked = any(
+            part._forward_hooks or part._forward_pre_hooks
+            for part in (*decoder.modules(), model.output)
+        )
         plain = all(
             type(layer.mechanism) in (Dot, ScaledDot)
             and layer.gate is None

@@ -26,7 +26,9 @@ LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 class Projection(Protocol):
     """From hidden states to scores of the vocabulary, as torch.nn.Linear does."""
 
-    out_features: int
+    @property
+    def out_features(self) -> int:
+        """V."""
 
     def __call__(self, hidden: Tensor, /) -> Tensor:
         """[R, W] to [R, V]."""

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from attnkit.kernels import fast_cpu, onednn
 from attnkit.kernels.onednn import LEAST_WORK, Linear
+from attnkit.models.precision import DTYPES, _has_products
 
 
 @pytest.fixture
@@ -78,13 +79,13 @@ def test_gradients_of_many_rows_are_those_of_torch(
     x = torch.randn(33, 5, 48).transpose(0, 1).requires_grad_("x" not in frozen.split())
     for name, parameter in layer.named_parameters():
         parameter.requires_grad_(name not in frozen.split())
-    slope = torch.randn(5, 1, 33).expand(5, 33, 33)
+    gradient = torch.randn(5, 1, 33).expand(5, 33, 33)
     wanted = [one for one in (x, *layer.parameters()) if one.requires_grad]
     if not wanted:
         return
-    found = torch.autograd.grad(layer(x), wanted, slope)
+    found = torch.autograd.grad(layer(x), wanted, gradient)
     assert calls
-    plain = torch.autograd.grad(F.linear(x, layer.weight, layer.bias), wanted, slope)
+    plain = torch.autograd.grad(F.linear(x, layer.weight, layer.bias), wanted, gradient)
     for own, other in zip(found, plain, strict=True):
         assert own.layout == torch.strided
         torch.testing.assert_close(own, other, atol=1e-4, rtol=1e-5)
@@ -99,11 +100,43 @@ def test_second_derivatives_are_those_of_torch(
     for y in (layer(x), F.linear(x, layer.weight, layer.bias)):
         wanted = [x, *layer.parameters()]
         first = torch.autograd.grad(y.pow(3).sum(), wanted, create_graph=True)
-        total = sum(slope.square().sum() for slope in first)
+        total = sum(gradient.square().sum() for gradient in first)
         found.append(torch.autograd.grad(total, wanted))
     assert calls
     for own, other in zip(*found, strict=True):
         torch.testing.assert_close(own, other, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("rows", [1, 2, 17, 1500])
+def test_packed_weights_answer_as_plain_ones(
+    rows: int, precision: str, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if precision != "fp32" and not _has_products("cpu", precision):
+        pytest.skip(f"this processor has no {precision} products")
+    dtype = DTYPES[precision]
+    monkeypatch.setattr(onednn, "LEAST_WORK", 1)
+    monkeypatch.setattr(onednn, "LEAST_PACKED", 1)
+    layer, x = Linear(48, 33, bias), torch.randn(rows, 48)
+    weight, added = (
+        None if part is None else part.to(dtype) for part in (layer.weight, layer.bias)
+    )
+    with torch.inference_mode():
+        packed = onednn.pack(weight)
+        assert packed is not None
+        assert packed.is_mkldnn
+        found = onednn.quick_product(x, weight, added, packed=packed)
+        plain = onednn.quick_product(x, weight, added)
+    assert found.dtype == plain.dtype == torch.float32
+    torch.testing.assert_close(found, plain, atol=1e-5, rtol=torch.finfo(dtype).eps)
+
+
+def test_only_large_weights_of_floating_point_are_packed() -> None:
+    large = torch.zeros(onednn.LEAST_PACKED // 8, 8)
+    assert onednn.pack(large) is not None
+    for other in (large[1:], large.double(), large.to(torch.int8)):
+        assert onednn.pack(other) is None
 
 
 def test_weights_have_the_names_and_the_start_of_torch_s_layer() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnkit.data.tokenizer import BOS, EOS, PAD
-from attnkit.kernels import fast_cpu
+from attnkit.kernels import fast_cpu, onednn
 from attnkit.models import Transformer, build
 from attnkit.models.fast_decoder import FastDecoder
 from attnkit.recipe.schema import ModelConfig, SearchConfig
@@ -61,12 +61,16 @@ def test_searches_find_the_same(
     model, source = made(**changes), sources(12)
     assert FastDecoder.of(model) is not None
     fast = search(model, source, spec, lines=range(12))
+    monkeypatch.setattr(onednn, "LEAST_WORK", 1)
+    monkeypatch.setattr(onednn, "LEAST_PACKED", 1)
+    packed = search(model, source, spec, lines=range(12))
     monkeypatch.setattr(fast_cpu, "PLAIN", True)
     assert FastDecoder.of(model) is None
     plain = search(model, source, spec, lines=range(12))
-    assert [[h.ids for h in row] for row in fast] == [[h.ids for h in row] for row in plain]
-    for one, other in zip(sum(fast, []), sum(plain, []), strict=True):
-        assert one.score == pytest.approx(other.score, abs=1e-4)
+    for found in (fast, packed):
+        assert [[h.ids for h in row] for row in found] == [[h.ids for h in row] for row in plain]
+        for one, other in zip(sum(found, []), sum(plain, []), strict=True):
+            assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
 @torch.inference_mode()
@@ -114,6 +118,9 @@ def test_what_watches_or_disturbs_layers_is_not_bypassed() -> None:
     assert FastDecoder.of(model) is None
     handle.remove()
     assert FastDecoder.of(model) is not None
+    handle = model.output.register_forward_hook(lambda *_: None)
+    assert FastDecoder.of(model) is None
+    handle.remove()
     layer.evaluation_noise = 0.1
     assert FastDecoder.of(model) is None
     assert FastDecoder.of(made(positions="alibi")) is None
