@@ -5,6 +5,7 @@ own about colour, width and glyphs.  Nothing else in attnkit prints.
 """
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 PROGRAM = "attnkit"
 COMPLETE = "_ATTNKIT_COMPLETE"
+PLAIN = {
+    "Input should be a valid integer.*": "must be a whole number",
+    "Input should be a valid number.*": "must be a number",
+    "Input should be greater than or equal to ": "must be >= ",
+    "Input should be less than or equal to ": "must be <= ",
+    "Input |Value error, ": "",
+}
+"""What the parser says of a value, by pydantic's words, and how recipes say it."""
 ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
 """Exit codes of commands that SIGHUP, SIGINT and SIGTERM end, and what is said then."""
 
@@ -216,8 +225,8 @@ def _report(error: BaseException) -> int:
 def _usage(error: Any) -> Outcome:
     """An error of the parser in one line, with the command whose help answers it."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
-    for words in ("Value error, ", "Input "):  # pydantic's, before what is to be said
-        text = text.replace(f": {words}", ": ")
+    for theirs, ours in PLAIN.items():
+        text = re.sub(f": {theirs}", f": {ours}", text)
     path = error.ctx.command_path if error.ctx else PROGRAM
     see = " See" if text.endswith("?") else "; see"
     return Outcome(2, (f"error: {text[:1].lower()}{text[1:]}{see} `{path} --help`",))

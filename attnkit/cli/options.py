@@ -242,6 +242,9 @@ def search_settings(
     """
     from pydantic import ValidationError
 
+    from attnkit.recipe.build import field_type
+    from attnkit.recipe.values import values_of
+
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
         raise UsageError("--beam and sampling exclude each other: leave one of them out")
@@ -252,10 +255,9 @@ def search_settings(
     try:
         spec = type(recipe)(**recipe.model_dump() | given | {"method": method})
     except ValidationError as error:
-        fault = error.errors()[0]
-        name = str(fault["loc"][0])
-        reason = fault["msg"].removeprefix("Input ")
-        raise UsageError(f"{_flag(name)} {given.get(name)}: {reason}") from error
+        name = str(error.errors()[0]["loc"][0])
+        wanted = values_of(field_type(("search", name)))
+        raise UsageError(f"{_flag(name)} {given.get(name)}: must be {wanted}") from error
     if spec.min_length >= spec.max_length:
         raise UsageError(
             f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"

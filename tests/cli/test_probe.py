@@ -99,7 +99,7 @@ def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
     ("words", "code", "message"),
     [
         (("--kind", "croos"), 2, "--kind 'croos': did you mean cross? choose from encoder"),
-        (("--rows", "0"), 2, "'--rows': should be greater than or equal to 1"),
+        (("--rows", "0"), 2, "'--rows': must be >= 1"),
         (("--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
         (("--metrics", "blue"), 2, "unknown metric 'blue': did you mean bleu?"),
         (("--layer", "7"), 2, "--layer 7: encoder attention has only layer 0"),
