@@ -17,11 +17,10 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,11 +37,12 @@ from common import (
     table,
     versions,
 )  # fmt: skip
-from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, contests, known
+from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, Contest, contests, known
 
 from attnkit import mechanisms, models
 from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, measurable, sweeps
 from attnkit.bench.schedule import Point, measure
+from attnkit.memory import keep_freed_memory
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles
 from attnkit.show.benchmark_table import amount, duration, exponents
 
@@ -73,7 +73,6 @@ SHORT_REST, SHORT_LENGTHS = 1.6, (32, 128)
 DECODED, STEADY = 2000, 1.1
 
 Rows = list[Sequence[object]]
-Samples = dict[str, list[float]]
 
 
 class Options(NamedTuple):
@@ -96,7 +95,7 @@ class Options(NamedTuple):
 
 
 def points(labels: Sequence[str], sight: str, lengths: Sequence[int], options: Options,
-           **changes: object) -> list[Point]:  # fmt: skip
+           **changes: Any) -> list[Point]:  # fmt: skip
     """Measured beside the baseline."""
     setting = options.setting(sight)._replace(**changes)
     return list(measure(sweeps(known(labels), lengths), setting, say))
@@ -206,24 +205,35 @@ def part_peers(options: Options) -> list[str]:
     """The same methods by other packages, in the same rounds."""
     torch.set_num_threads(options.threads)
     length = options.length(8192)
-    rows: Rows = []
-    for contest in contests(options.setting(FULL), length):
-        say(contest.name)
-        times: Samples = defaultdict(list)
-        sides = {"ours": contest.ours, "theirs": contest.theirs}
-        for number in range(options.repeats + 1):
-            for side, call in list(sides.items())[:: 1 if number % 2 else -1]:
-                start = time.perf_counter()
-                call()
-                if number:  # the first round warms up
-                    times[side].append(time.perf_counter() - start)
-        ratios = [b / a for a, b in zip(times["ours"], times["theirs"], strict=True)]
-        middle = {side: duration(statistics.median(times[side])) for side in sides}
-        reached = verdict(statistics.median(ratios) >= 1)
-        rows.append((contest.name, middle["theirs"], middle["ours"], *spread(ratios, 2), reached))
     head = ["method and peer", "its time", "our time", "it : ours", "range", "at least 1"]
-    text = f"Forward and backward, length {length:,}, batch 1, 8 heads of 64, float32."
-    return [text, "", *table(head, rows), "", *NOTES]
+    lines = [f"Forward and backward, length {length:,}, batch 1, 8 heads of 64, float32.", ""]
+    for kept in (False, True):
+        if kept:
+            keep_freed_memory()
+        rows: Rows = []
+        for contest in contests(options.setting(FULL), length):
+            say(contest.name)
+            theirs, ours = in_turn(contest, options.repeats)
+            ratios = [its / own for its, own in zip(theirs, ours, strict=True)]
+            middle = [duration(statistics.median(times)) for times in (theirs, ours)]
+            reached = verdict(statistics.median(ratios) >= 1)
+            rows.append((contest.name, *middle, *spread(ratios, 2), reached))
+        memory = "kept, as in attnkit's commands" if kept else "given back, as in other programs"
+        lines += [f"### Freed memory is {memory}", "", *table(head, rows), ""]
+    return [*lines, *NOTES]
+
+
+def in_turn(contest: Contest, repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds of the peer and of ours, after a round that warms up."""
+    times: tuple[list[float], list[float]] = ([], [])
+    sides = [(contest.theirs, times[0]), (contest.ours, times[1])]
+    for number in range(repeats + 1):
+        for call, kept in sides[:: 1 if number % 2 else -1]:
+            start = time.perf_counter()
+            call()
+            if number:
+                kept.append(time.perf_counter() - start)
+    return times
 
 
 def part_decode(options: Options) -> list[str]:
@@ -315,7 +325,7 @@ def with_peers(arguments: Sequence[str], work: Path) -> bool:
         return False
     pinned = ROOT / "constraints.txt"
     python = python_of("attention", [("torch", "-c", pinned, ROOT), ("-c", pinned, *PEERS)], work)
-    words = [python, Path(__file__).resolve(), *arguments, "--part", "peers"]
+    words = [str(python), str(Path(__file__).resolve()), *arguments, "--part", "peers"]
     subprocess.run(words, check=True, env=environment(), cwd=ROOT)
     return True
 

@@ -20,6 +20,7 @@ from common import (
     RESULTS,
     command,
     json_of,
+    last_event,
     load_before,
     publish,
     say,
@@ -126,8 +127,7 @@ def entropy(quickstart: Runs, multi30k: Runs) -> Result:
         for variant, path in multi30k.items()
     }
     with tempfile.TemporaryDirectory() as folder:
-        words = ("train", "quickstart", "--variant", "scaled-dot", "--out", folder, *KEPT)
-        output_of(*words, "--quiet")
+        last_event("train", "quickstart", "--variant", "scaled-dot", "--out", folder, *KEPT)
         over = probe("entropy", Path(folder) / "quickstart" / "scaled-dot" / "seed-1")
     body = [
         "All numbers are means over the heads of a layer, queries and the 400 rows of the "

@@ -23,14 +23,14 @@ WARM = 2
 """Reports of a training before its speed is steady."""
 
 
-def attnkit(*words: str | Path) -> list[str]:
+def attnkit(*words: object) -> list[str]:
     """The command line of this Python's attnkit, as a user types it where it is installed."""
     script = Path(sys.executable).parent / "attnkit"
     start = [str(script)] if script.exists() else [sys.executable, "-m", "attnkit"]
     return [*start, *map(str, words)]
 
 
-def json_of(*words: str | Path, threads: int | None = None) -> Any:
+def json_of(*words: object, threads: int | None = None) -> Any:
     """What a command of attnkit prints with --format json."""
     done = subprocess.run(
         attnkit(*words, "--format", "json"), env=environment(threads), stdout=subprocess.PIPE,
@@ -39,7 +39,7 @@ def json_of(*words: str | Path, threads: int | None = None) -> Any:
     return json.loads(done.stdout)
 
 
-def last_event(*words: str | Path) -> dict[str, Any]:
+def last_event(*words: object) -> dict[str, Any]:
     """What a command of attnkit that prints events ends with."""
     made = attnkit(*words, "--json")
     say(" ".join(made))

@@ -28,7 +28,10 @@ from attnkit.runs import Run
 from attnkit.search import translate
 from attnkit.storage.cache import cache_dir
 
-SEARCHES = {"beam 5": {"method": "beam", "beam": 5}, "greedy": {"method": "greedy"}}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "beam 5": {"method": "beam", "beam": 5},
+    "greedy": {"method": "greedy"},
+}
 OURS, PEER = "attnkit, fp32", "CTranslate2, float32"
 
 

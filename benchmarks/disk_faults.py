@@ -39,7 +39,8 @@ OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
 def drawn(places: Sequence[str], count: int, seed: int) -> list[tuple[int, str]]:
     """Operations (from 1) and kinds of faults, from every part in turn."""
-    generator, pools = random.Random(seed), defaultdict(list)
+    generator = random.Random(seed)
+    pools: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for number, place in enumerate(places, start=1):
         pools[place] += [(number, kind) for kind in disk_faults.ERRORS]
     for pool in pools.values():

@@ -8,7 +8,6 @@ import argparse
 import json
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -119,9 +118,9 @@ def worst(word: str, cross: bool, causal: bool, precision: str, device: str) -> 
         except (RuntimeError, NotImplementedError) as error:
             return float("nan"), f"length {length}: {' '.join(str(error).split())[:120]}"
         for name, one, two in zip(("output", "gradient"), exact, given, strict=True):
-            error = float((one - two.double().cpu()).abs().max() / one.abs().max().clamp_min(1e-9))
-            if not error <= found[0]:
-                found = (error, f"{name}, length {length}")
+            distance = (one - two.double().cpu()).abs().max() / one.abs().max().clamp_min(1e-9)
+            if not float(distance) <= found[0]:
+                found = (float(distance), f"{name}, length {length}")
     return found
 
 
@@ -237,10 +236,10 @@ def times(measure: dict[str, Any] | None) -> str:
     if measure is None:
         return ""
     if not measure["samples"]:
-        return measure["failure"]
+        return str(measure["failure"])
     ratio = f" ({measure['ratio']:.2f})" if measure["ratio"] else ""
     return f"{statistics.median(measure['samples']) * 1e3:.2f}{ratio}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -80,7 +80,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, metavar="RUNS")
     parser.add_argument("--data-dir", type=Path, help="folder of corpora; default $ATTNKIT_DATA")
     options = parser.parse_args()
-    before, body, objects, drawn = load_before(), [], {}, []
+    before, objects, drawn = load_before(), {}, []
+    body = list[str]()
     for name, metric in RECIPES.items():
         if any((options.runs / name).glob("*/seed-*/scores.json")):
             objects[name] = evaluated(options, options.runs / name)

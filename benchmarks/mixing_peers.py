@@ -17,10 +17,11 @@ CAUSAL, FULL = "causal", "full"
 LOCAL, PERFORMER = "local:window=128", "performer:features=128"
 BOTH = PASSES[1]
 NOTES = [
-    "nystrom-attention is a whole layer, so ours is one too, with its convolution of 33; the rest",
-    "mixes given queries, keys and values. local-attention sees exact windows, without rotation.",
+    "All mix given queries, keys and values: nystrom-attention is a layer, whose projections are",
+    "taken out. local-attention sees exact windows, without rotation.",
     "linear-attention-transformer's causal form, in buckets of 64, leaves out each query's bucket;",
     "performer-pytorch's causal form is its own one in PyTorch, without a compiled extension.",
+    "Both sides always have the same memory: new memory in each pass costs the peers more.",
 ]
 
 
@@ -58,12 +59,15 @@ def contests(plain: Workload, length: int) -> Iterator[Contest]:
             (double, PEERS[1], linear.causal_linear_attn if causal else linear.linear_attn),
             (LOCAL, PEERS[3], local),
         ):
-            sources = [inputs.heads(name, 8, 64) for name in "qkv"]
+            sources = [inputs.tensor(name, 8, length, 64) for name in "qkv"]
             yield from contest(f"{label}, {sight}: {package}", label, inputs, call, sources)
-    inputs = Inputs(plain._replace(layer=True), length)
-    label, layer = "nystrom:landmarks=64,conv=33", NystromAttention(512, num_landmarks=64).train()
-    name = f"{label}, {FULL}, whole layer: {PEERS[2]}"
-    yield from contest(name, label, inputs, layer, [inputs.x], layer.parameters())
+    inputs = Inputs(plain._replace(causal=False), length)
+    layer = NystromAttention(512, num_landmarks=64).train()
+    layer.to_qkv = layer.to_out = torch.nn.Identity()
+    label, sources = "nystrom:landmarks=64,conv=33", [inputs.tensor("qkv", length, 3 * 512)]
+    yield from contest(
+        f"{label}, {FULL}: {PEERS[2]}", label, inputs, layer, sources, layer.parameters()
+    )
 
 
 def contest(

@@ -95,7 +95,7 @@ def section(name: str, found: dict[str, Any], options: argparse.Namespace) -> It
     text = list(corpus.rows("test"))
     tests = {one["variant"]: one for one in found["comparisons"] if one["metric"] == "perplexity"}
     places = [place for place in (0, 1, 7, 31, 127) if place < data.max_length]
-    more = {}
+    more: dict[str, dict[str, Any]] = {}
     for row in rows:
         say(f"{name} {row['variant']}")
         run = Run.open(row["run"])

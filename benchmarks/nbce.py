@@ -10,12 +10,14 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
 
 import torch
 from common import cores, publish, say, spread, table, versions
 
 from attnkit import models
-from attnkit.nbce.merge import POOLS, Rule
+from attnkit.nbce.merge import Pool, Rule
 from attnkit.nbce.merged_search import MergedModel
 from attnkit.nbce.reader import PromptRow
 from attnkit.nbce.run_reader import LanguageModelReader
@@ -85,25 +87,26 @@ def main() -> None:
         say(f"{count} contexts")
         state = MergedModel(reader, Rule()).start([rows(count)])
         logits, _ = reader.step(torch.full((count + 1, 1), 10 + PROMPT - 1), state.cache)
-        nats = float(torch.distributions.Categorical(logits=logits).entropy().mean())
+        logs = logits.log_softmax(-1)
+        nats = -float((logs.exp() * logs).sum(-1).mean())
         ids = torch.full((count + 1, 1), 10 + PROMPT - 1)
 
-        def plain(kept: object = state.cache, ids: torch.Tensor = ids) -> None:
+        def plain(kept: Any = state.cache, ids: torch.Tensor = ids) -> None:
             for _ in range(WRITTEN):
                 _, kept = reader.step(ids, kept)
 
-        def merged(pool: str, start: object = state, ids: torch.Tensor = ids) -> None:
+        def merged(pool: Pool, start: Any = state, ids: torch.Tensor = ids) -> None:
             model = MergedModel(reader, Rule(pool))
             step_by_step(model, start, ids[:1], SPEC, WRITTEN, [0])
 
-        ratios: dict[str, list[float]] = {pool: [] for pool in POOLS}
+        ratios: dict[str, list[float]] = {pool: [] for pool in get_args(Pool)}
         times = []
         for _ in range(options.rounds):
             times.append(seconds(plain))
-            for pool in POOLS:
-                ratios[pool].append(seconds(lambda pool=pool: merged(pool)) / times[-1])
+            for pool in get_args(Pool):
+                ratios[pool].append(seconds(partial(merged, pool)) / times[-1])
         size = bytes_of(state.cache.moving) / 1e6
-        for pool in POOLS:
+        for pool in get_args(Pool):
             ratio = statistics.median(ratios[pool])
             found.append(
                 [count, pool, f"{statistics.median(times) / WRITTEN * 1e3:,.1f} ms",

@@ -43,7 +43,7 @@ from attnkit.nbce.merged_search import MergedModel
 from attnkit.nbce.opening import open_model
 from attnkit.nbce.question_sets import deciding_context, pooling
 from attnkit.nbce.reader import ContextReader, PromptRow, ReaderState
-from attnkit.recipe.schema import DataConfig, EvalConfig, SearchConfig
+from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.scoring import context_found, score
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import compare, corrected
@@ -58,7 +58,7 @@ NAMES = {
     "context-found": "context found", "gold": "perplexity of the gold answer",
     "entropy": "entropy of the first token (nats)",
 }  # fmt: skip
-SETTINGS = (
+SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("beta", {"beta": beta}) for beta in (0.0, 0.25, 0.5, 1.0)),
     *(("eta", {"eta": eta}) for eta in (0.0, 0.1, 0.5, 2.0)),
     *(("top_p", {"top_p": top_p}) for top_p in (0.5, 0.8, 0.95, 1.0)),
@@ -146,8 +146,12 @@ def conditions(
     """What is measured of one question: a name, a number of contexts, and the answer."""
     prompt, gold = questions.rows[number].source, accepted(questions.rows[number])[0]
     counts = COUNTS if part == "methods" else (PASSAGES,)
-    drawn = {count: questions.contexts(number, count) for count in counts}
-    texts = [text for some in drawn.values() if some for text in some]
+    drawn = {
+        count: contexts
+        for count in counts
+        if (contexts := questions.contexts(number, count)) is not None
+    }
+    texts = [text for some in drawn.values() for text in some]
     if part == "length":
         some = drawn[PASSAGES]
         for size in (1, 2, 4, 8):
@@ -165,18 +169,12 @@ def conditions(
                 yield f"{name} {changed[name]:g}", count, record | known
             continue
         for name in METHODS:
-            method, rule = pooling(name, _Defaults)
+            method, rule = pooling(name, ContextsConfig())
             record = answered(reader, method, contexts, prompt, rule)
             if name in LIKELIHOOD:
                 found = likelihood(reader, method, contexts, prompt, gold)
                 record |= dict(zip(("gold", "entropy"), found, strict=True))
             yield name, count, record | known
-
-
-class _Defaults:
-    """The settings of pools where nothing is said."""
-
-    beta, eta, top_p = Rule().beta, Rule().eta, Rule().top_p
 
 
 def collect(

@@ -446,7 +446,7 @@ def signal_in(phase: str, seconds: float, numbers: Sequence[int], words: Sequenc
     timer = threading.Timer(seconds, send)
     timer.daemon = True
     choose = cost.choose_precision
-    cost.choose_precision = lambda *rest: ("fp32", choose(*rest)[1])  # type: ignore[assignment]
+    cost.choose_precision = lambda *rest: ("fp32", choose(*rest)[1])
     if phase in PHASES:
         place, _, name = PHASES[phase][0].rpartition(".")
         owner = pkgutil.resolve_name(place)
@@ -699,7 +699,7 @@ def main() -> int:
     if options.child:
         *place, last = json.loads(options.child)
         if isinstance(last, list):
-            signal_in(*place, last, options.words)
+            signal_in(str(place[0]), float(place[1]), last, options.words)
         return child(Place(*place), last, options.words)
     equal = True
     for part, run in (("training", measure), ("signals", send_signals), ("comparison", compare)):

@@ -149,7 +149,7 @@ def main() -> None:
         for spread in (0.0, 0.2, 0.4, 0.8)
     ]
     power = [(count, "0.3", *rates(trials, [count] * 5, 0.3, 1.0)) for count in (1, 2, 3, 5)]
-    cases = {
+    cases: dict[str, tuple[list[int], float | list[float]]] = {
         "two systems alone, 2 seeds each": ([2, 2], 0.4),
         "two systems alone, 3 seeds each": ([3, 3], 0.4),
         "one seed against three": ([1, 3, 3, 3, 3], 0.4),

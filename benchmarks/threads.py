@@ -68,7 +68,7 @@ def speed(variables: dict[str, str], options: argparse.Namespace, work: Path) ->
         subprocess.Popen(
             [*words, "--out", str(work / f"runs-{number}")],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=environment(ATTNKIT_CACHE=str(work / "cache"), **env),
+            env=environment(None, ATTNKIT_CACHE=str(work / "cache"), **env),
         )
         for number in range(jobs)
     ]  # fmt: skip

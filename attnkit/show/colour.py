@@ -145,7 +145,7 @@ def _gaps(rgb: UInt8[NDArray[np.uint8], "... 3"]) -> Float[NDArray[np.float64], 
     return np.asarray(light**2 + purity**2 + hue + _STRANGE * strange)
 
 
-def _rising(rgb: UInt8[NDArray[np.uint8], "N 3"]) -> Int[NDArray[np.int64], "N"]:
+def _rising(rgb: UInt8[NDArray[np.uint8], "N 3"]) -> Int[NDArray[np.int64], " N"]:
     """Terminal colours of no falling lightness with the least sum of squared distances."""
     order = np.argsort(lab(xterm_colours())[:, 0], kind="stable")
     gaps = _gaps(rgb)[:, order]

@@ -79,7 +79,7 @@ class TerminalColours(NamedTuple):
             shades = colour.shades(values[row], self.ascii_only)
             yield Segment("".join(shade * width for shade in shades))
 
-    def _signs(self, row: Float[NDArray[np.float32], "S"], width: int) -> str:
+    def _signs(self, row: Float[NDArray[np.float32], " S"], width: int) -> str:
         """Differences: a sign with the shade of its magnitude beside it, or the sign alone."""
         if width == 1:
             return "".join(_SIGNS[place] for place in np.clip(row * 5, 0, 4).astype(np.int64))
