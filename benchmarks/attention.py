@@ -1,6 +1,6 @@
 """Time and memory of the attention mechanisms: growth, long and short texts, peers, decoding.
 
-    python benchmarks/attention.py [--part exponents long peers short decode gpu] [--work DIR]
+    python benchmarks/attention.py [--part exponents long short decode gpu peers] [--work DIR]
 
 Every part writes its own section of results/attention.md and keeps the others.  Mixing is measured
 by `attnkit.bench`, the library of `attnkit bench attention`.  The peers performer-pytorch,
@@ -312,10 +312,10 @@ def part_gpu(options: Options) -> list[str]:
 PARTS = {
     "exponents": ("Growth with the length", part_exponents),
     "long": ("Long texts beside the fused kernel", part_long),
-    "peers": ("The same methods by other packages", part_peers),
     "short": ("Short sentences", part_short),
     "decode": ("Decoding", part_decode),
     "gpu": ("On a GPU", part_gpu),
+    "peers": ("The same methods by other packages", part_peers),  # last: it keeps freed memory
 }
 
 

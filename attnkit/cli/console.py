@@ -38,7 +38,7 @@ PLAIN = {
     "Input should be a valid number.*": "must be a number",
     "Input should be greater than or equal to ": "must be >= ",
     "Input should be less than or equal to ": "must be <= ",
-    "Input |Value error, ": "",
+    "(Input |Value error, )": "",
 }
 """What the parser says of a value, by pydantic's words, and how recipes say it."""
 ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}

@@ -243,7 +243,9 @@ def search_settings(
     from pydantic import ValidationError
 
     from attnkit.recipe.build import field_type
-    from attnkit.recipe.values import values_of
+    from attnkit.recipe.problems import COMMAND_LINE
+    from attnkit.recipe.values import Refused, read
+    from attnkit.recipe.yaml_nodes import Scalar
 
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
@@ -256,8 +258,11 @@ def search_settings(
         spec = type(recipe)(**recipe.model_dump() | given | {"method": method})
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0])
-        wanted = values_of(field_type(("search", name)))
-        raise UsageError(f"{_flag(name)} {given.get(name)}: must be {wanted}") from error
+        try:
+            read(Scalar(COMMAND_LINE, str(given.get(name))), field_type(("search", name)))
+        except Refused as refused:
+            raise UsageError(f"{_flag(name)}: {refused.text}") from error
+        raise
     if spec.min_length >= spec.max_length:
         raise UsageError(
             f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"

@@ -17,8 +17,6 @@ from attnkit.kernels.int8 import int8_product, rounded
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 """With fewer multiplications, what a call costs counts for more than its arithmetic."""
-LEAST_PACKED = 2**18
-"""Packing smaller weights takes longer than a short search gains by it; one row gains nothing."""
 
 
 class Linear(nn.Linear):
@@ -84,7 +82,7 @@ def quick_product(
 ) -> Float[Tensor, "*n O"]:
     """`product` without gradients, for those who asked `usable` once for many calls.
 
-    With the weight also as `pack` gives it, that one is read, unless there is little work.
+    With the weight also as `pack` gives it, that one is read, but for few multiplications.
     """
     if scale is not None:
         return int8_product(x, weight, scale, bias)
@@ -98,10 +96,9 @@ def quick_product(
 
 
 def pack(weight: Tensor) -> Tensor | None:
-    """A weight for `quick_product` on a CPU; None where packing does not pay, or cannot be."""
+    """A weight for `quick_product` on a CPU; None where it cannot be packed."""
     reorder, types = operator(PACK), (torch.float32, torch.bfloat16, torch.float16)
-    small = weight.numel() < LEAST_PACKED
-    return None if reorder is None or small or weight.dtype not in types else reorder(weight, None)
+    return None if reorder is None or weight.dtype not in types else reorder(weight, None)
 
 
 class _Product(torch.autograd.Function):

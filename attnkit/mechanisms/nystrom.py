@@ -124,11 +124,11 @@ def weights_of(
 def neighbours(
     v: Float[Tensor, "B H T E"], weights: Float[Tensor, "H 1 N 1"]
 ) -> Float[Tensor, "B H T E"]:
-    """Sums over N positions around each, with the weights of the head.
-
-    Features are channels beside each other, as projections leave them: several times as fast as a
-    channel a head, and only a convolution of two dimensions reads them so.
-    """
+    """Sums over N positions around each, with the weights of the head."""
+    if v.device.type != "cpu" or v.shape[2] < weights.shape[2]:
+        return F.conv2d(v, weights, padding=(weights.shape[2] // 2, 0), groups=v.shape[1])
+    # oneDNN is faster with a channel a feature, side by side as projections leave them, but not
+    # with fewer positions than weights; only convolutions of two dimensions read them so
     channels = v.transpose(1, 2).flatten(2).transpose(1, 2)[..., None]  # [B, H E, T, 1]
     y = F.conv2d(
         channels,

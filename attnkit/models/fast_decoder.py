@@ -7,7 +7,6 @@ biases, 0 at the tokens of its own past and -inf elsewhere; only these are reord
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 
 from attnkit.kernels.fast_cpu import PRODUCT, usable
-from attnkit.kernels.onednn import Linear, pack, quick_product
+from attnkit.kernels.onednn import LEAST_WORK, Linear, pack, quick_product
 from attnkit.layers import Block, MultiHead
 from attnkit.mechanisms.dot import Dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -27,6 +26,12 @@ from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
 """Keys are read in multiples of this: a softmax over part of a vector is several times slower."""
+
+LEAST_PACKED, PACK_AFTER = 2**18, 8
+"""How large weights are packed for oneDNN, and at which product: it takes what about so many spare.
+
+A single row gains nothing.
+"""
 
 Cache = tuple[Float[Tensor, "B H S D"], Float[Tensor, "B H S D"]]
 """Keys and values."""
@@ -79,6 +84,8 @@ class Product:
             self.joined([getattr(layer, name) for layer in layers if layer is not None])
             for name in ("weight", "bias", "scale")
         )
+        self.packed: Tensor | None = None
+        self.calls = 0
 
     @staticmethod
     def joined(parts: list[Tensor | None]) -> Any:
@@ -86,19 +93,19 @@ class Product:
         there = [part.detach() for part in parts if part is not None]
         return torch.cat(there) if there[1:] else next(iter(there), None)
 
-    @cached_property
-    def packed(self) -> Tensor | None:
-        """The weight as oneDNN reads it fastest."""
-        return pack(self.weight)
-
     @property
     def out_features(self) -> int:
         """O."""
         return len(self.weight)
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        weights = (self.weight, self.bias, self.scale)
-        return quick_product(x, *weights, self.packed if len(x) > 1 else None)
+        size, packed = self.weight.numel(), None
+        if len(x) > 1 and size >= LEAST_PACKED and size * len(x) >= LEAST_WORK:
+            self.calls += 1
+            if self.calls == PACK_AFTER:
+                self.packed = pack(self.weight)
+            packed = self.packed
+        return quick_product(x, self.weight, self.bias, self.scale, packed)
 
 
 class FastAttention:

@@ -182,7 +182,7 @@ def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
         (("--save", "."), 2, "unknown suffix ''"),
         (("--top-p", "0.5"), 2, "--top-p is for sampling: add --sample"),
         (("--with", "nothing/here/at/all"), 66, "nothing/here/at/all"),
-        (("--max-length", "0"), 2, "--max-length 0"),
+        (("--max-length", "0"), 2, "--max-length: must be a whole number >= 1"),
     ],
     ids=str,
 )

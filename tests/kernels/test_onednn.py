@@ -111,13 +111,12 @@ def test_second_derivatives_are_those_of_torch(
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("rows", [1, 2, 17, 1500])
 def test_packed_weights_answer_as_plain_ones(
-    rows: int, precision: str, bias: bool, monkeypatch: pytest.MonkeyPatch
+    rows: int, precision: str, bias: bool, calls: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if precision != "fp32" and not _has_products("cpu", precision):
         pytest.skip(f"this processor has no {precision} products")
     dtype = DTYPES[precision]
     monkeypatch.setattr(onednn, "LEAST_WORK", 1)
-    monkeypatch.setattr(onednn, "LEAST_PACKED", 1)
     layer, x = Linear(48, 33, bias), torch.randn(rows, 48)
     weight, added = (
         None if part is None else part.to(dtype) for part in (layer.weight, layer.bias)
@@ -132,11 +131,9 @@ def test_packed_weights_answer_as_plain_ones(
     torch.testing.assert_close(found, plain, atol=1e-5, rtol=torch.finfo(dtype).eps)
 
 
-def test_only_large_weights_of_floating_point_are_packed() -> None:
-    large = torch.zeros(onednn.LEAST_PACKED // 8, 8)
-    assert onednn.pack(large) is not None
-    for other in (large[1:], large.double(), large.to(torch.int8)):
-        assert onednn.pack(other) is None
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
+def test_weights_that_onednn_does_not_multiply_are_not_packed(dtype: torch.dtype) -> None:
+    assert onednn.pack(torch.zeros(8, 8, dtype=dtype)) is None
 
 
 def test_weights_have_the_names_and_the_start_of_torch_s_layer() -> None:

@@ -1,16 +1,18 @@
 """Nystrom attention: landmarks of real tokens, the inverse, short rows, the convolution."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from attnkit.attention import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import nystrom
-from attnkit.mechanisms.nystrom import Nystrom, Segments
+from attnkit.mechanisms.nystrom import Nystrom, Segments, neighbours
 
 HEADS, WIDTH = 2, 4
 
@@ -141,6 +143,19 @@ def test_without_an_inverse_there_are_two_softmaxes() -> None:
     expected = softmax_attention(q, k_marks, softmax_attention(q_marks, k, v))
     y = made(landmarks=3, pinv="none")(q, k, v, whole(1, 12)).y
     torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("length", [1, 4, 5, 6, 40])
+def test_the_convolution_is_the_plain_one(length: int) -> None:
+    values = torch.randn(2, length, HEADS, 3, dtype=torch.float64).transpose(1, 2)
+    weights = torch.randn(HEADS, 1, 5, 1, dtype=torch.float64)
+    found = []
+    for convolve in (neighbours, partial(F.conv2d, padding=(2, 0), groups=HEADS)):
+        given = [values.detach().requires_grad_(), weights.detach().requires_grad_()]
+        y = convolve(*given)
+        found.append((y, *torch.autograd.grad(y.cos().sum(), given)))
+    for own, plain in zip(*found, strict=True):
+        torch.testing.assert_close(own, plain)
 
 
 def test_the_convolution_goes_over_real_positions() -> None:
