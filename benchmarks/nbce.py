@@ -11,13 +11,13 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from common import cores, publish, say, spread, table, versions
 
 from attnkit import models
-from attnkit.nbce.merge import Pool, Rule
+from attnkit.nbce.merge import POOLS, Pool, Rule, entropy
 from attnkit.nbce.merged_search import MergedModel
 from attnkit.nbce.reader import PromptRow
 from attnkit.nbce.run_reader import LanguageModelReader
@@ -88,7 +88,7 @@ def main() -> None:
         state = MergedModel(reader, Rule()).start([rows(count)])
         logits, _ = reader.step(torch.full((count + 1, 1), 10 + PROMPT - 1), state.cache)
         logs = logits.log_softmax(-1)
-        nats = -float((logs.exp() * logs).sum(-1).mean())
+        nats = float(entropy(logs.exp(), logs).mean())
         ids = torch.full((count + 1, 1), 10 + PROMPT - 1)
 
         def plain(kept: Any = state.cache, ids: torch.Tensor = ids) -> None:
@@ -99,14 +99,14 @@ def main() -> None:
             model = MergedModel(reader, Rule(pool))
             step_by_step(model, start, ids[:1], SPEC, WRITTEN, [0])
 
-        ratios: dict[str, list[float]] = {pool: [] for pool in get_args(Pool)}
+        ratios: dict[str, list[float]] = {pool: [] for pool in POOLS}
         times = []
         for _ in range(options.rounds):
             times.append(seconds(plain))
-            for pool in get_args(Pool):
+            for pool in POOLS:
                 ratios[pool].append(seconds(partial(merged, pool)) / times[-1])
         size = bytes_of(state.cache.moving) / 1e6
-        for pool in get_args(Pool):
+        for pool in POOLS:
             ratio = statistics.median(ratios[pool])
             found.append(
                 [count, pool, f"{statistics.median(times) / WRITTEN * 1e3:,.1f} ms",

@@ -110,7 +110,7 @@ def likelihood(
     limit = reader.limit
     rows, rule = [reader.row(text, prompt) for text in ("", *contexts)], None
     if method in POOLS:
-        rule = Rule(method, top_p=1.0)  # type: ignore[arg-type]
+        rule = Rule(method, top_p=1.0)
     elif method == "concat":
         rows = [baselines.concatenated(reader, contexts, prompt, SPEC.max_length, limit=limit)[0]]
     else:

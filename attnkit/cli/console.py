@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "attnkit"
 COMPLETE = "_ATTNKIT_COMPLETE"
-PLAIN = {
+WORDING = {
     "Input should be a valid integer.*": "must be a whole number",
     "Input should be a valid number.*": "must be a number",
     "Input should be greater than or equal to ": "must be >= ",
@@ -225,7 +225,7 @@ def _report(error: BaseException) -> int:
 def _usage(error: Any) -> Outcome:
     """An error of the parser in one line, with the command whose help answers it."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
-    for theirs, ours in PLAIN.items():
+    for theirs, ours in WORDING.items():
         text = re.sub(f": {theirs}", f": {ours}", text)
     path = error.ctx.command_path if error.ctx else PROGRAM
     see = " See" if text.endswith("?") else "; see"

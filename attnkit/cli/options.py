@@ -240,8 +240,6 @@ def search_settings(
     Raises:
         UsageError: options exclude each other, do nothing together, or are out of range.
     """
-    from pydantic import ValidationError
-
     from attnkit.recipe.build import field_type
     from attnkit.recipe.problems import COMMAND_LINE
     from attnkit.recipe.values import Refused, read
@@ -254,15 +252,12 @@ def search_settings(
     for name in SAMPLING:
         if name in given and method != "sample":
             raise UsageError(f"{_flag(name)} is for sampling: add --sample")
-    try:
-        spec = type(recipe)(**recipe.model_dump() | given | {"method": method})
-    except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
+    for name, option in given.items():
         try:
-            read(Scalar(COMMAND_LINE, str(given.get(name))), field_type(("search", name)))
+            read(Scalar(COMMAND_LINE, str(option)), field_type(("search", name)))
         except Refused as refused:
-            raise UsageError(f"{_flag(name)}: {refused.text}") from error
-        raise
+            raise UsageError(f"{_flag(name)}: {refused.text}") from None
+    spec = recipe.model_copy(update=given | {"method": method})
     if spec.min_length >= spec.max_length:
         raise UsageError(
             f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"

@@ -86,13 +86,14 @@ def quick_product(
     """
     if scale is not None:
         return int8_product(x, weight, scale, bias)
+    stored = weight if packed is None else packed
     if weight.dtype != x.dtype:
         # without a bias torch's own product of 16 bits is slow on a CPU
         made = onednn_product if x.device.type == "cpu" else F.linear
-        return made(x.to(weight.dtype), weight if packed is None else packed, bias).to(x.dtype)
+        return made(x.to(weight.dtype), stored, bias).to(x.dtype)
     if weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
         return F.linear(x, weight, bias)
-    return onednn_product(x, weight if packed is None else packed, bias)
+    return onednn_product(x, stored, bias)
 
 
 def pack(weight: Tensor) -> Tensor | None:

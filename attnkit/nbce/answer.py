@@ -5,11 +5,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 from attnkit.errors import UsageError
 from attnkit.nbce.baselines import Cut, concatenated, prompt_perplexities, side_by_side
-from attnkit.nbce.merge import POOLS, Pool, Rule, unknown
+from attnkit.nbce.merge import POOLS, Rule, unknown
 from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
 from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.recipe.schema import SearchConfig
@@ -100,7 +100,7 @@ def ask(
     read = [_rows(reader, method, some, prompt, join) for some, prompt in pairs]
     merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
     if method in POOLS:
-        merging = rule._replace(pool=cast(Pool, method))
+        merging = rule._replace(pool=method)
     found = search([rows for rows, _ in read], rule=merging)
     return [_reply(reader, one, note=note) for one, (_, note) in zip(found, read, strict=True)]
 

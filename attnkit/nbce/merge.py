@@ -22,7 +22,7 @@ from attnkit.search import base
 from attnkit.text import nearest
 
 Pool = Literal["entropy", "mean", "max", "weighted"]
-POOLS: tuple[str, ...] = get_args(Pool)
+POOLS: tuple[Pool, ...] = get_args(Pool)
 RANKED = 1024
 """Tokens ranked at first, and 8 times as many each time that they lack the mass asked for."""
 
