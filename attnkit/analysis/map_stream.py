@@ -84,8 +84,8 @@ def stream_maps(
                     layer = describe(number, part)
                     show = partial(_show, use, kind, layer, columns, batch)
                     hooks.enter_context(visited(part, show))
-            source = None if batch.source is None else batch.source.to(device)
-            model.hidden(source, batch.input.to(device))
+            tensors = batch.to(device)
+            model.hidden(tensors.source, tensors.input)
         read += len(rows)
         if progress is not None:
             progress(read, len(encoded))

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from attnkit.contract import caching, identities, masking
+from attnkit.contract import caching, device, identities, masking
 from attnkit.contract.subject import ROLES, Broken, NotApplicable, Role, Subject
 
 SELF: tuple[Role, ...] = ("encoder", "decoder")
@@ -43,6 +43,7 @@ CONTRACTS = (
     Contract("fast", "the fast path equals the plain one, gradients too", caching.fast),
     Contract("saved", "a layer that is saved and loaded gives the same outputs", caching.saved),
     Contract("same", "the same tokens give the same outputs twice", caching.same),
+    Contract("device", "it stays on the device of its inputs, and waits for no GPU", device.device),
     Contract("worked", "reproduces the worked number of its file", identities.worked),
 )
 """In the order in which they are shown."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -12,6 +12,22 @@ from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.tokenizer import BOS, PAD
 
 Rows = NDArray[np.int64]
+
+
+class BatchTensors(NamedTuple):
+    """What a model reads of a batch, on its device, and the tokens that it is to predict."""
+
+    source: Int64[Tensor, "B S"] | None
+    input: Int64[Tensor, "B T"]
+    targets: Int64[Tensor, " N"]
+    """The tokens of `Batch.output` that are not PAD."""
+    places: Int64[Tensor, " N"] | None
+    """Theirs among all B x T tokens; None: the same."""
+
+    def predicting(self, hidden: Float[Tensor, "B T W"]) -> Float[Tensor, "N W"]:
+        """The hidden states that the targets are predicted from."""
+        flat = hidden.flatten(0, 1)
+        return flat if self.places is None else flat.index_select(0, self.places)
 
 
 class Batch(NamedTuple):
@@ -30,6 +46,21 @@ class Batch(NamedTuple):
     """Tokens of `output` that are not PAD, at least 1: what a summed loss is divided by."""
     place: tuple[int, ...] = ()
     """Seed, epoch and position of a batch of a training."""
+
+    def to(self, device: torch.device) -> BatchTensors:
+        """Its tensors on a device.  The pads are left out here, so that a GPU is not waited for."""
+        real = self.output != PAD
+        targets, places = self.output[real], None
+        if targets.numel() < real.numel():
+            places = _moved(real.flatten().nonzero().squeeze(1), device)
+        source = None if self.source is None else _moved(self.source, device)
+        return BatchTensors(source, _moved(self.input, device), _moved(targets, device), places)
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on a device; a GPU copies it from pinned memory while others compute."""
+    on_gpu = device.type == "cuda"
+    return (tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=on_gpu)
 
 
 def collate(encoded: Encoded, rows: Rows) -> Batch:

@@ -3,8 +3,10 @@
 With one rate the products are decayed.  With a rate for each channel the fast form is a matrix
 product for each block of queries, which is the whole chunk where decays are mild: decays from the
 middle of the block go to the queries, their inverses to the keys, which for keys before the block
-are decays too.  Where the decay within a block would leave the range of the type, the plain form
-takes differences of logarithms first, at the cost of a number for each pair and channel.
+are decays too.  Where the decay within a block would leave the range of the type, or a GPU would
+have to be waited for to know, decays go from the start of the block, so that none is inverted, and
+the keys of the block itself take the plain form: differences of logarithms first, at the cost of a
+number for each pair and channel.
 """
 
 from collections.abc import Sequence
@@ -38,23 +40,33 @@ def decayed_products(
         return [q @ k.transpose(-1, -2) * ratio for q in queries]
     if fast_cpu.PLAIN or torch.compiler.is_compiling():
         return [plain(q, k, total) for q in queries]
-    for step in (size, BLOCK):
-        starts = [*range(0, size, step)]
-        ends = [*starts[1:], size]
-        first, last = (total.detach()[..., at, :] for at in (starts, [end - 1 for end in ends]))
-        if bool((first - last <= RANGE).all()):
-            break
-    else:
-        return [plain(q, k, total) for q in queries]
-    rows = []
-    for start, end, centre in zip(starts, ends, ((first + last) / 2).unbind(-2), strict=True):
-        middle = centre.unsqueeze(-2)
-        fade = (total[..., start:end, :] - middle).exp()
-        left = torch.cat([q[..., start:end, :] * fade for q in queries], -2)
-        right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
-        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))
+    step = next((some for some in (size, BLOCK) if _mild(total, some)), None)
+    mild, step, rows = step is not None, step or BLOCK, list[Tensor]()
+    for start in range(0, size, step):
+        own = slice(start, min(size, start + step))
+        here, seen = total[..., own, :], own.stop if mild else start
+        origin = here[..., :1, :].detach()
+        if mild:
+            origin = (origin + here[..., -1:, :].detach()) / 2
+        left = torch.cat([q[..., own, :] * (here - origin).exp() for q in queries], -2)
+        right = k[..., :seen, :] * (origin - total[..., :seen, :]).exp()
+        row = left @ right.transpose(-1, -2)
+        if not mild:
+            near = [plain(q[..., own, :], k[..., own, :], here) for q in queries]
+            row = torch.cat((row, torch.cat(near, -2)), -1)
+        rows.append(F.pad(row, (0, size - own.stop)))
     each = zip(*(row.chunk(len(queries), -2) for row in rows), strict=True)
     return [torch.cat(parts, -2).tril() for parts in each]
+
+
+def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
+    """Whether the decay within blocks of so many tokens is known to be in range."""
+    if not fast_cpu.usable(total, autocast=True):
+        return False
+    size = total.shape[-2]
+    ends = [min(size, start + step) - 1 for start in range(0, size, step)]
+    fall = total.detach()[..., ::step, :] - total.detach()[..., ends, :]
+    return bool((fall <= RANGE).all())
 
 
 def plain(q: Tensor, k: Tensor, total: Tensor) -> Float[Tensor, "*n C C"]:

@@ -30,7 +30,15 @@ def concatenated(
     A row has room for `output` tokens more, and at most `limit` with them where that is less than
     the model's own; the contexts lose their end, or with `cut` "start" their beginning, never the
     prompt.
+
+    Raises:
+        UsageError: `limit` leaves no room for the prompt and `output`.
     """
+    if limit is not None and limit < (least := reader.row("", prompt).longest + output):
+        raise UsageError(
+            f"a row of {limit:,} tokens has no room for the prompt and an answer of {output:,}, "
+            f"which take {least:,}: raise the limit, or shorten the answer (--max-length)"
+        )
 
     def excess(row: PromptRow) -> int:
         beyond = 0 if limit is None else row.longest + output - limit

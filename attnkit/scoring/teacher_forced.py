@@ -90,10 +90,10 @@ def hidden_states(
     )
     for rows in islice(batches, rank, None, ranks):
         batch = collate(encoded, rows)
-        source = None if batch.source is None else batch.source.to(device)
-        real = batch.output != PAD
-        hidden = model.hidden(source, batch.input.to(device))[real.to(device)]
-        yield rows[real.nonzero()[:, 0].numpy()], batch.output[real].to(device), hidden
+        tensors = batch.to(device)
+        hidden = model.hidden(tensors.source, tensors.input)
+        places = (batch.output != PAD).nonzero()[:, 0].numpy()
+        yield rows[places], tensors.targets, tensors.predicting(hidden)
     model.train(training)
 
 

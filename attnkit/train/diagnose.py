@@ -26,8 +26,8 @@ def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> st
         for name, module in model.named_modules():
             if name and not list(module.children()):
                 stack.callback(module.register_forward_hook(partial(hook, name)).remove)
-        source = None if batch.source is None else batch.source.to(device)
-        model(source, batch.input.to(device))
+        tensors = batch.to(device)
+        model(tensors.source, tensors.input)
     return bad[0] if bad else None
 
 

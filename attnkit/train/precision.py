@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from attnkit.data.batch import Batch
-from attnkit.data.tokenizer import PAD
+from attnkit.data.batch import Batch, BatchTensors
 from attnkit.models import Model
 from attnkit.models.precision import DTYPES
 from attnkit.ranks import group
@@ -26,15 +25,12 @@ class ModelWithLoss(nn.Module):
         if compiled:
             self._hidden = torch.compile(model.hidden, dynamic=True)
 
-    def forward(
-        self, source: Tensor | None, inputs: Tensor, outputs: Tensor, options: LossOptions
-    ) -> Losses:
-        """Ids [B, S], [B, T], [B, T]."""
+    def forward(self, batch: BatchTensors, options: LossOptions) -> Losses:
         with record_function("attnkit: rest of the model"):
-            hidden = self._hidden(source, inputs)
+            hidden = self._hidden(batch.source, batch.input)
         with record_function("attnkit: loss"):
-            real = outputs != PAD
-            return token_losses(hidden[real], self.model.output.weight, outputs[real], options)
+            weight = self.model.output.weight
+            return token_losses(batch.predicting(hidden), weight, batch.targets, options)
 
 
 class GradientWorker:
@@ -79,9 +75,7 @@ class GradientWorker:
 
     def losses(self, batch: Batch, options: LossOptions) -> Losses:
         """Summed losses of a batch, which is moved to the model's device."""
-        source = None if batch.source is None else batch.source.to(self.device)
-        inputs, outputs = batch.input.to(self.device), batch.output.to(self.device)
-        found: Losses = self._losses(source, inputs, outputs, options)
+        found: Losses = self._losses(batch.to(self.device), options)
         return found
 
     @record_function("attnkit: gradients")

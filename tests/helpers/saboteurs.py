@@ -156,7 +156,8 @@ class Numbering(Right):
 
     def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
         assert q is not None
-        order = torch.linspace(1, 1.1 if q.shape[2] > 6 else 1, q.shape[2], dtype=q.dtype)
+        last = 1.1 if q.shape[2] > 6 else 1
+        order = torch.linspace(1, last, q.shape[2], dtype=q.dtype, device=q.device)
         return super().scores(q, k, mask) * order[:, None]
 
 
@@ -256,6 +257,30 @@ class Miscounted(Right):
         return one_head((0.25, 0.75)), one_head((0.25, 0.76))
 
 
+class Elsewhere(Right):
+    """Adds zeros that are on the CPU wherever the scores are."""
+
+    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+        scores = super().scores(q, k, mask)
+        return scores + torch.zeros(scores.shape[-1], dtype=scores.dtype)
+
+
+class Waiting(Right):
+    """Looks at the largest query before it goes on."""
+
+    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+        assert q is not None
+        return super().scores(q / 2 if q.detach().amax().item() > 1e30 else q, k, mask)
+
+
+class Compressing(Right):
+    """Picks the keys that are not pads by a mask of them."""
+
+    def allowed(self, mask: Mask) -> Tensor | None:
+        mask.valid.nonzero()
+        return super().allowed(mask)
+
+
 BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Right, "encoder", set()),
     (Right, "decoder", set()),
@@ -285,5 +310,8 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (NeverFast, "encoder", {"fast"}),
     (Unsaved, "encoder", {"saved"}),
     (Moody, "encoder", {"same", "saved"}),
+    (Elsewhere, "encoder", {"device"}),
+    (Waiting, "decoder", {"device"}),
+    (Compressing, "cross", {"device"}),
     (Miscounted, "encoder", {"worked"}),
 ]

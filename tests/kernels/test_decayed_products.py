@@ -28,11 +28,16 @@ def test_blocks_are_the_plain_form_with_its_gradients(
         torch.testing.assert_close(fast.double(), slow, rtol=tolerance, atol=tolerance)
 
 
-def test_strong_decays_take_the_plain_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[int]()
-    monkeypatch.setattr(kernel, "plain", lambda q, *_: calls.append(1) or q)
+def test_strong_decays_take_the_plain_form_within_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[int]()
+
+    def watched(q: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        sizes.append(q.shape[-2])
+        return plain(q, *rest)
+
+    monkeypatch.setattr(kernel, "plain", watched)
     q = torch.ones(1, 20, 2)
-    for step, expected in ((7.9, 0), (8.1, 1)):  # 15 steps within a block of 16
-        calls.clear()
+    for step, expected in ((7.9, []), (8.1, [16, 4])):  # 15 steps within a block of 16
+        sizes.clear()
         decayed_products([q], q, -torch.full_like(q, step).cumsum(-2))
-        assert len(calls) == expected
+        assert sizes == expected

@@ -7,10 +7,12 @@ import pytest
 import torch
 from helpers.plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
 
+from attnkit.contract.device import DEVICE, Watch
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import DataError, RecipeError
-from attnkit.recipe.schema import SearchConfig
-from attnkit.search import base, search
+from attnkit.models import build
+from attnkit.recipe.schema import ModelConfig, SearchConfig
+from attnkit.search import base, beam, search
 from attnkit.search.base import advance, highest, predict, top
 
 SPECS = [
@@ -116,10 +118,10 @@ def test_stopping_early_never_changes_the_n_best_list() -> None:
 
 def test_equal_scores_are_ordered_by_lowest_id() -> None:
     flat = Fixed([0.0] * 40)
-    for beam in (1, 4):
-        spec = SearchConfig(beam=beam, n_best=beam, max_length=2, min_length=1)
+    for width in (1, 4):
+        spec = SearchConfig(beam=width, n_best=width, max_length=2, min_length=1)
         found = search(flat, torch.tensor([[5, EOS]]), spec, lines=[0])[0]
-        assert [h.ids for h in found] == [[4], [4, 4], [4, 5], [4, 6]][:beam]
+        assert [h.ids for h in found] == [[4], [4, 4], [4, 5], [4, 6]][:width]
     greedy = search(
         flat, torch.tensor([[5, EOS]]), SearchConfig(method="greedy", max_length=3), lines=[0]
     )
@@ -259,6 +261,25 @@ def test_the_model_s_positions_limit_the_output() -> None:
     model.shape = "decoder"
     with pytest.raises(DataError, match="6 tokens and the model 3 positions .* shorten the input"):
         search(model, sources(1), spec, lines=[0])
+
+
+def test_a_step_on_a_device_reads_no_values() -> None:
+    model = build(ModelConfig(width=16, ff=24, heads=2), (8000, 8000), 40).to(DEVICE).eval()
+    spec, ids = SearchConfig(beam=4), torch.zeros(3, 1, dtype=torch.long, device=DEVICE)
+    with torch.no_grad(), Watch(counting=False):
+        state, active = model.start(ids.expand(3, 9)), torch.arange(3, device=DEVICE)
+        hidden, state = advance(model, ids, state)
+        live = hidden.new_zeros((3, 1))
+        trellis = beam.Trellis(3, spec, 40, live)
+        finished = trellis.finished
+        for step in range(3):
+            best = beam.candidates(model, hidden, live, spec, step, None, exact=False)
+            chosen = beam.decide(best, finished, step + 1, 40, spec)
+            trellis.write(step, active, chosen)
+            rows = active[:, None] * live.shape[1] + chosen.parent
+            live, finished, token = chosen.live, chosen.finished, chosen.token
+            hidden, state = advance(model, token.view(-1, 1), state.select(rows.flatten(), None))
+        assert chosen.status.device == DEVICE
 
 
 def test_an_empty_batch_has_no_answers() -> None:

@@ -1,0 +1,69 @@
+"""An update waits for no GPU and stays on one device, as tensors without values show."""
+
+from typing import Any
+
+import pytest
+import torch
+from helpers.model_types import MODEL_TYPES
+
+from attnkit.contract import Broken
+from attnkit.contract.device import DEVICE, Watch
+from attnkit.data.batch import Batch
+from attnkit.models import build
+from attnkit.recipe.schema import ModelConfig
+from attnkit.train.loss import LossOptions
+from attnkit.train.precision import GradientWorker
+
+SHAPES: dict[str, dict[str, Any]] = {
+    **MODEL_TYPES,
+    "decoder": {"shape": "decoder"},
+    "encoder": {"shape": "encoder"},
+    "decoder-learned": {"shape": "decoder", "positions": "learned"},
+    "rope": {"positions": "rope", "norm": "post", "activation": "swiglu"},
+    "untied": {"tie": "none", "dropout": 0.3, "activation_dropout": 0.2},
+}
+
+
+def padded(source: bool, labels: int | None = None) -> Batch:
+    """Rows of 5 and 9 tokens."""
+    ids = torch.randint(4, 20, (2, 9))
+    ids[0, 5:] = 0
+    if labels is not None:
+        column = torch.randint(0, labels, (2, 1)) + 4
+        return Batch(ids, column, column, torch.arange(2).numpy(), 2)
+    return Batch(ids if source else None, ids, ids, torch.arange(2).numpy(), 14)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> None:
+    config = ModelConfig.model_validate({"width": 16, "ff": 24, "heads": 2} | SHAPES[name])
+    encoder = config.shape == "encoder"
+    model = build(config, (23, 23), 40).to(DEVICE)
+    worker = GradientWorker(model, precision)
+    batch = padded(config.shape != "decoder", 5 if encoder else None)
+    for options in (LossOptions(), LossOptions(0.1, 0.5, 0.2)):
+        tensors = batch.to(DEVICE)
+        with Watch(counting=False):
+            losses = worker._losses(tensors, options)
+            worker.backward(losses.total, batch.tokens)
+            norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)
+            worker.refresh()
+        assert norm.device == DEVICE
+        assert all(p.grad is not None and p.grad.device == DEVICE for p in model.parameters())
+
+
+def test_picking_by_a_mask_would_wait() -> None:
+    ids = padded(source=False).input.to(DEVICE)
+    with Watch(counting=False), pytest.raises(Broken, match="depends on values"):
+        ids[ids != 0]
+
+
+def test_tokens_to_predict_are_picked_on_the_cpu() -> None:
+    batch = padded(source=True)
+    tensors = batch.to(torch.device("cpu"))
+    hidden = torch.randn(2, 9, 4)
+    torch.testing.assert_close(tensors.predicting(hidden), hidden[batch.output != 0])
+    torch.testing.assert_close(tensors.targets, batch.output[batch.output != 0])
+    full = batch._replace(output=batch.output[1:], input=batch.input[1:])
+    assert full.to(torch.device("cpu")).places is None
