@@ -1,0 +1,123 @@
+"""Commands on a second device: nothing stays on the CPU that belongs there, and answers agree."""
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.called import called
+from helpers.second_device import DEVICE, second_device
+
+import attnkit.device
+
+# weights are copied there indeed, though the device has the name of one without values
+pytestmark = pytest.mark.filterwarnings("ignore:.*which is a no-op")
+SMALL = (
+    "data.size=300",
+    "data.valid_rows=8",
+    "eval.bootstrap=10",
+    "eval.splits=[valid]",
+    "search.max_length=8",
+    "train.batch_tokens=400",
+    "train.steps=2",
+    "train.valid_every=1",
+)
+TRAINED: dict[str, tuple[str, ...]] = {
+    "summarization/events": ("train.precision=fp32", "train.accumulate=2"),
+    "diagnostics/copy": ("--variant", "scaled-dot", "eval.lengths=[8,16]"),
+    "long-context/passages": ("data.size=100", "contexts.counts=[1,2]", "contexts.rows=2"),
+    "language-modeling/naive-bayes-chains": ("tokenizer.size=500", "--variant", "transformer"),
+}
+RUN = "runs/quickstart/scaled-dot/seed-1"
+COMMANDS = (
+    ("eval", "runs/quickstart", "--metrics", "bleu,perplexity"),
+    ("visualize-attn", RUN, "a dog", "--kind", "cross", "--save", "maps.npz"),
+    ("probe", "heads", RUN, "--rows", "8"),
+    ("probe", "noise", RUN, "--rows", "8", "--sigma", "0.5"),
+    ("probe", "entropy", RUN, "--rows", "8"),
+    ("probe", "rank", RUN, "--rows", "8"),
+    ("align", RUN, "source.txt", "source.txt"),
+    ("convert", RUN, "--attention", "linear", "--transfer", "2", "--tune", "2"),
+    ("bench", "decode", RUN, "--threads", "1"),
+)
+PASSAGES = ("nbce", "runs/long-context/passages/base/seed-1", "--context", "source.txt",
+            "--context", "other.txt", "--prompt", "a", "--max-length", "4")  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the commands, with texts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source.txt").write_text("a dog\nthe cat sees two dogs\n", encoding="utf-8")
+    (tmp_path / "other.txt").write_text("one\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """The second device, which every command takes that is not told another one."""
+
+    def pick(name: str) -> str:
+        return "cpu" if name == "cpu" else str(DEVICE)
+
+    for module in [m for name, m in sys.modules.items() if name.startswith("attnkit")]:
+        if getattr(module, "pick_device", None) is attnkit.device.pick_device:
+            monkeypatch.setattr(module, "pick_device", pick)
+    optimizers: Any = import_module("torch.optim.optimizer")
+    name = "_get_fused_kernels_supported_devices"
+    fused = [*getattr(optimizers, name)(), DEVICE.type]
+    monkeypatch.setattr(optimizers, name, lambda: fused)
+    with second_device() as found:
+        yield found
+
+
+def ended(capsys: Any, *words: str, stdin: str = "") -> str:
+    """What a command printed that ended well."""
+    done = called(capsys, *words, stdin=stdin)
+    assert done.code == 0, done.err
+    return done.out
+
+
+@pytest.mark.parametrize("recipe", TRAINED)
+def test_recipes_train_and_score_there(
+    recipe: str, folder: Path, device: torch.device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(capsys, "train", recipe, *SMALL, *TRAINED[recipe])
+    manifests = [path.read_text("utf-8") for path in folder.glob("runs/**/seed-1/manifest.json")]
+    assert manifests
+    assert all(f'"device": "{device}"' in text for text in manifests)
+    if recipe != "long-context/passages":
+        return
+    for baseline in ("cad", "best", "retrieval"):
+        ended(capsys, *PASSAGES, "--baseline", baseline, "--trace")
+    for search in (("--beam", "3"), ("--sample",)):
+        ended(capsys, *PASSAGES, *search)
+
+
+def test_a_run_gives_the_same_outputs_there_as_on_the_cpu(
+    folder: Path, device: torch.device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variants = ("scaled-dot", "random+vanilla", "linear")
+    chosen = (word for variant in variants for word in ("--variant", variant))
+    ended(capsys, "train", "quickstart", *SMALL, *chosen)
+    for variant in variants:
+        run = f"runs/quickstart/{variant}/seed-1"
+        for search in (("--beam", "1"), ("--beam", "4", "--n-best", "2"), ("--sample",)):
+            words, text = ("generate", run, *search), "a dog\nthe cat sees two dogs\n"
+            there, here = (ended(capsys, *words, *more, stdin=text)
+                           for more in ((), ("--device", "cpu")))  # fmt: skip
+            assert there == here
+    for command in COMMANDS:
+        ended(capsys, *command)
+
+
+def test_tensors_of_two_devices_do_not_mix(device: torch.device) -> None:
+    x = torch.arange(6.0, device=device).view(2, 3)
+    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor: tensors on two devices"):
+        x + torch.ones(3)
+    x[:, 1] = 5
+    assert x[:, [2, 0]].tolist() == [[2.0, 0.0], [5.0, 3.0]]
+    assert x.cpu().tolist() == [[0.0, 5.0, 2.0], [3.0, 5.0, 5.0]]
