@@ -1,6 +1,7 @@
 """The contract on devices, measured on tensors without values (device "meta"), so without a GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,10 @@ from attnkit.attention.mask import Mask
 from attnkit.contract.subject import WIDTH, Broken, Subject
 from attnkit.layers import MultiHead
 
+aten = torch.ops.aten
 DEVICE = torch.device("meta")
+WAITS = "on a GPU this waits until all queued work is done"
+CREATE = "create it with the device= of the inputs"
 LENGTHS = (9, 300)
 """Tokens of a row: short ones often take a path of their own."""
 
@@ -20,31 +24,53 @@ LENGTHS = (9, 300)
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses operations on tensors of two devices, and those that read values.
 
-    Numbers, tensors of no dimension, may be on the CPU; `counting` lets them be read.
+    Tensors of no dimension may be on the CPU; `counting` lets them be read.  `buffers` may be
+    filled from the CPU.
     """
 
-    def __init__(self, counting: bool) -> None:
+    def __init__(self, *, counting: bool = False, buffers: Iterable[Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.counting = counting
+        self.counting, self.buffers = counting, {id(x) for x in buffers}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
-        reads = func is torch.ops.aten._local_scalar_dense.default
+        reads = func is aten._local_scalar_dense.default
         if reads and not (self.counting and args[0].device.type == "cpu"):
-            raise Broken("it reads a number from a tensor: a GPU would be waited for")
-        _on_one_device(func, (args, given))
+            raise Broken(f"it reads a number from a tensor: {WAITS}")
+        filled = func is aten.copy_.default and id(args[0]) in self.buffers
+        if not filled:
+            _on_one_device(func, (args, given))
         try:
             found = func(*args, **given)
         except NotImplementedError as error:
-            raise Broken(f"{func} depends on values: a GPU would be waited for") from error
-        _on_one_device(func, (args, given, found))
+            raise Broken(f"{func} depends on values: {WAITS}") from error
+        if not filled:
+            _on_one_device(func, (args, given, found))
         return found
 
 
 def _on_one_device(func: Any, tree: Any) -> None:
     devices = {x.device for x in tree_leaves(tree) if isinstance(x, Tensor) and x.dim()}
-    if len(devices) > 1:
-        raise Broken(f"{func} of tensors on two devices: make them where the inputs are")
+    if len(devices) < 2:
+        return
+    if func.overloadpacket in (aten._to_copy, aten.copy_):
+        raise Broken(f"it copies a tensor from the CPU at every call: {CREATE}")
+    raise Broken(f"{func} mixes tensors of two devices: {CREATE}")
+
+
+@contextmanager
+def _autocast() -> Iterator[None]:
+    """Lets torch.autocast be called for the device, which has none."""
+    real: Any = torch.autocast
+
+    def either(device_type: str, *given: Any, **named: Any) -> Any:
+        return nullcontext() if device_type == DEVICE.type else real(device_type, *given, **named)
+
+    try:
+        torch.autocast = either  # type: ignore[misc, assignment]
+        yield
+    finally:
+        torch.autocast = real  # type: ignore[misc]
 
 
 def device(subject: Subject) -> Iterator[float]:
@@ -53,9 +79,10 @@ def device(subject: Subject) -> Iterator[float]:
         for kind in (torch.float32, torch.bfloat16):
             layer = _moved(subject.make(seed=3).to(kind))
             x, valid = _like(kind, length), torch.ones(2, length, dtype=torch.bool, device=DEVICE)
-            with Watch(counting=True):
+            buffers = [*layer.buffers()]
+            with _autocast(), Watch(counting=True, buffers=buffers):
                 _update(subject, layer, x, valid)
-            with Watch(counting=False):
+            with _autocast(), Watch(buffers=buffers):
                 _update(subject, layer, x, valid)
                 if subject.causal:
                     _steps(layer.eval(), x, valid)
@@ -63,7 +90,7 @@ def device(subject: Subject) -> Iterator[float]:
 
 
 def _moved(layer: MultiHead) -> MultiHead:
-    """The layer on the device, but numbers that it counts in."""
+    """The layer on the device, except scalar buffers, which may be counters."""
     counts = {name: x for name, x in layer.named_buffers() if not x.dim()}
     layer = layer.to(DEVICE)
     for name, number in counts.items():

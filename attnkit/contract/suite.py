@@ -43,7 +43,9 @@ CONTRACTS = (
     Contract("fast", "the fast path equals the plain one, gradients too", caching.fast),
     Contract("saved", "a layer that is saved and loaded gives the same outputs", caching.saved),
     Contract("same", "the same tokens give the same outputs twice", caching.same),
-    Contract("device", "it stays on the device of its inputs, and waits for no GPU", device.device),
+    Contract(
+        "device", "it computes on the device of its inputs and never waits for it", device.device
+    ),
     Contract("worked", "reproduces the worked number of its file", identities.worked),
 )
 """In the order in which they are shown."""

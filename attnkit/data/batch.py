@@ -22,7 +22,7 @@ class BatchTensors(NamedTuple):
     targets: Int64[Tensor, " N"]
     """The tokens of `Batch.output` that are not PAD."""
     places: Int64[Tensor, " N"] | None
-    """Theirs among all B x T tokens; None: the same."""
+    """Their positions in the flattened B x T tokens; None: no token is PAD."""
 
     def predicting(self, hidden: Float[Tensor, "B T W"]) -> Float[Tensor, "N W"]:
         """The hidden states that the targets are predicted from."""
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on a device; a GPU copies it from pinned memory while others compute."""
+    """A tensor of the CPU on a device; a GPU copies it from pinned memory while it computes."""
     on_gpu = device.type == "cuda"
     return (tensor.pin_memory() if on_gpu else tensor).to(device, non_blocking=on_gpu)
 

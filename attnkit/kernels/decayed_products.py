@@ -3,10 +3,11 @@
 With one rate the products are decayed.  With a rate for each channel the fast form is a matrix
 product for each block of queries, which is the whole chunk where decays are mild: decays from the
 middle of the block go to the queries, their inverses to the keys, which for keys before the block
-are decays too.  Where the decay within a block would leave the range of the type, or a GPU would
-have to be waited for to know, decays go from the start of the block, so that none is inverted, and
-the keys of the block itself take the plain form: differences of logarithms first, at the cost of a
-number for each pair and channel.
+are decays too.  Where the decay within a block would leave the range of the type, and on a GPU,
+where asking would wait for it, decays are taken from the start of the block, so that none is
+inverted for earlier keys.  Keys of the block itself are treated alike in smaller blocks, and in the
+smallest by the plain form: differences of logarithms first, at the cost of a number for each pair
+and channel.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,8 @@ from torch.nn import functional as F
 
 from attnkit.kernels import fast_cpu
 
-BLOCK = 16
-"""Queries of a product where decays are strong."""
+BLOCK, SMALLEST = 16, 4
+"""Queries of a product where decays are strong, and of the plain form within it."""
 RANGE = 120.0
 """Decay within a block, as a logarithm; float32 bears half of it and its inverse."""
 
@@ -41,22 +42,47 @@ def decayed_products(
     if fast_cpu.PLAIN or torch.compiler.is_compiling():
         return [plain(q, k, total) for q in queries]
     step = next((some for some in (size, BLOCK) if _mild(total, some)), None)
-    mild, step, rows = step is not None, step or BLOCK, list[Tensor]()
+    if step is None:
+        return _divided(queries, k, total)
+    rows = []
     for start in range(0, size, step):
-        own = slice(start, min(size, start + step))
-        here, seen = total[..., own, :], own.stop if mild else start
-        origin = here[..., :1, :].detach()
-        if mild:
-            origin = (origin + here[..., -1:, :].detach()) / 2
-        left = torch.cat([q[..., own, :] * (here - origin).exp() for q in queries], -2)
-        right = k[..., :seen, :] * (origin - total[..., :seen, :]).exp()
-        row = left @ right.transpose(-1, -2)
-        if not mild:
-            near = [plain(q[..., own, :], k[..., own, :], here) for q in queries]
-            row = torch.cat((row, torch.cat(near, -2)), -1)
-        rows.append(F.pad(row, (0, size - own.stop)))
-    each = zip(*(row.chunk(len(queries), -2) for row in rows), strict=True)
-    return [torch.cat(parts, -2).tril() for parts in each]
+        end = min(size, start + step)
+        here = total[..., start:end, :]
+        middle = (here[..., :1, :] + here[..., -1:, :]).detach() / 2
+        fade = (here - middle).exp()
+        left = torch.cat([q[..., start:end, :] * fade for q in queries], -2)
+        right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
+        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))
+    return [product.tril() for product in _apart(rows, len(queries))]
+
+
+def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
+    """`decayed_products` for decays of any strength, without reading values."""
+    size = k.shape[-2]
+    if size <= SMALLEST:
+        return [plain(q, k, total) for q in queries]
+    step = SMALLEST if size <= BLOCK else BLOCK
+    if spare := -size % step:
+        *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
+        total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
+    *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
+    near = torch.cat(_divided(blocks, of_keys, decays), -2)  # [*n, C / step, queries x step, step]
+    rows = []
+    for number, own in enumerate(near.unbind(-3)):
+        start = number * step
+        first = decays[..., number, :1, :].detach()
+        fade = (decays[..., number, :, :] - first).exp()
+        left = torch.cat([q[..., number, :, :] * fade for q in blocks], -2)
+        right = k[..., :start, :] * (first - total[..., :start, :]).exp()
+        row = torch.cat((left @ right.transpose(-1, -2), own), -1)
+        rows.append(F.pad(row, (0, size + spare - start - step)))
+    return [product[..., :size, :size] for product in _apart(rows, len(queries))]
+
+
+def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
+    """The products of each q, from rows of blocks that hold those of all."""
+    each = zip(*(row.chunk(queries, -2) for row in rows), strict=True)
+    return [torch.cat(parts, -2) for parts in each]
 
 
 def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:

@@ -86,7 +86,7 @@ class Performer(Kernel):
         self.register_buffer("calls", torch.tensor(0))
         drawn = directions(features, width, seed)
         self.register_buffer("projection", torch.empty(features, width).copy_(drawn))
-        self._counted = (-1, 0)
+        self._counted = (-1, 0, 0)
 
     def attend(self, *inputs: Any) -> Out:
         """See `Kernel.attend`; a training call is counted."""
@@ -129,14 +129,14 @@ class Performer(Kernel):
 
     def _count(self, projection: Tensor) -> None:
         """Count a training call in the saved buffer, and draw where its turn has come."""
-        version, count = self._counted
-        if version != self.calls._version:  # loaded, moved or new: read it from the device
-            count = int(self.calls)
+        version, count, seed = self._counted
+        if version != self.calls._version:  # loaded, moved or new: read them from the device
+            count, seed = int(self.calls), int(self.seed)
         count += 1
         self.calls.fill_(count)
-        self._counted = (self.calls._version, count)
+        self._counted = (self.calls._version, count, seed)
         if count % self.redraw_every == 0:
-            turn = int(self.seed) + count // self.redraw_every
+            turn = seed + count // self.redraw_every
             projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
 
     @classmethod

@@ -36,8 +36,8 @@ def concatenated(
     """
     if limit is not None and limit < (least := reader.row("", prompt).longest + output):
         raise UsageError(
-            f"a row of {limit:,} tokens has no room for the prompt and an answer of {output:,}, "
-            f"which take {least:,}: raise the limit, or shorten the answer (--max-length)"
+            f"--limit {limit} leaves no room: the prompt and {output:,} tokens of answer need "
+            f"{least:,}; raise --limit or lower --max-length"
         )
 
     def excess(row: PromptRow) -> int:

@@ -48,12 +48,17 @@ class LongestRow(NamedTuple):
 
 
 def answer_length(
-    row: LongestRow, spec: SearchConfig, fixed: bool, splitting: Mapping[str, Any]
+    row: LongestRow,
+    spec: SearchConfig,
+    fixed: bool,
+    splitting: Mapping[str, Any],
+    limit: int | None = None,
 ) -> int:
     """Most tokens of an answer for which the longest row leaves room.
 
     That is the search's `max_length` where there is room for it, or where the user set it
     (`fixed`).  `splitting` says how contexts were split and packed: `window`, `unit`, `pack`.
+    `limit` is that of rows that hold all contexts, which may be cut but for the prompt.
 
     Raises:
         UsageError: the longest row does not fit the model.
@@ -62,6 +67,9 @@ def answer_length(
     window = row.window(reader.excess, row.answer(reader.excess, spec, fixed))
     if reader.limit is not None and not fixed:
         length = max(SHORTEST, min(length, reader.limit - row.row.longest))
+    if limit is not None and not fixed:
+        room = limit - reader.row("", row.prompt).longest
+        length = max(1, min(length, room, max(SHORTEST, room // QUARTER)))
     options = _windows(window, splitting)
     advice = f"split the context ({options})" if options else "shorten the prompt"
     reader.check([row.row], length, advice)

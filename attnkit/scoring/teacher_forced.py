@@ -92,8 +92,8 @@ def hidden_states(
         batch = collate(encoded, rows)
         tensors = batch.to(device)
         hidden = model.hidden(tensors.source, tensors.input)
-        places = (batch.output != PAD).nonzero()[:, 0].numpy()
-        yield rows[places], tensors.targets, tensors.predicting(hidden)
+        row_of = (batch.output != PAD).nonzero()[:, 0].numpy()
+        yield rows[row_of], tensors.targets, tensors.predicting(hidden)
     model.train(training)
 
 

@@ -26,6 +26,7 @@ class ModelWithLoss(nn.Module):
             self._hidden = torch.compile(model.hidden, dynamic=True)
 
     def forward(self, batch: BatchTensors, options: LossOptions) -> Losses:
+        """Sums over the tokens to predict."""
         with record_function("attnkit: rest of the model"):
             hidden = self._hidden(batch.source, batch.input)
         with record_function("attnkit: loss"):

@@ -336,10 +336,17 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     assert "shorten the prompt, or shorten the output (--max-length)" in done.err
     done = nbce("--context", "long.txt", "--prompt", "ein", "--window", "8")
     assert done.code == 0, done.err
-    assert "answers have at most 14 tokens: the contexts leave no more room" in done.err
+    assert "--max-length is 14: there is no room for longer answers" in done.err
     done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8",
                 "--baseline", "concat")  # fmt: skip
     assert "tokens of context were cut off" in " ".join(done.out.split())
+    options = ("--context", "long.txt", "--prompt", "ein", "--window", "8", "--baseline", "concat")
+    done = nbce(*options, "--limit", "20")
+    assert done.code == 0, done.err
+    assert "--max-length is 8: there is no room for longer answers" in done.err
+    done = nbce(*options, "--limit", "3")
+    assert done.code == 2
+    assert "--limit 3 leaves no room" in done.err
 
 
 def beyond(done: Done) -> tuple[str, ...] | None:

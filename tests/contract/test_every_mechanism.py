@@ -14,8 +14,6 @@ CASES = [
     for contract in CONTRACTS
     if contract.name == "limits" or (possible(subject) and subject.role in contract.roles)
     if "rotary" not in subject.name or contract.name in OF_POSITIONS
-    # directions are drawn on the CPU, here at every call
-    if not ("redraw_every=1" in subject.name and contract.name == "device")
 ]
 EXCUSES = {
     "rows": ("it declares that its rows do not sum to 1",),

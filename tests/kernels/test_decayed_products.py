@@ -37,7 +37,7 @@ def test_strong_decays_take_the_plain_form_within_blocks(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(kernel, "plain", watched)
     q = torch.ones(1, 20, 2)
-    for step, expected in ((7.9, []), (8.1, [16, 4])):  # 15 steps within a block of 16
+    for step, expected in ((7.9, []), (8.1, [4])):  # 15 steps within a block of 16
         sizes.clear()
         decayed_products([q], q, -torch.full_like(q, step).cumsum(-2))
         assert sizes == expected

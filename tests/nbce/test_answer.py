@@ -147,7 +147,9 @@ def test_a_concatenation_that_does_not_fit_is_cut_and_says_so(cut: str) -> None:
 def test_a_limit_without_room_for_prompt_and_answer_is_refused(method: str) -> None:
     chosen = reader()
     least = chosen.row("", "a dog").longest + GREEDY.max_length
-    with pytest.raises(UsageError, match=f"{least - 1} tokens has no room .* take {least}: raise"):
+    with pytest.raises(
+        UsageError, match=f"--limit {least - 1} leaves no room: .* need {least}; raise"
+    ):
         ask(chosen, method, [["one red dog"]], ["a dog"], GREEDY, limit=least - 1)
     (reply,) = ask(chosen, method, [["one red dog"]], ["a dog"], GREEDY, limit=least)
     assert "the last" in reply.notes[0]

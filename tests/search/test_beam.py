@@ -266,7 +266,7 @@ def test_the_model_s_positions_limit_the_output() -> None:
 def test_a_step_on_a_device_reads_no_values() -> None:
     model = build(ModelConfig(width=16, ff=24, heads=2), (8000, 8000), 40).to(DEVICE).eval()
     spec, ids = SearchConfig(beam=4), torch.zeros(3, 1, dtype=torch.long, device=DEVICE)
-    with torch.no_grad(), Watch(counting=False):
+    with torch.no_grad(), Watch():
         state, active = model.start(ids.expand(3, 9)), torch.arange(3, device=DEVICE)
         hidden, state = advance(model, ids, state)
         live = hidden.new_zeros((3, 1))

@@ -44,7 +44,7 @@ def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> Non
     batch = padded(config.shape != "decoder", 5 if encoder else None)
     for options in (LossOptions(), LossOptions(0.1, 0.5, 0.2)):
         tensors = batch.to(DEVICE)
-        with Watch(counting=False):
+        with Watch():
             losses = worker._losses(tensors, options)
             worker.backward(losses.total, batch.tokens)
             norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)
@@ -55,15 +55,42 @@ def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> Non
 
 def test_picking_by_a_mask_would_wait() -> None:
     ids = padded(source=False).input.to(DEVICE)
-    with Watch(counting=False), pytest.raises(Broken, match="depends on values"):
+    with Watch(), pytest.raises(Broken, match="depends on values"):
         ids[ids != 0]
 
 
-def test_tokens_to_predict_are_picked_on_the_cpu() -> None:
+@pytest.mark.parametrize("rows", [[0, 1], [1], []])
+def test_targets_and_their_states_are_those_of_tokens_that_are_no_pads(rows: list[int]) -> None:
     batch = padded(source=True)
+    batch = batch._replace(output=batch.output[rows], input=batch.input[rows])
     tensors = batch.to(torch.device("cpu"))
-    hidden = torch.randn(2, 9, 4)
+    hidden = torch.randn(len(rows), 9, 4)
     torch.testing.assert_close(tensors.predicting(hidden), hidden[batch.output != 0])
     torch.testing.assert_close(tensors.targets, batch.output[batch.output != 0])
-    full = batch._replace(output=batch.output[1:], input=batch.input[1:])
-    assert full.to(torch.device("cpu")).places is None
+    assert (tensors.places is None) == (0 not in rows)
+
+
+def test_a_batch_of_pads_predicts_nothing() -> None:
+    batch = padded(source=True)
+    tensors = batch._replace(output=torch.zeros_like(batch.output)).to(torch.device("cpu"))
+    assert tensors.predicting(torch.randn(2, 9, 4)).shape == (0, 4)
+    assert tensors.targets.shape == (0,)
+
+
+def test_batches_for_a_gpu_are_copied_from_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[tuple[object, bool]] = []
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        copied.append((device, non_blocking and hasattr(tensor, "pinned")))
+        return tensor
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.clone()
+        tensor.pinned = True  # type: ignore[attr-defined]
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    gpu = torch.device("cuda")
+    padded(source=True).to(gpu)
+    assert copied == [(gpu, True)] * 4

@@ -191,9 +191,9 @@ def nbce(
     rule.check(len(read))
     texts, fixed = [context.text for context in read], max_length is not None
     row = row_limits.LongestRow.of(reader, texts, questions)
-    length = row_limits.answer_length(row, spec, fixed, splitting)
+    length = row_limits.answer_length(row, spec, fixed, splitting, limit)
     if length < spec.max_length:
-        console.say(f"answers have at most {length} tokens: the contexts leave no more room")
+        console.say(f"--max-length is {length}: there is no room for longer answers")
     spec = spec.model_copy(update={"max_length": length})
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     if warning := row_limits.beyond_training(row, texts, spec, fixed, splitting, methods, one_row):
