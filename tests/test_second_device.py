@@ -63,8 +63,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     def pick(name: str) -> str:
         return "cpu" if name == "cpu" else str(DEVICE)
 
+    real = attnkit.device.pick_device
     for module in [m for name, m in sys.modules.items() if name.startswith("attnkit")]:
-        if getattr(module, "pick_device", None) is attnkit.device.pick_device:
+        if getattr(module, "pick_device", None) is real:
             monkeypatch.setattr(module, "pick_device", pick)
     optimizers: Any = import_module("torch.optim.optimizer")
     name = "_get_fused_kernels_supported_devices"

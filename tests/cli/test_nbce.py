@@ -344,9 +344,9 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     done = nbce(*options, "--limit", "20")
     assert done.code == 0, done.err
     assert "--max-length is 8: there is no room for longer answers" in done.err
-    done = nbce(*options, "--limit", "3")
+    done = nbce(*options, "--limit", "1")
     assert done.code == 2
-    assert "--limit 3 leaves no room" in done.err
+    assert "--limit 1 leaves no room" in done.err
 
 
 def beyond(done: Done) -> tuple[str, ...] | None:
