@@ -72,6 +72,8 @@ class Plot:
     series: tuple[Series, ...]
     from_zero: bool
     """Whether the horizontal axis begins at zero: that of a score does not."""
+    logarithmic: bool = False
+    """Whether the horizontal axis is logarithmic: that of a length is."""
 
 
 class _Group(NamedTuple):
@@ -308,7 +310,8 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
     if x != "length":
         return plot
     made = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
-    return replace(plot, x=f"length of the text ({made.unit if made else 'tokens'})")
+    unit = made.unit if made else "tokens"
+    return replace(plot, x=f"length of the text ({unit})", logarithmic=True)
 
 
 def _by_length(scores: Mapping[str, float], split: str) -> tuple[Point, ...]:

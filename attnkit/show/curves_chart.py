@@ -38,10 +38,18 @@ class Scale(NamedTuple):
     low: float
     high: float
     ticks: tuple[float, ...]
+    logarithmic: bool = False
+
+    def share(self, value: float) -> float:
+        """How far a value is from the low end to the high end, from 0 to 1."""
+        low, high = self.low, self.high
+        if self.logarithmic:
+            value, low, high = math.log(value), math.log(low), math.log(high)
+        return (value - low) / (high - low)
 
     def place(self, value: float, cells: int) -> int:
         """The cell of a value, the first being that of the low end."""
-        return min(cells - 1, int((value - self.low) / (self.high - self.low) * cells))
+        return min(cells - 1, int(self.share(value) * cells))
 
 
 class CurvesChart:
@@ -99,8 +107,7 @@ class _Chart:
         self.margin = max(map(len, self.labels.values()), default=0) + 1
         self.columns = width - self.margin
         xs = [x for x, _ in points]
-        zero = [0.0] if plot.from_zero else []
-        self.x = scale([*zero, *xs], self.columns // 12, pad=0.0 if zero else pad)
+        self.x = horizontal(plot, xs, self.columns // 12, pad)
 
     def draw(self) -> Text:
         """Title, rows, axis and legend."""
@@ -234,8 +241,20 @@ def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
     return Scale(low, high, tuple(at * step for at in range(first, last + 1)))
 
 
+def horizontal(plot: Plot, values: Sequence[float], most: int, pad: float) -> Scale:
+    """The horizontal axis of a plot; a logarithmic one is labelled at some of the values."""
+    if plot.logarithmic and min(values) < max(values):
+        at = sorted(set(values))
+        return Scale(at[0], at[-1], tuple(at[:: -(-len(at) // max(2, most))]), logarithmic=True)
+    if plot.from_zero:
+        return scale([0.0, *values], most)
+    return scale(values, most, pad=pad)
+
+
 def number(value: float, axis: Scale) -> str:
     """A label that is short and tells its neighbours apart."""
+    if axis.logarithmic:
+        return f"{value:,.0f}"
     step = axis.ticks[1] - axis.ticks[0] if len(axis.ticks) > 1 else abs(value) or 1.0
     most = max(map(abs, axis.ticks))
     if not 1e-3 <= most < 1e12:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from attnkit.runs.curves import Plot, Point
-from attnkit.show.curves_chart import LETTERS, MARGIN, Scale, last_values, number, scale
+from attnkit.show.curves_chart import LETTERS, MARGIN, horizontal, last_values, number, scale
 from attnkit.show.svg import Drawing, text, width_of
 
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd",
@@ -35,9 +35,7 @@ class _Curves:
         points = [point for one in plot.series for line in one.lines for point in line]
         single = all(len(line) == 1 for one in plot.series for line in one.lines)
         self.y = scale([y for _, y in points], 6, pad=MARGIN if single else 0.02)
-        zero = [0.0] if plot.from_zero else []
-        xs = [*zero, *(x for x, _ in points)]
-        self.x = scale(xs, 4, pad=0.0 if plot.from_zero else MARGIN)
+        self.x = horizontal(plot, [x for x, _ in points], 4, MARGIN)
         labels = [number(tick, self.y) for tick in self.y.ticks]
         self.left, self.right = width_of(labels, SMALL) + 8, WIDTH - 14
         self.top, self.bottom = LINE + 8, LINE + HEIGHT
@@ -50,13 +48,9 @@ class _Curves:
 
     def _at(self, point: Point) -> Point:
         """Where a point is in the drawing."""
-
-        def place(value: float, axis: Scale, low: float, high: float) -> float:
-            return low + (value - axis.low) / (axis.high - axis.low) * (high - low)
-
         return (
-            place(point[0], self.x, self.left, self.right),
-            place(point[1], self.y, self.bottom, self.top),
+            self.left + self.x.share(point[0]) * (self.right - self.left),
+            self.bottom + self.y.share(point[1]) * (self.top - self.bottom),
         )
 
     def _axes(self) -> Iterator[str]:

@@ -69,8 +69,13 @@ def _draw(axes: "Axes", plot: Plot, names: Sequence[str]) -> dict[str, Any]:
             (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
     if plot.from_zero:
         axes.set_xlim(left=0)
+    if plot.logarithmic:
+        at = sorted({x for one in plot.series for line in one.lines for x, _ in line})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(at, [f"{x:,.0f}" for x in at], rotation=45)
+        axes.minorticks_off()
     for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
-        if most >= LONG:
+        if most >= LONG and axis.get_scale() == "linear":
             axis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(safe_text(plot.x))
     axes.set_ylabel(safe_text(plot.title))

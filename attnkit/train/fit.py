@@ -11,6 +11,7 @@ place of a micro-batch in the plan, whatever the rank.  Rank 0 alone writes.
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -115,6 +116,8 @@ class Training(TrainingState):
         self._open_stream()
         self.saved: int | None = None
         self.writers: LogWriters | None = None
+        self.pace: deque[tuple[int, float]] = deque(maxlen=20)
+        """Steps and times of the last logs, from which the remaining time is estimated."""
 
     @property
     def done(self) -> bool:
@@ -152,6 +155,7 @@ class Training(TrainingState):
         if group.leads():
             step = newest.step if newest else None
             self.writers = LogWriters(self.job.run, self.job.recipe, step)
+        self.pace.append((self.progress.step, time.perf_counter()))
         yield events.StartedEvent(
             self.job.run.name,
             self.train.steps,
@@ -273,7 +277,9 @@ class Training(TrainingState):
         )
         self.interval.zero_()
         steps = self.train.steps
-        remaining = (steps - progress.step) * progress.seconds / progress.step
+        (before, then), now = self.pace[0], time.perf_counter()
+        remaining = (steps - progress.step) * (now - then) / (progress.step - before)
+        self.pace.append((progress.step, now))
         return events.ProgressEvent(
             progress.step, steps, loss, rate, speed, self.gradient_norm, remaining
         )

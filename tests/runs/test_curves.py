@@ -226,6 +226,7 @@ def test_scores_by_length_are_a_line_of_each_run(tmp_path: Path) -> None:
         (run.path / "scores.json").write_text(json.dumps(scores))
     (plot,) = drawn(tmp_path, x="length")
     assert (plot.title, plot.x) == ("BLEU on test", "length of the text (tokens)")
+    assert plot.logarithmic
     line = ((64.0, 8.0), (128.0, 7.0), (512.0, 9.0))
     assert [one.lines for one in plot.series] == [(line,), (line,)]
     (plot,) = drawn(tmp_path, "bleu", x="parameters")

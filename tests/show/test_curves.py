@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnkit.runs.curves import Plot, Series
-from attnkit.show.curves_chart import CurvesChart, number, scale
+from attnkit.show.curves_chart import CurvesChart, horizontal, number, scale
 from attnkit.show.curves_figure import picture
 
 FALL = tuple((10.0 * n, 5.0 / n) for n in range(1, 30))
@@ -82,6 +82,25 @@ def test_lines_are_drawn_by_letters_where_there_is_no_colour() -> None:
     assert chart[-1].rstrip()[-1] == "a"
     assert all(line.strip() for line in chart)
     assert "a one 0.172   b two 4.83" in text
+
+
+def test_lengths_that_double_stand_evenly_and_are_labels_themselves() -> None:
+    line = tuple((float(2**n), float(n)) for n in range(6, 13))
+    plot = Plot("BLEU", "length", (Series("one", (line,)),), False, logarithmic=True)
+    for axis in (horizontal(plot, [x for x, _ in line], 7, 0.0), horizontal(plot, [64.0], 7, 0.0)):
+        assert axis.logarithmic == (axis.high == 4096)
+    axis = horizontal(plot, [x for x, _ in line], 7, 0.0)
+    assert [axis.share(x) * 6 for x, _ in line] == pytest.approx([*range(7)])
+    assert [number(x, axis) for x in axis.ticks] == [
+        "64",
+        "128",
+        "256",
+        "512",
+        "1,024",
+        "2,048",
+        "4,096",
+    ]
+    assert horizontal(plot, [x for x, _ in line], 4, 0.0).ticks == (64, 256, 1024, 4096)
 
 
 def test_ascii_is_ascii() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -41,6 +42,14 @@ def test_values_stand_where_the_axes_say() -> None:
         for one in elements(of, "text") if one.attrib["text-anchor"] == "end"
     }  # fmt: skip
     assert ticks["4"] == pytest.approx(middle[1], abs=0.2)
+
+
+def test_doubled_lengths_are_evenly_apart() -> None:
+    line = tuple((float(2**n), 1.0 * n) for n in range(5, 9))
+    of = Plot("BLEU", "length", (Series("one", (line,)),), False, logarithmic=True)
+    ((first, *others),) = points(of)
+    steps = [after[0] - before[0] for before, after in pairwise([first, *others])]
+    assert steps == pytest.approx([steps[0]] * 3, abs=0.2)
 
 
 @given(st.lists(LINE, min_size=1, max_size=4))

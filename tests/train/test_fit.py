@@ -208,6 +208,22 @@ def test_the_logged_loss_is_plain_cross_entropy_a_token(tmp_path: Path) -> None:
     assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
+def test_the_remaining_time_is_that_of_the_last_updates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow start, or a time when the process was stopped, does not count for ever."""
+    now = 0.0
+    monkeypatch.setattr("attnkit.train.fit.time", SimpleNamespace(perf_counter=lambda: now))
+    recipe = small_recipe(write_corpus(tmp_path), log_every=1, steps=40)
+    told = []
+    for event in fit(job(tmp_path, recipe)):
+        if isinstance(event, ProgressEvent):
+            told.append(event.remaining_seconds)
+        now += 1000 if len(told) == 3 else 2
+    assert told[3] > 36 * 200
+    assert told[29:] == [pytest.approx(left * 2, abs=2 * left) for left in range(10, -1, -1)]
+
+
 def test_averaged_weights_are_the_mean_of_the_last_validations(tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), average=3, valid_every=2)
     run_through(job(tmp_path, recipe))
