@@ -46,7 +46,7 @@ class Log:
             if self.path.exists():
                 with self._fs.append(self.path) as file:
                     self._fs.fsync(file)
-                self._fs.fsync_folder(self.path.parent)
+                self._fs.fsync_path(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
         """All records; a last line without its end, still being written or torn, is omitted.

@@ -95,7 +95,8 @@ def fill_folder(path: Path, build: Callable[[Path], None], draft: Path | None = 
             DISK.mkdir(filled)
         try:
             build(filled)
-            DISK.fsync_folder(filled)
+            for part in (*filled.rglob("*"), filled):  # other libraries write files unsynced
+                DISK.fsync_path(part)
             if path.exists():
                 remove(path)
             DISK.rename(filled, path)
@@ -104,4 +105,4 @@ def fill_folder(path: Path, build: Callable[[Path], None], draft: Path | None = 
                 with suppress(OSError):
                     remove(filled)
             raise
-        DISK.fsync_folder(path.parent)
+        DISK.fsync_path(path.parent)

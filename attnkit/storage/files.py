@@ -68,8 +68,8 @@ class Filesystem:
         file.flush()
         os.fsync(file.fileno())
 
-    def fsync_folder(self, path: Path) -> None:
-        """Force the names in a folder onto the disk; a no-op where folders cannot be synced."""
+    def fsync_path(self, path: Path) -> None:
+        """Force the names in a folder, or a file, onto the disk; a no-op where this cannot be."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -195,7 +195,7 @@ def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
             with suppress(OSError):
                 fs.unlink(prepared)
             raise
-        fs.fsync_folder(path.parent)
+        fs.fsync_path(path.parent)
 
 
 def write_synced(path: Path, content: bytes | Iterable[bytes], fs: Filesystem = DISK) -> None:

@@ -82,7 +82,7 @@ def save(
                 files.remove(prepared, fs)
             _prepare(prepared, step, values, text, run.log.sha256(), fs)
             fs.rename(prepared, final)
-            fs.fsync_folder(final.parent)
+            fs.fsync_path(final.parent)
         except OSError:
             with suppress(OSError):
                 files.remove(prepared, fs)
@@ -129,7 +129,7 @@ def _prepare(
         "log": log,
     }
     files.write_synced(folder / _MANIFEST, json.dumps(manifest, indent=1).encode("utf-8"), fs)
-    fs.fsync_folder(folder)
+    fs.fsync_path(folder)
 
 
 def require_finite(step: int, values: Mapping[str, Tensor]) -> None:
@@ -180,7 +180,7 @@ def set_aside(run: "Run", path: Path) -> str:
         free = f"{path.name}.damaged-{number}"
     with files.writing(path):
         run.fs.rename(path, path.with_name(free))
-        run.fs.fsync_folder(path.parent)
+        run.fs.fsync_path(path.parent)
     return free
 
 

@@ -84,8 +84,9 @@ class Faulty(Filesystem):
         self._step(Path(file.name))
         self._sizes.pop(Path(file.name), None)
 
-    def fsync_folder(self, path: Path) -> None:
+    def fsync_path(self, path: Path) -> None:
         self._step(path)
+        self._sizes.pop(path, None)
         self._renames = [entry for entry in self._renames if entry[1].parent != path]
 
     def rename(self, old: Path, new: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import DataError, OutputPathError
-from attnkit.storage.cache import complete
+from attnkit.storage.cache import complete, fill_folder
+from attnkit.storage.files import Filesystem
 
 
 def read(path: Path) -> str:
@@ -90,3 +91,27 @@ def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputPathError, match="file"):
         complete(tmp_path / "file" / "key", read, write)
+
+
+def test_what_other_libraries_wrote_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+
+    class Recording(Filesystem):
+        def fsync_path(self, path: Path) -> None:
+            super().fsync_path(path)
+            synced.append(path)
+
+        def rename(self, old: Path, new: Path) -> None:
+            assert {old, *old.rglob("*")} <= {*synced}
+            super().rename(old, new)
+
+    def build(folder: Path) -> None:
+        (folder / "part").mkdir()
+        (folder / "part" / "weights").write_bytes(b"1")
+
+    monkeypatch.setattr("attnkit.storage.cache.DISK", Recording())
+    fill_folder(tmp_path / "made", build)
+    assert (tmp_path / "made" / "part" / "weights").read_bytes() == b"1"
+    assert len(synced) == 4
