@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -17,6 +18,7 @@ aten = torch.ops.aten
 DEVICE = torch.device("meta")
 WAITS = "on a GPU this waits until all queued work is done"
 CREATE = "create it with the device= of the inputs"
+KEEP = "make it once, as a buffer, or by torch.full or torch.arange"
 LENGTHS = (9, 300)
 """Tokens of a row: short ones often take a path of their own."""
 
@@ -46,6 +48,23 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Broken(f"{func} depends on values: {WAITS}") from error
         if not filled:
             _on_one_device(func, (args, given, found))
+        return found
+
+
+class Lists(TorchFunctionMode):
+    """Refuses tensors on the device that are made of Python's numbers, as indices are of lists."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        found = func(*args, **given)
+        if func in (torch.tensor, torch.as_tensor, Tensor.new_tensor):
+            data = given.get("data", args[-1] if args else None)
+            if found.device == DEVICE and not isinstance(data, Tensor):
+                raise Broken(f"it makes a tensor of numbers at every call: {WAITS}; {KEEP}")
+        if func in (Tensor.__getitem__, Tensor.__setitem__) and args[0].device == DEVICE:
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(one, list) for one in index):
+                raise Broken(f"it takes a list as an index: {WAITS}; {KEEP}")
         return found
 
 
@@ -82,7 +101,7 @@ def device(subject: Subject) -> Iterator[float]:
             buffers = [*layer.buffers()]
             with _autocast(), Watch(counting=True, buffers=buffers):
                 _update(subject, layer, x, valid)
-            with _autocast(), Watch(buffers=buffers):
+            with _autocast(), Watch(buffers=buffers), Lists():
                 _update(subject, layer, x, valid)
                 if subject.causal:
                     _steps(layer.eval(), x, valid)

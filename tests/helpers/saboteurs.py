@@ -281,6 +281,22 @@ class Compressing(Right):
         return super().allowed(mask)
 
 
+class Listed(Right):
+    """Reads its scores through a list of their columns."""
+
+    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+        scores = super().scores(q, k, mask)
+        return scores[..., list(range(scores.shape[-1]))]
+
+
+class Counted(Right):
+    """Multiplies its scores by a number that it makes a tensor of."""
+
+    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
+        scores = super().scores(q, k, mask)
+        return scores * torch.tensor([1.0], device=scores.device, dtype=scores.dtype)
+
+
 BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Right, "encoder", set()),
     (Right, "decoder", set()),
@@ -313,5 +329,7 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Elsewhere, "encoder", {"device"}),
     (Waiting, "decoder", {"device"}),
     (Compressing, "cross", {"device"}),
+    (Listed, "encoder", {"device"}),
+    (Counted, "decoder", {"device"}),
     (Miscounted, "encoder", {"worked"}),
 ]

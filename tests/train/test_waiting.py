@@ -7,7 +7,7 @@ import torch
 from helpers.model_types import MODEL_TYPES
 
 from attnkit.contract import Broken
-from attnkit.contract.device import DEVICE, Watch
+from attnkit.contract.device import DEVICE, Lists, Watch
 from attnkit.data.batch import Batch
 from attnkit.models import build
 from attnkit.recipe.schema import ModelConfig
@@ -44,7 +44,7 @@ def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> Non
     batch = padded(config.shape != "decoder", 5 if encoder else None)
     for options in (LossOptions(), LossOptions(0.1, 0.5, 0.2)):
         tensors = batch.to(DEVICE)
-        with Watch():
+        with Watch(), Lists():
             losses = worker._losses(tensors, options)
             worker.backward(losses.total, batch.tokens)
             norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)
