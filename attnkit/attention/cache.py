@@ -31,6 +31,13 @@ class Buffer:
         return view
 
 
+def rows_of(state: State) -> int:
+    """The rows of a state that is not None."""
+    while not isinstance(state, Tensor):
+        state = next(part for part in state if part is not None)
+    return len(state)
+
+
 def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
     """Take `rows` of every tensor in a state: beams that swap, or sentences that leave.
 

@@ -1,14 +1,17 @@
 """What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from attnkit.data.corpus import Corpus
 from attnkit.data.preparation import PreparedData
 from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
 from attnkit.recipe import Recipe, RecipeFile, digest
 from attnkit.recipe.dumping import changed_keys
 from attnkit.recipe.settings import AFTER_TRAINING
 from attnkit.runs import Run, layout, plugins
+from attnkit.storage.files import sha256_json
 from attnkit.storage.lock import held
 from attnkit.train import events
 from attnkit.train.checkpoint import record_change
@@ -18,6 +21,8 @@ FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init
 """Keys of files that may lie elsewhere than before, if their content is the same."""
 FILE = "file "
 """Before the path of a mechanism's file, where that stands for a key."""
+READ = ("train", "valid")
+"""Splits that a training reads."""
 
 
 class Change(NamedTuple):
@@ -160,6 +165,29 @@ def require_same_data(run: Run, prepared: PreparedData) -> None:
             f"{run.path}: the data or the tokenizer is not what this run began with; restore"
             " it, or start over with --fresh"
         )
+
+
+def require_same_corpus(run: Run, recipe: Recipe, **places: Any) -> None:
+    """Raise DataError where the rows at hand are not those that a finished run was trained on.
+
+    A finished run needs no corpus: where it is not at hand, nothing is raised.  `places` are
+    `data_dir` and `offline` of `Corpus.open`.
+    """
+    known = found = run.manifest.get("hashes", {}).get("corpus")
+    with suppress(AttnkitError):
+        corpus = Corpus.open(recipe.data, recipe.task, **places)
+        if known and all(map(corpus.available, READ)):
+            found = corpus_digest(corpus)
+    if found != known:
+        raise DataError(
+            f"{run.path}: the training data is not what this run was trained on; restore it, start"
+            " over with --fresh, or use another --out"
+        )
+
+
+def corpus_digest(corpus: Corpus) -> str:
+    """SHA-256 over the rows that a training reads, whatever its tokenizer."""
+    return sha256_json([corpus.fingerprint(split) for split in READ])
 
 
 def rescore(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:

@@ -22,9 +22,11 @@ from attnkit.experiment.resumption import (
     Change,
     accept,
     allowed_changes,
+    corpus_digest,
     needs_updates,
     other_device_note,
     recipe_of_run,
+    require_same_corpus,
     require_same_data,
     rescore,
 )
@@ -115,14 +117,16 @@ class Experiment:
         Raises:
             UnavailableError: what a metric or train.log_to needs is not there.
             MissingInputError: the run that it starts from is not there.
-            RecipeError, DataError: the run is damaged, or was trained by another recipe; or the
-                weights that it starts from do not fit.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe or on
+                other data; or the weights that it starts from do not fit.
         """
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
         check_scorable(recipe)
         check_installed(recipe)
         if run.exists and not self.settings.fresh:
-            allowed_changes(Run.open(run.path), recipe, allow=self.settings.allow_change)
+            run = Run.open(run.path)
+            if not self._needs_updates(run, recipe):
+                require_same_corpus(run, recipe, **self.data_from)
         self.initial(variant, seed)
 
     def initial(self, variant: str, seed: int) -> Run | None:
@@ -254,9 +258,13 @@ class Experiment:
         precision = yield from self._precision(prepared, recipe, run)
         if self.settings.fresh:
             run.clear()
-        hashes = {"recipe": digest(recipe), "data": prepared.digest}
         fields: dict[str, Any] = {
-            "hashes": hashes | {"tokenizer": prepared.tokenizer.digest},
+            "hashes": {
+                "recipe": digest(recipe),
+                "data": prepared.digest,
+                "tokenizer": prepared.tokenizer.digest,
+                "corpus": corpus_digest(prepared.corpus),
+            },
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "precision": precision,

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Scored, Shape, State, one_of
+from attnkit.attention.cache import rows_of
 from attnkit.errors import UsageError
 from attnkit.kernels.onednn import Linear
 from attnkit.layers.positions import Rotary
@@ -124,13 +125,13 @@ class MultiHead(nn.Module):
         each row of memory or state (beams): queries are folded, keys are never copied.  `values`,
         beside the memory, is what values are projected from instead of it.
         """
-        self._check(x, mask, memory, fresh=state is None)
+        rows = self._check(x, mask, memory, state)
         q, k, v = self._project(x, mask, memory, values)
         if not self.cross:
             gates = self._split(self.g, x, self.heads)
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
             return Out(self.merged(out.y, x), out.state, out.scores)
-        beams = x.shape[0] // max(1, mask.valid.shape[0])
+        beams = x.shape[0] // max(1, rows)
         if not torch.is_grad_enabled():
             # later steps read them again and again: better whole than strided
             k, v = (part if part is None else part.contiguous() for part in (k, v))
@@ -153,7 +154,7 @@ class MultiHead(nn.Module):
         bias: Float[Tensor, "b H T S"] | None = None,
     ) -> Float[Tensor, "B H T S"]:
         """The matrix that multiplies the values in every head, as in evaluation."""
-        self._check(x, mask, memory, fresh=True)
+        self._check(x, mask, memory)
         q, k, v = self._project(x, mask, memory)
         if v is None:
             raise UsageError("weights of cross attention need the memory")
@@ -199,8 +200,11 @@ class MultiHead(nn.Module):
         projected: Tensor = self.o(y.flatten(2))
         return projected
 
-    def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, *, fresh: bool) -> None:
-        """Refuse a mask of other tokens: some mechanisms would read a part of it."""
+    def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, state: State = None) -> int:
+        """Refuse a mask of other tokens: some mechanisms would read a part of it.
+
+        Answers how many rows are attended to: those of x, or in cross attention of the memory.
+        """
         if mask.causal and not self.mechanism.causal and not self.cross:
             kind = type(self.mechanism).__name__
             raise UsageError(f"{kind} cannot be causal: {self.mechanism.why}")
@@ -209,15 +213,19 @@ class MultiHead(nn.Module):
             raise UsageError(f"{kind} needs a causal mask: {self.mechanism.why}")
         if memory is not None and not self.cross:
             raise ValueError("memory is for layers of cross attention: build with cross=True")
-        (rows, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
+        if memory is None and self.cross and state is None:
+            raise ValueError("cross attention needs a memory, or the state of a call that had one")
+        (of_mask, keys), queries = mask.valid.shape, mask.q_pos.shape[1]
         if queries != x.shape[1]:
             raise ValueError(f"the mask is for {queries} queries, but x has {x.shape[1]} tokens")
-        source = memory if self.cross else x if fresh else None
+        source = memory if self.cross else x if state is None else None
         if source is not None and keys != source.shape[1]:
             raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]}")
-        fits = x.shape[0] % max(1, rows) == 0 if self.cross else rows in (1, x.shape[0])
-        if not fits:
-            raise ValueError(f"the mask is for {rows} rows, but x has {x.shape[0]}")
+        rows = x.shape[0] if not self.cross else rows_of(state) if memory is None else len(memory)
+        if of_mask not in (1, rows) or x.shape[0] % max(1, rows):
+            more = f" and the memory {rows}" if self.cross else ""
+            raise ValueError(f"the mask is for {of_mask} rows, but x has {x.shape[0]}{more}")
+        return rows
 
     @staticmethod
     def _fold(x: Tensor | None, beams: int) -> Tensor | None:

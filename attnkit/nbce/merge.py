@@ -88,6 +88,7 @@ def unknown(what: str, word: str, choices: Sequence[str]) -> UsageError:
     return UsageError(f"{what} {word!r} is not known{hint}")
 
 
+@torch.no_grad()
 def merge(
     logits: Float[Tensor, "rows V"],
     pool: Pool = "entropy",
@@ -100,6 +101,8 @@ def merge(
     top_k: int = 0,
 ) -> tuple[Float[Tensor, " V"], int | None]:
     """Merge the next-token logits of n contexts; row 0 is the prompt without any context.
+
+    No gradient flows through the merge.
 
     Args:
         logits: [n + 1, V]; each row up to a constant.

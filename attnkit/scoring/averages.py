@@ -128,7 +128,10 @@ def _tests(
 ) -> Tested:  # fmt: skip
     """Every other system that is comparable with the baseline, against it."""
     alike = [some for some in systems if base and not _reasons(some, base)]
-    if base is None or not resamples or len(alike) < 2:
+    names = {name for some in alike for runs in some.tasks.values()
+             for entry in runs.values() for name in entry.scores}  # fmt: skip
+    tested = resamples and all(metric_facts(name).resampled for name in names)
+    if base is None or not tested or len(alike) < 2:
         return {}
     parts = []
     for place, recipe in enumerate(recipes):

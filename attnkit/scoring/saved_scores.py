@@ -266,7 +266,8 @@ def describe_run(run: Run) -> dict[str, Any]:
     finished, recipe = run.manifest["finished"], run.recipe
     processes = int(run.manifest.get("world_size", 1))
     settings = {key: value for key, value in flat(recipe).items() if not key.startswith(LATER)}
-    if data := run.manifest.get("hashes", {}).get("data"):
+    hashes = run.manifest.get("hashes", {})
+    if data := hashes.get("data"):
         settings = {key: value for key, value in settings.items() if key not in FILES}
         settings["data"] = data[:8]
     return {
@@ -280,6 +281,7 @@ def describe_run(run: Run) -> dict[str, Any]:
         "train_processes": processes,
         "run": run.path.as_posix(),
         "corpus": recipe.data.corpus,
+        "training_data": hashes.get("corpus"),
         "budget": _budget(recipe, processes),
         "changes": list(run.manifest.get("changes", [])),
         "settings": settings,

@@ -122,7 +122,8 @@ class PairedTest:
         chance = differences - differences.mean()
         share = 1 / len(self.values[system]) + 1 / len(self.values[baseline])
         spread = self.spread(system, baseline)
-        chance = _stretched(chance, share, spread, self._generator_seed)
+        if differences.any():  # else both gave the same outputs
+            chance = _stretched(chance, share, spread, self._generator_seed)
         beyond = int((np.abs(chance) >= abs(difference) - ROUNDING).sum())
         if self.sentences == 1:  # which tells nothing of others
             beyond = len(chance)
@@ -203,15 +204,18 @@ def _stretched(chance: Matrix, share: float, spread: SeedSpread, seed: tuple[int
 
     `share` is the sum of 1 / seeds of the two systems.
     """
-    sentences = float(chance.var(ddof=1))
-    if not spread.degrees or sentences == 0:  # or: both gave the same outputs
+    if not spread.degrees:
         return chance
+    generator, sentences = np.random.default_rng(seed), float(chance.var(ddof=1))
+    if sentences < ROUNDING**2:  # all lines differ alike: only seeds vary, as in the limit below
+        of_seeds: Matrix = generator.standard_t(spread.degrees, len(chance))
+        return of_seeds * math.sqrt(share * spread.beyond_sentences)
     total = 1 + share * spread.beyond_sentences / sentences
     uncertain = min(total, share * spread.variance / sentences)
     if uncertain == 0:
         return chance
     degrees = spread.degrees * (total / uncertain) ** 2
-    draws = np.random.default_rng(seed).chisquare(degrees, len(chance))
+    draws = generator.chisquare(degrees, len(chance))
     stretched: Matrix = chance * np.sqrt(total * degrees / draws)
     return stretched
 

@@ -138,5 +138,6 @@ def _conditions(entry: Entry, metric: str) -> dict[str, Any]:
         "data": (row.get("digests") or {}).get("source"),
         "search": effective(search) if search else None,
         "metric": score and score.signature,
+        "training data": row.get("training_data"),
         "budget": row.get("budget"),
     }

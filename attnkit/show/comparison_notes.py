@@ -185,6 +185,7 @@ WORDS = {
     "data": "data",
     "search": "search",
     "metric": "metric settings",
+    "training data": "training data",
     "budget": "training budget",
 }
 """Why systems are not comparable."""

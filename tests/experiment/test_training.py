@@ -308,8 +308,12 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
     told = again("new")
     assert "already trained" in told
     assert f"{tmp_path}/old/rows.jsonl -> {tmp_path}/new/rows.jsonl" in told
-    with pytest.raises(DataError, match="the data or the tokenizer is not what this run began"):
+    changed = "the training data is not what this run was trained on; restore it, start over with"
+    with pytest.raises(DataError, match=changed):
         again("other")
+    (tmp_path / "new/rows.jsonl").write_text(lines.replace("a b", "a c"))
+    with pytest.raises(DataError, match=changed):
+        again("new")
 
 
 @pytest.mark.parametrize("fate", ["moved", "replaced", "of another run", "a copy"])

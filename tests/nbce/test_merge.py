@@ -246,6 +246,14 @@ def test_wrong_values_are_refused_by_name(options: dict[str, object], message: s
         merge(torch.randn(3, 9), **options)  # type: ignore[arg-type]
 
 
+def test_logits_that_need_gradients_are_merged() -> None:
+    logits = torch.randn(3, 9)
+    for pool in POOLS:
+        wanted, found = (merge(each, pool)[0] for each in (logits, logits.clone().requires_grad_()))
+        assert torch.equal(wanted, found)
+        assert not found.requires_grad
+
+
 def test_no_context_and_nan_are_refused() -> None:
     with pytest.raises(UsageError, match="no context"):
         merge(torch.randn(1, 9))

@@ -1,5 +1,6 @@
 """Averages over tasks: who takes part, and a test that knows the tasks apart."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,15 @@ def test_another_budget_is_not_tested() -> None:
     assert row["p"] is None
     assert row["difference"] is not None
     assert "(" in average_table(found).rows[1][-1].text
+
+
+def test_a_metric_of_the_whole_output_is_not_tested() -> None:
+    """Distinct n-grams of a resample are too few: its sentences are drawn several times."""
+    scores = {"distinct-2": Score.of("distinct-2", np.array([[3.0, 4.0], [2.0, 4.0]]), "s")}
+    entries = [replace(one, scores=scores) for one in system("base", 0) + system("x", 5)]
+    (found,) = averages(entries, BASE, resamples=50)
+    assert [row["p"] for row in found["rows"]] == [None, None]
+    assert found["rows"][1]["difference"] == 0
 
 
 def test_one_recipe_is_no_average() -> None:

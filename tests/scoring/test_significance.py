@@ -265,6 +265,18 @@ def test_a_difference_that_training_again_may_undo_is_not_significant() -> None:
     assert compare(*noise).p > 0.1
 
 
+def test_where_all_lines_differ_alike_only_seeds_count() -> None:
+    """Right on every line or on none: other lines tell nothing, other seeds everything."""
+    right, wrong = (means(np.full(50, value)) for value in (1.0, 0.0))
+    steady, shaky = [right] * 3, [right, right, wrong]
+    result = PairedTest([steady, shaky], resamples=4000).compare(1, 0)
+    # t = (2/3 - 1) / sqrt((1/3 + 1/3) (0 + 1/3) / 2) = -1 with the 4 degrees of both
+    assert result.p == pytest.approx(0.374, abs=0.03)
+    assert result.interval[0] < result.difference < 0 < result.interval[1]
+    assert PairedTest([shaky, [wrong, right, right]], resamples=200).compare(1, 0).p == 1
+    assert PairedTest([steady, [wrong] * 3], resamples=200).compare(1, 0).p < 0.01
+
+
 def test_holm_by_hand() -> None:
     """0.01, 0.04, 0.02 times 3, 1, 2 in rising order: 0.03, 0.04, 0.04."""
     assert corrected([0.01, 0.04, 0.02]) == pytest.approx([0.03, 0.04, 0.04])

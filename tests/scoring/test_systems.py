@@ -27,6 +27,7 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> En
     row = {
         "recipe": "r", "variant": variant, "seed": seed, "split": "test", "search": BEAM,
         "run": f"runs/r/{variant}/seed-{seed}", "budget": BUDGET | {"steps": steps},
+        "training_data": "t",
         "digests": {"source": "x", "references": references},
         "metrics": {name: score.json() for name, score in scores.items()},
     }  # fmt: skip
@@ -93,6 +94,7 @@ def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
         ({"references": "other"}, "exact-match", ["data"]),
         ({"digests": {"source": "other"}}, "exact-match", ["data"]),
         ({"signature": "t"}, "exact-match", ["metric"]),
+        ({"training_data": "other"}, "exact-match", ["training data"]),
         ({"budget": None, "search": None, "digests": None}, "exact-match", []),
         ({"steps": 9, "search": GREEDY}, "exact-match", ["search", "budget"]),
     ],

@@ -1,0 +1,66 @@
+"""Cross attention: masks of one row for all, beams, and calls that do not fit."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit import mechanisms
+from attnkit.attention import Mask
+from attnkit.layers import MultiHead
+from attnkit.mechanisms import facts
+
+CROSS = [word for word in mechanisms.names() if facts(word).cross and not facts(word).composite]
+ROWS, KEYS, BEAMS = 3, 5, 2
+
+
+@pytest.fixture(params=CROSS)
+def layer(request: pytest.FixtureRequest) -> MultiHead:
+    torch.manual_seed(1)
+    return MultiHead.build(request.param, 16, 4, 32, cross=True).double().eval()
+
+
+def tokens(rows: int, length: int) -> Tensor:
+    return torch.randn(rows, length, 16, dtype=torch.float64)
+
+
+def mask(rows: int, queries: int) -> Mask:
+    return Mask.cross(torch.arange(KEYS).expand(rows, KEYS) < 4, queries)
+
+
+@torch.no_grad()
+def test_a_mask_of_one_row_is_that_of_all_rows(layer: MultiHead) -> None:
+    x, memory = tokens(ROWS, 2), tokens(ROWS, KEYS)
+    one, each = (layer(x, mask(rows, 2), memory) for rows in (1, ROWS))
+    torch.testing.assert_close(one.y, each.y)
+    if each.state is None:
+        return
+    step = tokens(ROWS * BEAMS, 1)
+    one, each = (
+        layer(step, mask(rows, 1), state=out.state) for rows, out in ((1, one), (ROWS, each))
+    )
+    torch.testing.assert_close(one.y, each.y)
+
+
+@torch.no_grad()
+def test_beams_are_rows_of_their_own(layer: MultiHead) -> None:
+    x, memory = tokens(ROWS * BEAMS, 2), tokens(ROWS, KEYS)
+    plain = layer(x, mask(ROWS * BEAMS, 2), memory.repeat_interleave(BEAMS, 0))
+    for rows in (1, ROWS):
+        torch.testing.assert_close(layer(x, mask(rows, 2), memory).y, plain.y)
+
+
+@pytest.mark.parametrize(
+    ("x", "of_mask", "memory", "message"),
+    [
+        (3, 2, 3, "for 2 rows, but x has 3 and the memory 3"),
+        (6, 6, 3, "for 6 rows, but x has 6 and the memory 3"),
+        (4, 3, 3, "for 3 rows, but x has 4 and the memory 3"),
+        (3, 3, None, "needs a memory"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(
+    x: int, of_mask: int, memory: int | None, message: str
+) -> None:
+    layer = MultiHead.build("scaled-dot", 16, 4, 32, cross=True).double()
+    with pytest.raises(ValueError, match=message):
+        layer(tokens(x, 2), mask(of_mask, 2), None if memory is None else tokens(memory, KEYS))
