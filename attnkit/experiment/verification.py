@@ -63,7 +63,9 @@ def verify(
     try:
         run = Run.open(path)
     except AttnkitError as error:
-        yield Check(path.as_posix(), "", "file", layout.MANIFEST, "different", _short(error, path))
+        why = _short(error, path)
+        name = layout.RECIPE if why.startswith(layout.RECIPE) else layout.MANIFEST
+        yield Check(path.as_posix(), "", "file", name, "different", why)
         return
     verification = _Verification(run, run_id(run), lines, device, data_dir)
     if run.in_training:
@@ -220,7 +222,7 @@ class _Verification:
     def _maker(self, saved: SavedScores) -> "_SplitMaker | _QuestionMaker":
         """Raises AttnkitError where the rows of the split are not at hand."""
         recipe = self.run.recipe
-        corpus = RunCorpus(self.run, self.data_dir, offline=True, keep=False)
+        corpus = RunCorpus(self.run, self.data_dir, offline=True)
         if recipe.task != "question-answering":
             windows = layout.WINDOWS.fullmatch(saved.split)
             length = int(windows[2]) if windows else None

@@ -99,7 +99,7 @@ def export(
 
 def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row]]:
     """The name of a split, and its first lines with text."""
-    corpus = RunCorpus(run, data_dir, offline, keep=False)
+    corpus = RunCorpus(run, data_dir, offline)
     missing: Exception = MissingInputError(f"{run.path}: no lines with text to compare answers on")
     for split in (VALID, *run.recipe.eval.splits):
         try:

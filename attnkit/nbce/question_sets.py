@@ -162,7 +162,7 @@ def evaluate(
     Raises:
         MissingInputError: the run is not finished; and as `evaluate_model`.
     """
-    corpus = corpus_of(run, data_dir, offline, fresh=force)
+    corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
     model = EvaluatedModel.of_run(run, pick_device(device))
     spec, search = spec or run.recipe.contexts, search or run.recipe.search
     return evaluate_model(model, corpus, splits, eval, spec, search, force=force, progress=progress)

@@ -63,7 +63,7 @@ def keep_rows(runs: Iterable[Run], data_dir: Path | None = None) -> Iterator[str
     and for each mechanism from outside attnkit that it needs.
     """
     for run in runs:
-        corpus, recipe = RunCorpus(run, data_dir, offline=True), run.recipe
+        corpus, recipe = RunCorpus(run, data_dir, offline=True, keep=True), run.recipe
         for split in recipe.eval.splits:
             where, why = f"{run.path}: {split}", ""
             try:

@@ -47,11 +47,11 @@ class RunCorpus:
         offline: bool = False,
         *,
         fresh: bool = False,
-        keep: bool = True,
+        keep: bool = False,
     ) -> None:
-        """`fresh` takes a split from the corpus where that is at hand, and keeps it from then on.
+        """With `keep` a split that is read is kept in the run.
 
-        Without `keep` nothing is written.
+        `fresh` takes it from the corpus where that is at hand, and in place of what was kept.
 
         Raises:
             MissingInputError: there is no folder `data_dir`.
@@ -82,7 +82,7 @@ class RunCorpus:
         return bool(self._kept(split).get("sha256"))
 
     def _split(self, split: str, contexts: int) -> list[Row]:
-        """The rows that are kept, else those of the corpus, which are kept from then on."""
+        """The rows that are kept, else those of the corpus."""
         self._require(split)
         kept = self._kept(split)
         if kept.get("contexts") not in (None, contexts):  # generated with fewer passages, or more

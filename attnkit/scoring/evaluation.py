@@ -91,7 +91,7 @@ def evaluate(
     names = _metrics(eval, recipe)
     if why := length_obstacle(recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
-    corpus = corpus_of(run, data_dir, offline, fresh=force)
+    corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
     entries = []
@@ -105,15 +105,20 @@ def evaluate(
 
 
 def corpus_of(
-    run: Run, data_dir: str | Path | None, offline: bool, *, fresh: bool = False
+    run: Run,
+    data_dir: str | Path | None,
+    offline: bool,
+    *,
+    fresh: bool = False,
+    keep: bool = False,
 ) -> RunCorpus:
-    """The corpus of a finished run, which keeps the splits that it was scored on.
+    """The corpus of a finished run; arguments as of `RunCorpus`.
 
     Raises:
         MissingInputError: the run is not finished, or there is no folder `data_dir`.
     """
     run.require_finished()
-    return RunCorpus(run, data_dir, offline, fresh=fresh)
+    return RunCorpus(run, data_dir, offline, fresh=fresh, keep=keep)
 
 
 def model_scores(

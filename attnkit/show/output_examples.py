@@ -48,8 +48,8 @@ def groups(comparison: ComparedOutputs, sort: str, count: int) -> list[ExampleGr
     gains = [one for one in comparison.lines if comparison.sign * one.difference > TIE]
     losses = [one for one in comparison.lines if comparison.sign * one.difference < -TIE]
     out = [
-        ExampleGroup(f"{second} is better than {first} by {title}", gains[:count]),
-        ExampleGroup(f"{second} is worse than {first} by {title}", losses[::-1][:count]),
+        ExampleGroup(f"{second} gains most over {first} ({title})", gains[:count]),
+        ExampleGroup(f"{second} loses most against {first} ({title})", losses[::-1][:count]),
     ]
     return [group for group in out if group.lines]
 

@@ -42,7 +42,7 @@ def _cells(
 ) -> tuple[Cell, ...]:
     value, (low, high) = found["score"], found["interval"] or (None, None)
     score = NONE if value is None else f"{value:.2f}"
-    between = NONE if low is None else f"{low:.1f} to {high:.1f}"
+    between = NONE if low is None else f"{low:.2f} to {high:.2f}"
     return (
         Cell(name, dict(identity)),
         Cell(metric_facts(metric).title, {"metric": metric}),

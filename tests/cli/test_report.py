@@ -87,7 +87,7 @@ def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: 
     text = content.decode()
     for words in (
         "Results", "Learning curves", "Examples", "Attention maps", "Recipes", "Environment",
-        "good is better than bad", "a &quot;dog&quot; &lt;/script&gt;&lt;b&gt;",
+        "good gains most over bad", "a &quot;dog&quot; &lt;/script&gt;&lt;b&gt;",
         "changed after training began: train.lr 0.001 -&gt; 0.002 after step 5", "(empty)",
         "attnkit report runs/toy",
     ):  # fmt: skip

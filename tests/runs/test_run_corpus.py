@@ -34,7 +34,7 @@ def test_a_run_is_scored_without_its_corpus_from_any_folder(
 ) -> None:
     eval = run.recipe.eval
     scored = evaluate(run, ["test"], eval)[0]
-    assert list(RunCorpus(run).rows("test")) == ROWS
+    assert list(RunCorpus(run, keep=True).rows("test")) == ROWS
     (tmp_path / "test.jsonl").unlink()
     moved = tmp_path / "elsewhere"
     shutil.move(run.path, moved)
@@ -45,19 +45,19 @@ def test_a_run_is_scored_without_its_corpus_from_any_folder(
 
 
 def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> None:
-    list(RunCorpus(run).rows("test"))
+    list(RunCorpus(run, keep=True).rows("test"))
     (tmp_path / "test.jsonl").write_text(OTHER)
     with pytest.warns(UserWarning, match=r"not the one that test was scored on .*kept in the run"):
-        assert list(RunCorpus(run).rows("test")) == ROWS
-    assert list(RunCorpus(run, fresh=True).rows("test")) == [Row("cats", "hunde")]
-    assert list(RunCorpus(run).rows("test")) == [Row("cats", "hunde")]
+        assert list(RunCorpus(run, keep=True).rows("test")) == ROWS
+    assert list(RunCorpus(run, fresh=True, keep=True).rows("test")) == [Row("cats", "hunde")]
+    assert list(RunCorpus(run, keep=True).rows("test")) == [Row("cats", "hunde")]
 
 
 def test_of_a_large_split_only_the_hash_is_kept(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_corpus, "LARGEST", 100)
-    corpus = RunCorpus(run)
+    corpus = RunCorpus(run, keep=True)
     assert list(corpus.rows("test")) == ROWS
     assert not corpus.keeps("test")
     assert [path.name for path in (run.path / "data").iterdir()] == ["test.json"]
@@ -90,7 +90,7 @@ def test_a_corpus_in_a_data_folder_is_found_by_its_name(
     ],
 )
 def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: str) -> None:
-    corpus = RunCorpus(run)
+    corpus = RunCorpus(run, keep=True)
     corpus.rows("test")
     damage(run.path / "data")
     with pytest.raises(DataError, match=message):
@@ -100,27 +100,36 @@ def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: st
 
 
 def test_generated_questions_are_kept_with_their_number_of_passages(run: Run) -> None:
-    corpus = RunCorpus(with_data(run, "question-answering", DataConfig(corpus="toy-passages")))
+    corpus = RunCorpus(
+        with_data(run, "question-answering", DataConfig(corpus="toy-passages")), keep=True
+    )
     two, three = corpus.questions("test", 2), corpus.questions("test", 3)
     assert {len(row.contexts) for row in two} != {len(row.contexts) for row in three}
     assert corpus.questions("test", 3) == three
     assert corpus.keeps("test")
 
 
+def test_nothing_is_written_unless_asked(run: Run) -> None:
+    assert list(RunCorpus(run).rows("test")) == ROWS
+    assert not (run.path / "data").exists()
+
+
 def test_training_rows_are_not_kept(run: Run) -> None:
-    corpus = RunCorpus(with_data(run, "translation", DataConfig(corpus="toy-translation", size=3)))
+    corpus = RunCorpus(
+        with_data(run, "translation", DataConfig(corpus="toy-translation", size=3)), keep=True
+    )
     assert len(list(corpus.rows("train"))) == 3
     assert not (run.path / "data").exists()
 
 
 def test_a_run_that_cannot_be_written_is_scored(run: Run) -> None:
     (run.path / "data").write_text("a file where the folder would be")
-    assert list(RunCorpus(run).rows("test")) == ROWS
+    assert list(RunCorpus(run, keep=True).rows("test")) == ROWS
 
 
 def test_unknown_splits_and_folders_are_named(run: Run, tmp_path: Path) -> None:
     for split in ("tset", "../test"):
         with pytest.raises(MissingInputError, match="no split .*test"):
-            RunCorpus(run).rows(split)
+            RunCorpus(run, keep=True).rows(split)
     with pytest.raises(MissingInputError, match=r"no such folder \(--data-dir\)"):
         RunCorpus(run, tmp_path / "absent")
