@@ -47,22 +47,23 @@ class Counts:
     def lines(self) -> list[str]:
         """The counts for people, one kind a line; only what happened is listed."""
         encoded = self.kept or self.empty or self.too_long
-        lines = [f"{self.rows:,} rows read" + (f", {self.kept:,} kept" if encoded else "")]
+        rows = f"{self.rows:,} row{'' if self.rows == 1 else 's'} read"
+        lines = [rows + (f", {self.kept:,} kept" if encoded else "")]
         for name, what in COUNTED.items():
             if number := getattr(self, name):
-                lines.append(f"{number:,} {what}")
+                lines.append(f"{number:,} {what.format(s='' if number == 1 else 's')}")
         return lines
 
 
 COUNTED = {
-    "empty": "dropped: empty, or one side is",
-    "too_long": "dropped: too many tokens",
-    "truncated": "truncated to the maximum length",
-    "unknown": "unknown tokens: characters or words without a piece",
-    "replaced": "malformed characters replaced by U+FFFD",
-    "bom": "byte order marks removed",
-    "crlf": "CRLF line ends read as LF",
-    "breaks": "line breaks inside JSON strings turned into spaces",
-    "control": "control characters left in the text",
+    "empty": "row{s} dropped: the source or the target is empty",
+    "too_long": "row{s} dropped: too many tokens",
+    "truncated": "row{s} truncated to the maximum length",
+    "unknown": "unknown token{s}: characters or words without a piece",
+    "replaced": "malformed character{s} replaced by U+FFFD",
+    "bom": "byte order mark{s} removed",
+    "crlf": "CRLF line end{s} read as LF",
+    "breaks": "line break{s} inside JSON strings turned into spaces",
+    "control": "control character{s} left in the text",
 }
-"""What each number counts, for people."""
+"""What each number counts, for people; `{s}` is the plural."""

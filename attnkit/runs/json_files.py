@@ -105,6 +105,7 @@ class StoredSplit(Schema):
 
     metrics: dict[str, StoredMetric] = {}
     sentences: Count = 0
+    empty_references: Count = 0
     decode: dict[str, Any] = {}
     warnings: list[str] = []
     split: str = ""

@@ -39,7 +39,7 @@ from attnkit.scoring.metrics import (
     label_scores,
     score,
 )
-from attnkit.scoring.output_warnings import SHARE, warnings
+from attnkit.scoring.output_warnings import SHARE, empty_references, share_text, warnings
 from attnkit.scoring.saved_comparison import one_best
 from attnkit.scoring.saved_scores import (
     describe_run,
@@ -239,15 +239,15 @@ class _EvaluationJob:
             saved.scores |= model_scores(
                 measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
             )
-        saved.facts |= {"sentences": len(rows), "warnings": []}
+        saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": []}
         if text:
+            saved.facts["empty_references"] = empty_references(references)
             found = warnings(saved.texts, references, metrics=text, tokenizers=self.eval.tokenizers)
             decode = saved.facts["decode"]
             lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
             if cut:
-                found.append(
-                    f"{cut} of {lines} inputs are longer than data.max_length and were cut"
-                )
+                share = share_text(cut, lines, "inputs", "was cut", "were cut")
+                found.append(f"{share} to data.max_length={self.run.recipe.data.max_length} tokens")
             if unfinished > SHARE * lines:
                 found.append(
                     f"{unfinished} of {lines} outputs did not end within "

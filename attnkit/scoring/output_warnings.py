@@ -35,33 +35,43 @@ def warnings(
     first = [line[0] for line in references]
     out = []
     if empty := _more(lambda text: not text.strip(), hypotheses, first):
-        out.append(f"{empty} of {lines} hypotheses are empty")
+        out.append(share_text(empty, lines, "outputs", "is empty", "are empty"))
     if len(set(hypotheses)) == 1 < len(set(first)):
-        out.append(f"all {lines} hypotheses are the same text")
+        out.append(f"all {lines} outputs are the same text")
     if marked := _more(lambda text: bool(SUBWORD.search(text)), hypotheses, first):
-        out.append(
-            f"{marked} of {lines} hypotheses carry subword marks (U+2581, @@ or ##): "
-            "scores are for detokenized text"
-        )
+        found = share_text(marked, lines, "outputs", "has", "have")
+        out.append(f"{found} subword marks (U+2581, @@ or ##): scores are for detokenized text")
     split = _more(lambda text: text.endswith(" ."), hypotheses, first)
     if split > SHARE * lines:
+        found = share_text(split, lines, "outputs", "ends", "end")
         out.append(
-            f"{split} of {lines} hypotheses end in a separate full stop, their references do not: "
-            "scores are for detokenized text"
+            f"{found} in a separate full stop, unlike the references: scores are for detokenized "
+            "text"
         )
     unspaced = sum(bool(UNSPACED.search(text)) for text in first)
     of_words = any(base_metric(name) in OF_WORDS for name in metrics)
     at_spaces = [name for name in tokenizers if of_words and name in ("13a", "intl")]
     if at_spaces and unspaced > SHARE * lines:
+        found = share_text(unspaced, lines, "references", "is", "are")
         out.append(
-            f"{unspaced} of {lines} references are Chinese or Japanese, which tokenizer "
-            f"{at_spaces[0]} does not cut into words: use zh, ja-mecab or char"
+            f"{found} Chinese or Japanese, which tokenizer {at_spaces[0]} does not cut into words: "
+            "use zh, ja-mecab or char"
         )
     texts = ["".join(line).lower() for line in references]
     blind = sum(bool(text.strip()) and not re.search("[a-z0-9]", text) for text in texts)
     if blind and any(name.startswith("rouge") for name in metrics):
         out.append(f"ROUGE reads a-z and 0-9 only: it sees no word in {blind} of {lines} lines")
     return out
+
+
+def share_text(number: int, lines: int, what: str, one: str, several: str) -> str:
+    """So many of all lines, and what they do: in the singular where it is one."""
+    return f"{number} of {lines} {what} {one if number == 1 else several}"
+
+
+def empty_references(references: Sequence[Sequence[str]]) -> int:
+    """Lines of which a reference has no text."""
+    return sum(not all(text.strip() for text in line) for line in references)
 
 
 def _more(test: Callable[[str], bool], hypotheses: Sequence[str], references: Sequence[str]) -> int:

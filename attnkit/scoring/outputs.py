@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from attnkit.data.formats import BOM, ragged, read_lines
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import score
-from attnkit.scoring.output_warnings import warnings
+from attnkit.scoring.output_warnings import empty_references, warnings
 from attnkit.scoring.systems import Entry
 from attnkit.storage.files import input_error
+from attnkit.text import quoted
 
 
 def score_files(
@@ -21,13 +22,16 @@ def score_files(
     One entry a file of outputs: `hyp` when there is one, else named by its stem (by its path where
     two have the same one).
 
-    Names are those of files, "-" that of `stdin`; line n of each reference is one of line n.
+    Names are those of files, each given once, "-" that of `stdin`; line n of each reference is one
+    of line n.
 
     Raises:
         MissingInputError: a file is not there.
         DataError: malformed UTF-8, or files of different lengths.
-        UnavailableError, UsageError: as `score`.
+        UsageError: a file of outputs is named twice; otherwise, as UnavailableError, by `score`.
     """
+    if twice := next((name for i, name in enumerate(hypotheses) if name in hypotheses[:i]), None):
+        raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")
     columns = [read_outputs(name, stdin) for name in references]
     for name, lines in zip(references[1:], columns[1:], strict=True):
         _match(references[0], columns[0], name, lines)
@@ -48,6 +52,7 @@ def score_files(
             "split": None,
             "metrics": {metric: value.json() for metric, value in scores.items()},
             "sentences": len(lines),
+            "empty_references": empty_references(rows),
             "parameters": None,
             "run": None,
             "hypotheses": name,

@@ -27,7 +27,8 @@ from attnkit.scoring.metrics import Score, embedding
 from attnkit.scoring.systems import Entry
 from attnkit.storage import files
 
-SAVED_FACTS = ("sentences", "decode", "warnings")
+SAVED_FACTS = ("sentences", "empty_references", "decode", "warnings")
+SOMETIMES = ("empty_references", "decode")  # facts that a run has not, by what it was scored
 TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_per_second",
                   "train_peak_memory_bytes", "train_device", "train_threads",
                   "train_precision", "train_processes")  # fmt: skip
@@ -95,7 +96,7 @@ class SavedScores:
                 dict(entry["scoring"]),
                 data.decode("utf-8").split("\n")[:-1],
                 {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
-                {key: entry[key] for key in SAVED_FACTS if key in entry or key != "decode"},
+                {key: entry[key] for key in SAVED_FACTS if key in entry or key not in SOMETIMES},
                 split,
                 name,
             )
@@ -150,6 +151,7 @@ class SavedScores:
             **({"length": int(windows[2])} if windows else {}),
             "metrics": {name: value.json() for name, value in self.scores.items()},
             "sentences": self.facts["sentences"],
+            "empty_references": self.facts.get("empty_references", 0),
             **{name: system.get(name) for name in (*TRAINING_FACTS, "corpus", "budget")},
             "changes": system.get("changes", []),
             "decode_sentences_per_second": decode.get("sentences_per_second"),

@@ -32,19 +32,39 @@ def published_score(
     return score
 
 
-def comparison_notes(comparison: Object, metrics: Sequence[str]) -> list[str]:
-    """What a reader needs to reproduce and to trust the numbers."""
+def comparison_notes(comparison: Object, metrics: Sequence[str]) -> dict[str, list[str]]:
+    """What a reader needs to reproduce and to trust the numbers.
+
+    Each note with the titles of the columns that it is about; without any it is about the table.
+    """
     rows = comparison["rows"]
+    titles = [metric_facts(metric).title for metric in metrics]
+    about = {
+        note: [title] for metric, title in zip(metrics, titles, strict=True)
+        for note in signature_notes(rows, [metric])
+    } | dict.fromkeys(_significance(comparison), ["difference"]) | {LEVEL_NOTE: titles}  # fmt: skip
     notes = signature_notes(rows, metrics)
-    counts = {(row["split"], row.get("sentences")): None for row in rows if row.get("sentences")}
-    if counts:
-        notes.append(
-            "sentences: " + joined(f"{n} of {split}" if split else n for split, n in counts)
-        )
+    if any(row.get("sentences") for row in rows):
+        notes.append(_sentences(rows))
     if trained(rows):
         notes.append(_seeds(rows))
     notes += _training(rows) + condition_notes(comparison) + _significance(comparison)
-    return notes + _published(comparison) + run_notes(rows)
+    notes += _published(comparison) + run_notes(rows)
+    return {note: about.get(note, []) for note in notes}
+
+
+def _sentences(rows: Sequence[Object]) -> str:
+    """How many sentences each split has, and how many of them nothing to be compared with."""
+    empty: dict[tuple[str | None, int], int] = {}
+    for row in rows:
+        if row.get("sentences"):
+            split = (row["split"], row["sentences"])
+            empty[split] = max(empty.get(split, 0), row.get("empty_references") or 0)
+    return "sentences: " + joined(
+        f"{sentences}{f' of {split}' if split else ''}"
+        + (f" ({lacking} with an empty reference)" if lacking else "")
+        for (split, sentences), lacking in empty.items()
+    )
 
 
 def signature_notes(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:

@@ -161,7 +161,8 @@ def comparison_table(comparison: Object) -> Table:
             cells.append(facts)
     title = ": ".join(filter(None, (joined(row[n] for row in rows) for n in ("recipe", "split"))))
     body = tuple(zip(*cells, strict=True))
-    return Table(title, tuple(columns), body, tuple(comparison_notes(comparison, metrics)))
+    notes = comparison_notes(comparison, metrics)
+    return Table(title, tuple(columns), body, tuple(notes), about=notes)
 
 
 def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:

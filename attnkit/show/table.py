@@ -78,6 +78,8 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     how: str = WIDER  # how to see the columns that are left out
+    about: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Titles of the columns that a note is about, where it is not about the whole table."""
 
     @classmethod
     def of_texts(
@@ -105,7 +107,8 @@ class Table:
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.
 
-        What names the row stays, and so does a score whose difference is asked for.
+        What names the row stays, and so does a score whose difference is asked for.  Notes about
+        columns that are not chosen go.
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns)
@@ -116,7 +119,12 @@ class Table:
         chosen = sorted(keep)
         columns = tuple(replace(self.columns[at], priority=0) for at in chosen)
         rows = tuple(tuple(row[at] for at in chosen) for row in self.rows)
-        return replace(self, columns=columns, rows=rows)
+        titles = {column.title for column in columns}
+        notes = tuple(
+            note for note in self.notes
+            if not self.about.get(note) or titles.intersection(self.about[note])
+        )  # fmt: skip
+        return replace(self, columns=columns, rows=rows, notes=notes)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:

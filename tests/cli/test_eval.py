@@ -138,7 +138,7 @@ def test_a_pipe_of_the_shell_is_read(attnkit: Any) -> None:
 def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnkit: Any) -> None:
     done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "rouge,exact-match")
     assert "ROUGE-Lsum" in done.out
-    assert done.err == "attnkit: warning: hyp.txt: 1 of 4 hypotheses are empty\n"
+    assert done.err == "attnkit: warning: hyp.txt: 1 of 4 outputs is empty\n"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +177,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ),
         ("--hyp hyp.txt --ref ref.txt --format jsn", 2, "did you mean json?"),
         ("--hyp none.txt --ref ref.txt", 66, "none.txt"),
+        ("--hyp hyp.txt --hyp hyp.txt --ref ref.txt", 2, "--hyp 'hyp.txt' is given twice; name"),
         ("--hyp short.txt --ref ref.txt", 65, "short.txt and ref.txt have 1 and 4 lines"),
         (
             "--hyp hyp.txt --ref ref.txt --ref short.txt",

@@ -13,6 +13,7 @@ from attnkit.data import preparation as module
 from attnkit.data.batch import collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import check_splits, encode_split, prepare, train_epoch
+from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import EOS, subsample
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
 from attnkit.recipe import corpus_cards
@@ -146,8 +147,8 @@ def test_no_usable_row_is_an_error_that_says_what_happened(tmp_path: Path) -> No
     with pytest.raises(DataError) as caught:
         prepare(recipe(tmp_path, data={"max_length": 2}), cache=tmp_path / "c")
     assert str(caught.value) == (
-        "train: no row of train is usable (60 rows read, 0 kept; 60 dropped: too many tokens); "
-        "check the files, or raise data.max_length"
+        "train: no row of train is usable (60 rows read, 0 kept; 60 rows dropped: too many "
+        "tokens); check the files, or raise data.max_length"
     )
 
 
@@ -309,3 +310,15 @@ def test_a_damaged_file_of_a_card_is_told(tmp_path: Path) -> None:
     made = Recipe.model_validate({"task": "translation", "data": data})
     with pytest.raises(DataError, match=r"has 0 bytes|SHA-256 is|has no rows"):
         check_splits(made, data_dir=tmp_path / "data", cache=tmp_path, fetch=False)
+
+
+def test_counts_are_worded_in_the_singular_and_the_plural() -> None:
+    assert Counts(rows=1, bom=1, empty=1).lines() == [
+        "1 row read, 0 kept",
+        "1 row dropped: the source or the target is empty",
+        "1 byte order mark removed",
+    ]
+    assert Counts(rows=2, unknown=2, crlf=2).lines()[1:] == [
+        "2 unknown tokens: characters or words without a piece",
+        "2 CRLF line ends read as LF",
+    ]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from attnkit.errors import DataError, MissingInputError, RecipeError, Unavailabl
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
-from attnkit.scoring import score
+from attnkit.scoring import score, side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_comparison import baselines, comparison, saved_entry
 from attnkit.scoring.teacher_forced import (
@@ -30,6 +31,7 @@ from attnkit.scoring.teacher_forced import (
     teacher_forced,
     teacher_forced_scores,
 )
+from attnkit.show.comparison_tables import comparison_table
 
 
 @pytest.fixture
@@ -325,8 +327,25 @@ def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run])
     path.write_text(json.dumps(long._asdict()) + "\n" + path.read_text(), encoding="utf-8")
     search = SearchConfig(method="greedy", max_length=1, min_length=1)
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=search)
-    assert "1 of 6 inputs are longer than data.max_length and were cut" in entry.row["warnings"]
+    assert any(
+        re.fullmatch(r"1 of 6 inputs was cut to data\.max_length=\d+ tokens", text)
+        for text in entry.row["warnings"]
+    )
     assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.row["warnings"]
+
+
+def test_empty_references_are_noted_once_a_split(make: Callable[..., Run]) -> None:
+    """Rows without a target were scored without a word, while training reports those it drops."""
+    entries = []
+    for seed in (1, 2):
+        run = make(seed=seed)
+        path = Path(run.recipe.data.test or "")
+        path.write_text(path.read_text() + '{"source": "dogs", "target": " "}\n', encoding="utf-8")
+        entries += evaluate(run, ["test"], EvalConfig(), device="cpu")
+    notes = comparison_table(side_by_side(entries, {})).notes
+    assert [note for note in notes if note.startswith("sentences")] == [
+        "sentences: 6 of test (1 with an empty reference)"
+    ]
 
 
 def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[..., Run]) -> None:

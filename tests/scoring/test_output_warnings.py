@@ -14,7 +14,7 @@ def test_good_output_gives_no_warning() -> None:
 
 
 def test_empty_hypotheses_are_counted() -> None:
-    assert warnings(["", " ", "a"], lines("a", "b", "")) == ["2 of 3 hypotheses are empty"]
+    assert warnings(["", " ", "a"], lines("a", "b", "")) == ["2 of 3 outputs are empty"]
 
 
 def test_an_empty_hypothesis_for_an_empty_reference_is_right() -> None:
@@ -22,14 +22,14 @@ def test_an_empty_hypothesis_for_an_empty_reference_is_right() -> None:
 
 
 def test_equal_hypotheses_are_noticed() -> None:
-    assert warnings(["a", "a"], lines("b", "c")) == ["all 2 hypotheses are the same text"]
+    assert warnings(["a", "a"], lines("b", "c")) == ["all 2 outputs are the same text"]
     assert warnings(["a"], lines("b")) == []
 
 
 def test_subword_marks_are_counted() -> None:
     texts = ["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"]
     (warning,) = warnings(texts, lines(*"abcde"))
-    assert warning.startswith("4 of 5 hypotheses carry subword marks (U+2581, @@ or ##)")
+    assert warning.startswith("4 of 5 outputs have subword marks (U+2581, @@ or ##)")
 
 
 def test_marks_that_the_references_carry_as_well_are_no_fault() -> None:
@@ -38,7 +38,7 @@ def test_marks_that_the_references_carry_as_well_are_no_fault() -> None:
 
 def test_separate_full_stops_are_noticed() -> None:
     (warning,) = warnings(["a cat .", "a dog ."], lines("a cat.", "a dog."))
-    assert warning.startswith("2 of 2 hypotheses end in a separate full stop")
+    assert warning.startswith("2 of 2 outputs end in a separate full stop")
 
 
 def test_unspaced_scripts_ask_for_a_tokenizer() -> None:

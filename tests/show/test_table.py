@@ -512,6 +512,17 @@ def test_chosen_columns_are_never_left_out() -> None:
     assert "train_tokens_per_second" not in table_formats.csv_text(chosen)
 
 
+def test_notes_about_columns_that_are_not_chosen_go() -> None:
+    """Signatures of metrics that were not shown stood below the table."""
+    table = comparison_table(comparison())
+    chosen = table.choose(["bleu"])
+    gone = [note for note in table.notes if note not in chosen.notes]
+    assert any(note.startswith("TER") for note in gone)
+    assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
+    assert not any(note.startswith(("difference", "TER", "p tells")) for note in chosen.notes)
+    assert table.choose(["difference"]).notes == table.notes
+
+
 def test_a_table_of_texts_gives_programs_its_texts() -> None:
     table = Table.of_texts("", ("option", "its type"), [("rate", "int")])
     assert table.records() == [{"option": "rate", "its-type": "int"}]
