@@ -127,6 +127,21 @@ PAGE = [
 ]
 
 
+def test_an_option_has_one_short_form_in_all_commands() -> None:
+    """-o was that of --output in some commands only."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for words in PAGES[1:]:
+        command = load(words[0])
+        for name in words[1:]:
+            command = command.commands[name]
+        for option in command.params:
+            for long in (name for name in option.opts if name.startswith("--")):
+                short = [name for name in option.opts if not name.startswith("--")]
+                found.setdefault(long, set()).add(tuple(short))
+    assert found["--output"] == {("-o",)}
+    assert {long: short for long, short in found.items() if len(short) > 1} == {}
+
+
 def test_a_wide_page_has_two_columns() -> None:
     assert help.draw(PAGE, 61) == (
         "Usage: attnkit x RUN [OPTIONS]\n"

@@ -77,7 +77,9 @@ def align(
         float | None,
         value("P", f"Minimum weight of a link. [default: 0; {THRESHOLD} with --method threshold]"),
     ] = None,
-    output: Annotated[Path | None, value("FILE", "Write the alignments to this file.")] = None,
+    output: Annotated[
+        Path | None, value("FILE", "Write the alignments to this file.", "--output", "-o")
+    ] = None,
     format: options.Format = "table",
     device: options.Device = "auto",
     plugins: options.Plugins = None,

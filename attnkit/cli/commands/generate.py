@@ -31,7 +31,9 @@ def generate(
         str, Argument(metavar="INPUT", help="Text, one sentence per line; - is standard input.")
     ] = "-",
     *,
-    output: Annotated[Path | None, value("FILE", "Write the output to this file.")] = None,
+    output: Annotated[
+        Path | None, value("FILE", "Write the output to this file.", "--output", "-o")
+    ] = None,
     beam: options.Beam = None,
     sample: options.Sample = False,
     top_p: options.TopP = None,
