@@ -258,13 +258,10 @@ class Experiment:
         precision = yield from self._precision(prepared, recipe, run)
         if self.settings.fresh:
             run.clear()
+        hashes = {"recipe": digest(recipe), "data": prepared.digest}
+        hashes |= {"tokenizer": prepared.tokenizer.digest, "corpus": corpus_digest(prepared.corpus)}
         fields: dict[str, Any] = {
-            "hashes": {
-                "recipe": digest(recipe),
-                "data": prepared.digest,
-                "tokenizer": prepared.tokenizer.digest,
-                "corpus": corpus_digest(prepared.corpus),
-            },
+            "hashes": hashes,
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "precision": precision,
