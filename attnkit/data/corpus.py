@@ -16,7 +16,7 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.data_rules import SPLITS, data_faults, files_of, format_of
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
-from attnkit.storage.files import check_file, sha256_json
+from attnkit.storage.files import check_file, require_folder, sha256_json
 from attnkit.text import nearest, quoted
 
 VERSION = 1
@@ -249,6 +249,8 @@ class _Files(Corpus):
                 if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
                     lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
                     if lines[0] != lines[1]:
+                        for path in paths:  # a fault of its text, as UTF-16 is, explains it
+                            next(formats.read_lines(path, self._data.errors), None)
                         raise formats.ragged(paths, lines)
 
     def available(self, split: str) -> bool:
@@ -338,8 +340,7 @@ def require_split(name: str, split: str, splits: Sequence[str]) -> None:
 
 def data_folder(folder: Path, origin: str = "--data-dir") -> Path:
     """The folder of the corpora; a MissingInputError where it does not exist."""
-    if not os.path.isdir(folder):
-        raise MissingInputError(f"{folder}: no such folder ({origin})")
+    require_folder(folder, "folder", f" ({origin})")
     return folder
 
 

@@ -46,7 +46,7 @@ class FileFacts(NamedTuple):
 def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
     """The content's facts, from `cache` if the file's path, size and times have not changed.
 
-    Raises MissingInputError, DataError: the file is absent, not a file, or damaged gzip data.
+    Raises MissingInputError, DataError: the file is absent or not a file, or damaged gzip data.
     """
     status = check_file(path)
     full = os.path.abspath(path)

@@ -31,6 +31,7 @@ from attnkit.data.tokenizer import (
 )
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
+from attnkit.recipe.data_rules import split_notes
 from attnkit.storage.cache import cache_dir, complete
 from attnkit.storage.files import read_json, remove, sha256_json, write_synced
 
@@ -101,7 +102,7 @@ def prepare(
         reports += [split.note] if split.note else []
         splits.append(split)
     _check_lengths(recipe, corpus, tokenizer, root)
-    reports += corpus.notes
+    reports += [*corpus.notes, *split_notes(recipe)]
     digest = sha256_json([tokenizer.digest, *(split.digest for split in splits)])
     train, valid = (
         _as_read(recipe, tokenizer, split, FIXED, f"{corpus.name}: {name}")

@@ -4,11 +4,12 @@ No data is read: a corpus is known by its card, files by their names.
 """
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import NamedTuple
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.schema import DataConfig
+from attnkit.recipe.schema import DataConfig, Recipe
 from attnkit.text import nearest, quoted
 
 SPLITS = ("train", "valid", "test")
@@ -70,6 +71,14 @@ def files_of(data: DataConfig, split: str) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
+def split_notes(recipe: Recipe) -> list[str]:
+    """What a user should know of the splits that are scored."""
+    data = recipe.data
+    if data.train is None or data.test is not None or recipe.eval.splits != ("valid",):
+        return []
+    return ["there is no data.test: the validation split is scored"]
+
+
 def format_of(files: tuple[str, ...], form: str) -> str:
     """The format of the files of a split: `data.format`, or what auto makes of their names."""
     if form != "auto" or not files:
@@ -120,5 +129,9 @@ def _files(key: str, files: tuple[str, ...], form: str, task: str) -> Iterator[F
         text = "questions with contexts are read from one .jsonl file; name one"
     elif task != "language-modeling" and kind == "plain":
         text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl file"
+        name = PurePath(files[0])
+        if name.suffix == ".tsv":
+            text += "; to cut a tab-separated file in two: "
+            text += f"cut -f1 {name.name} > {name.stem}.src; cut -f2 {name.name} > {name.stem}.tgt"
     if text:
         yield Fault((key,), text)

@@ -1,6 +1,8 @@
 """Where recipes are found, and what a recipe is called."""
 
+import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +11,10 @@ from attnkit.text import nearest, quoted
 
 SUFFIX = ".yaml"
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
+NAMES = "use ASCII letters, digits, '.', '_' and '-', at most 64"
+"""What a name may consist of, for messages; see `is_name`."""
+LISTED = 3
+"""Recipes that a message suggests, at most."""
 
 
 def library() -> Path:
@@ -31,7 +37,7 @@ def shipped() -> dict[str, Path]:
 def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
     """The file of a recipe that is named by its path from a folder, or by its name when shipped.
 
-    Raises MissingInputError, naming the nearest shipped recipe.
+    Raises MissingInputError, naming the recipes of a folder, or the nearest shipped ones.
     """
     path = folder / recipe
     with suppress(OSError, ValueError):  # a name that is too long or holds a zero byte
@@ -45,10 +51,20 @@ def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
     bare = name.removeprefix("./").removeprefix("recipes/").removesuffix(SUFFIX)
     if bare in known:
         raise MissingInputError(f"no recipe {shown}; the shipped one is called {bare}")
-    ends = [full for full in known if full.rpartition("/")[2] == bare]
-    close = ends[0] if ends else nearest(bare, known)
-    hint = f"did you mean {close}?" if close else "`attnkit recipe list` shows the shipped ones"
-    raise MissingInputError(f"no recipe {shown}; {hint}")
+    is_folder = os.path.isdir(path)
+    inside = sorted(path.glob(f"*{SUFFIX}")) if is_folder else []
+    near = [*(str(Path(recipe, file.name)) for file in inside), *_near(bare, known)][:LISTED]
+    hint = "`attnkit recipe list` shows the shipped ones"
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    what = "it is a folder" if is_folder else "there is no such file"
+    raise MissingInputError(f"no recipe {shown}: {what}, and no shipped one has this name; {hint}")
+
+
+def _near(bare: str, known: Mapping[str, Path]) -> list[str]:
+    """Shipped recipes with this word in their names, else the nearest one."""
+    named = [full for full in known if bare in full.split("/")]
+    return named or [close for close in [nearest(bare, known)] if close]
 
 
 def is_name(text: str) -> bool:
@@ -72,5 +88,5 @@ def name_of(path: Path) -> str:
     for part in parts:
         if not is_name(part):
             text = f"recipe {quoted(str(path), 200)}: {quoted(part)} cannot name a run folder"
-            raise RecipeError(f"{text}; use letters, digits, '.', '_' and '-'")
+            raise RecipeError(f"{text}; {NAMES}")
     return "/".join(parts)

@@ -16,7 +16,7 @@ from attnkit.recipe.capability import (
 )
 from attnkit.recipe.check import check
 from attnkit.recipe.dumping import digest
-from attnkit.recipe.find import is_name, name_of, resolve
+from attnkit.recipe.find import NAMES, is_name, name_of, resolve
 from attnkit.recipe.problems import COMMAND_LINE, Position, Problems, refuse
 from attnkit.recipe.published import Published, read_published
 from attnkit.recipe.schema import Recipe
@@ -220,7 +220,7 @@ def _variants(node: Node, problems: Problems) -> dict[str, Override]:
     for name, (place, value) in node.fields.items():
         key = ("variants", name)
         if not is_name(name):
-            text = f"{quoted(name)} cannot name a run folder; use letters, digits, '.', '_' and '-'"
+            text = f"{quoted(name)} cannot name a run folder; {NAMES}"
             problems.add(place, ("variants",), text)
         elif isinstance(value, Mapping):
             found[name] = Override((), place, value)

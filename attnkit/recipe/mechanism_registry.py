@@ -214,8 +214,8 @@ def plug_in(path: str | Path) -> str:
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(
-            f"plug-in {path}: the file's name becomes the recipe word, so it must be small letters,"
-            " digits and _, such as my_mechanism.py"
+            f"plug-in {path}: the file's name becomes the recipe word, so it must be small ASCII"
+            " letters, digits and _, such as my_mechanism.py"
         )
     if word in shipped():
         raise UsageError(f"plug-in {path}: {word} is a mechanism of attnkit; rename the file")
@@ -244,7 +244,7 @@ def faults() -> dict[str, str]:
         if word in shipped():
             found[word] = f"{who} has the name of a mechanism of attnkit, which is used instead"
         elif not _WORD.fullmatch(word):
-            found[word] = f"{who} must be named by small letters, digits and hyphens"
+            found[word] = f"{who} must be named by small ASCII letters, digits and hyphens"
         else:
             try:
                 _read_installed(entry)

@@ -44,10 +44,10 @@ class DataConfig(Section):
     valid: str | tuple[str, ...] | None = None
     """Validation data, given like train."""
     test: str | tuple[str, ...] | None = None
-    """Test data, given like train."""
+    """Test data, given like train.  Without it and eval.splits the validation data is scored."""
     format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
-    """Format of the files.  auto decides by their names: two files are lines, .jsonl is jsonl,
-    anything else is plain."""
+    """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and
+    .json (also before .gz or .xz) are jsonl; anything else is plain."""
     errors: Literal["strict", "replace"] = "strict"
     """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256

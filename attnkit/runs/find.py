@@ -6,7 +6,8 @@ from typing import Any
 
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs.layout import MANIFEST, run_folders
-from attnkit.runs.run import Run
+from attnkit.runs.run import MAKES_RUNS, Run
+from attnkit.storage.files import require_folder
 
 VARIANTS, BASELINE = "variants", "baseline"
 """Entries of the manifest: names of all variants of the recipe in its order, and of one of them."""
@@ -52,10 +53,7 @@ def find_runs(
     skipped = []
     folders = [Path(path) for path in paths]
     for folder in folders:
-        if not folder.is_dir():
-            raise MissingInputError(
-                f"{folder}: no such folder of runs; `attnkit train RECIPE` makes one"
-            )
+        require_folder(folder, "folder of runs", MAKES_RUNS)
         for path in run_folders(folder):
             run = Run.open(path)
             if run.finished or unfinished:

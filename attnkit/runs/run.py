@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
 
 
+MAKES_RUNS = "; `attnkit train RECIPE` makes one"
+"""Where a run, or a folder of them, comes from, for messages."""
 _OWN = "sha256"
 """Entry of manifest.json: the SHA-256 of all others."""
 _REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`",
@@ -66,8 +68,7 @@ class Run(Results):
             DataError: manifest.json or recipe.yaml is damaged.
         """
         run = cls(path)
-        if not run.path.is_dir():
-            raise MissingInputError(f"{run.path}: no such run; `attnkit train RECIPE` makes one")
+        files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not (run.path / name).is_file():
                 near = ", ".join(map(str, islice(layout.run_folders(run.path, 3), 3)))

@@ -10,7 +10,8 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.runs import layout
 from attnkit.runs.find import BASELINE, order
 from attnkit.runs.layout import run_folders
-from attnkit.runs.run import Run
+from attnkit.runs.run import MAKES_RUNS, Run
+from attnkit.storage.files import require_folder
 
 State = Literal["done", "unfinished", "training", "failed", "damaged"]
 SEEDS = "train.seeds"
@@ -61,10 +62,7 @@ def statuses(folder: Path) -> list[RunStatus]:
     Raises:
         MissingInputError: there is no such folder, or no run in it.
     """
-    if not folder.is_dir():
-        raise MissingInputError(
-            f"{folder}: no such folder of runs; `attnkit train RECIPE` makes one"
-        )
+    require_folder(folder, "folder of runs", MAKES_RUNS)
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
     for path in run_folders(folder):

@@ -9,6 +9,7 @@ from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library, places
 from attnkit.recipe.check import TYPES_WITH
+from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table, Value
 from attnkit.show.training_board import duration
@@ -96,6 +97,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
         *((Column("variants", "left", wrap=True),) if several else ()),
     )  # fmt: skip
     notes = [f"from: line and column of {Path(path).name}" for path in here if len(here) == 1]
+    notes += dict.fromkeys(note for name in variants for note in split_notes(file.variants[name]))
     if left_out:
         notes.append(f"{left_out} more keys have their default values: --all shows them")
     return Table("values", columns, tuple(row[: len(columns)] for row in rows), tuple(notes))

@@ -96,6 +96,8 @@ DISK = Filesystem()
 def input_error(error: OSError, path: Path) -> AttnkitError:
     """What a failed read of `path` means to the user: MissingInputError or OutputError."""
     reason = error.strerror or str(error)
+    if error.errno == errno.EISDIR:
+        return MissingInputError(f"{path}: is a folder; a regular file is needed")
     if error.errno in _CREATE:
         return MissingInputError(f"{path}: cannot be read: {reason}")
     return OutputError(f"{path}: reading failed: {reason}; check the disk and run again")
@@ -275,8 +277,8 @@ def check_file(path: Path) -> os.stat_result:
     """The status of a regular file.
 
     Raises:
-        MissingInputError: there is no such file, or it may not be read.
-        DataError: it is a folder, a pipe or a device.
+        MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe or
+            a device.
     """
     try:
         with reading(path):
@@ -284,15 +286,25 @@ def check_file(path: Path) -> os.stat_result:
     except ValueError as error:  # a NUL in the name
         raise MissingInputError(f"{path}: cannot be the name of a file") from error
     if not stat.S_ISREG(status.st_mode):
-        raise DataError(f"{path}: is {_kind(status)}; a regular file is needed")
+        raise MissingInputError(f"{path}: is {_kind(status)}; a regular file is needed")
     return status
+
+
+def require_folder(path: Path, what: str, hint: str) -> None:
+    """Raise MissingInputError, with a hint, where there is nothing or something else than a folder.
+
+    `what` says what the folder would be, for messages.
+    """
+    if not os.path.isdir(path):
+        reason = "is a file; a folder is needed" if os.path.exists(path) else f"no such {what}"
+        raise MissingInputError(f"{path}: {reason}{hint}")
 
 
 def open_file(path: Path) -> BufferedReader:
     """A regular file, opened for reading bytes.
 
     Raises:
-        MissingInputError, DataError: as `check_file`; also when reading is not permitted.
+        MissingInputError: as `check_file`; also when reading is not permitted.
     """
     check_file(path)
     with reading(path):
@@ -305,9 +317,9 @@ def require_file(path: Path) -> None:
     Raises:
         MissingInputError: there is nothing, or a folder, pipe or device.
     """
-    if not os.path.isfile(path):
-        reason = "is not a regular file" if os.path.exists(path) else "no such file"
-        raise MissingInputError(f"{path}: {reason}")
+    if not os.path.exists(path):
+        raise MissingInputError(f"{path}: no such file")
+    check_file(path)
 
 
 def sha256_file(path: Path) -> str:

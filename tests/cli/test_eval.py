@@ -177,6 +177,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ),
         ("--hyp hyp.txt --ref ref.txt --format jsn", 2, "did you mean json?"),
         ("--hyp none.txt --ref ref.txt", 66, "none.txt"),
+        ("--hyp . --ref ref.txt", 66, ".: is a folder; a regular file is needed"),
         ("--hyp hyp.txt --hyp hyp.txt --ref ref.txt", 2, "--hyp 'hyp.txt' is given twice; name"),
         ("--hyp short.txt --ref ref.txt", 65, "short.txt and ref.txt have 1 and 4 lines"),
         (

@@ -126,6 +126,19 @@ def test_explain_gives_each_value_with_its_origin(
     assert ["train.clip", "1.0", "default"] in lines(out)
 
 
+def test_explain_says_that_the_validation_split_is_scored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A recipe without data.test took the validation split for it without a word."""
+    note = "there is no data.test: the validation split is scored"
+    _, out, _ = run(capsys, "explain", "r.yaml", "--quick")
+    assert note not in out
+    files = "{train: [a, b], valid: [c, d]}"
+    Path("f.yaml").write_text(TEXT.replace(TEXT.splitlines()[2], f"data: {files}"))
+    _, out, _ = run(capsys, "explain", "f.yaml", "--quick")
+    assert out.count(note) == 1
+
+
 def test_explain_gives_programs_values_origins_and_numbers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -340,9 +353,9 @@ def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> No
             78,
             "command line: train.setps: unknown key; did you mean train.steps?",
         ),
-        (["explain", "gone.yaml"], 66, "no recipe 'gone.yaml'; `attnkit recipe list`"),
+        (["explain", "gone.yaml"], 66, "this name; `attnkit recipe list`"),
         (["show", "r.yaml", "--variant", "fsat"], 2, "r has no variant 'fsat'; did you mean fast?"),
-        (["copy", "quickstrt"], 66, "no recipe 'quickstrt';"),
+        (["copy", "quickstrt"], 66, "no recipe 'quickstrt': there is no such file"),
         (["shwo"], 2, "show"),
     ],
 )

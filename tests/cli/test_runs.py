@@ -140,13 +140,15 @@ def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("runs", "nowhere"), 66, "nowhere: no such folder of runs; `attnkit train RECIPE` makes"),
+        (("runs", "recipe.yaml"), 66, "recipe.yaml: is a file; a folder is needed; `attnkit train"),
         (("runs", "clean", "nowhere"), 66, "nowhere: no such folder of runs"),
         (("runs", "--format", "xml"), 2, "--format 'xml'"),
     ],
 )
 def test_mistakes_are_one_line(
-    words: tuple[str, ...], code: int, said: str, command: Command
+    words: tuple[str, ...], code: int, said: str, command: Command, tmp_path: Path
 ) -> None:
+    (tmp_path / "recipe.yaml").write_text("task: translation\n")
     done = command(*words)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr

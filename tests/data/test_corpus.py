@@ -431,6 +431,17 @@ def test_malformed_text_stops_or_is_replaced_as_the_recipe_says(folder: Path) ->
     assert counts.replaced == 1
 
 
+def test_another_encoding_is_named_before_a_difference_in_lines(folder: Path) -> None:
+    """The message was of aligned files, which the user could count to be aligned."""
+    Path("x.en").write_text("a\nb\n" * 99, encoding="utf-16")
+    Path("x.de").write_text("\u010a\n" * 198, encoding="utf-16")
+    Path("y.de").write_text("c\nd\n" * 99, encoding="utf-8")
+    for other in ("x.de", "y.de"):
+        corpus = Corpus.open(DataConfig(train=("x.en", other)), "translation")
+        with pytest.raises(DataError, match=r"x\.en: this is UTF-16 text"):
+            list(corpus.rows("train"))
+
+
 @pytest.mark.parametrize(
     ("options", "task", "message"),
     [
@@ -478,8 +489,8 @@ def test_folders_pipes_and_dangling_links_are_refused(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "link").symlink_to("absent")
     (folder / "folder").mkdir()
-    for name, kind in (("pipe", DataError), ("folder", DataError), ("link", MissingInputError)):
-        assert name in refused(kind, DataConfig(train=name), "language-modeling")
+    for name in ("pipe", "folder", "link"):
+        assert name in refused(MissingInputError, DataConfig(train=name), "language-modeling")
 
 
 # Fingerprints

@@ -17,6 +17,7 @@ from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import EOS, subsample
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
 from attnkit.recipe import corpus_cards
+from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.schema import Recipe
 
 WORDS = ["the", "old", "cat", "dog", "sees", "a", "red", "tree", "and", "sleeps"]
@@ -310,6 +311,14 @@ def test_a_damaged_file_of_a_card_is_told(tmp_path: Path) -> None:
     made = Recipe.model_validate({"task": "translation", "data": data})
     with pytest.raises(DataError, match=r"has 0 bytes|SHA-256 is|has no rows"):
         check_splits(made, data_dir=tmp_path / "data", cache=tmp_path, fetch=False)
+
+
+def test_that_the_validation_split_is_scored_is_said(tmp_path: Path) -> None:
+    note = "there is no data.test: the validation split is scored"
+    silent = recipe(tmp_path, eval={"splits": ["valid"]})
+    assert prepare(silent, cache=tmp_path / "c").reports[-1] == note
+    test = {"test": write_pairs(tmp_path, "test", 3)}
+    assert split_notes(recipe(tmp_path, data=test, eval={"splits": ["valid"]})) == []
 
 
 def test_counts_are_worded_in_the_singular_and_the_plural() -> None:

@@ -130,7 +130,7 @@ def test_words_that_cannot_be_are_refused(mine: Path, tmp_path: Path) -> None:
         mechanisms.plug_in(tmp_path / "gone.py")
     for name in ("my file.py", "Mine.py", "mine.txt", "_mine.py"):
         (tmp_path / name).write_text(MINE)
-        with pytest.raises(UsageError, match="small letters"):
+        with pytest.raises(UsageError, match="small ASCII letters"):
             mechanisms.plug_in(tmp_path / name)
     assert "linear is a mechanism of attnkit" in refused(tmp_path / "linear.py", MINE)
     mechanisms.plug_in(mine)

@@ -282,7 +282,7 @@ def test_extends_names_what_is_missing_and_refuses_a_circle() -> None:
         " remove one of these"
     )
     message = complaint("extends: gone.yaml\n", kind=MissingInputError)
-    assert message.startswith("r.yaml:1:10: extends: no recipe 'gone.yaml'; `attnkit recipe list`")
+    assert message.startswith("r.yaml:1:10: extends: no recipe 'gone.yaml': there is")
     message = complaint("extends: translation/mutli30k\n", kind=MissingInputError)
     assert message.endswith("did you mean translation/multi30k?")
     assert "must be the file of a recipe" in complaint("extends: [a]\n", kind=RecipeError)
@@ -312,7 +312,7 @@ def test_the_name_does_not_depend_on_the_current_folder(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("path", ["...yaml", "-x.yaml", "a b.yaml", ".hidden.yaml", "\u202e.yaml"])
 def test_a_file_that_cannot_name_a_run_folder_is_refused(path: str) -> None:
-    with pytest.raises(RecipeError, match="cannot name a run folder; use letters"):
+    with pytest.raises(RecipeError, match="cannot name a run folder; use ASCII"):
         load(write(GOOD, path))
 
 
@@ -326,10 +326,25 @@ def test_a_recipe_is_found_by_path_or_by_shipped_name(
     assert load("translation/multi30k").name == "translation/multi30k"
     Path("quickstart").mkdir()
     assert resolve("quickstart").suffix == ".yaml"
-    with pytest.raises(MissingInputError, match=r"no recipe 'quickstrt'; did you mean quicks"):
+    with pytest.raises(MissingInputError, match=r"no recipe 'quickstrt': .*; did you mean quicks"):
         load("quickstrt")
     with pytest.raises(MissingInputError, match=r"did you mean translation/multi30k\?"):
         load("multi30k")
+
+
+def test_a_folder_is_no_recipe_and_its_recipes_are_named() -> None:
+    """The message said only that there is no recipe '.'."""
+    write(GOOD, "mt/b.yaml")
+    write(GOOD, "mt/a.yaml")
+    with pytest.raises(MissingInputError) as caught:
+        load("mt")
+    assert str(caught.value) == (
+        "no recipe 'mt': it is a folder, and no shipped one has this name; did you mean mt/a.yaml "
+        "or mt/b.yaml?"
+    )
+    Path("empty").mkdir()
+    with pytest.raises(MissingInputError, match=r"it is a folder, .*; `attnkit recipe list`"):
+        load("empty")
     with pytest.raises(MissingInputError, match=r"the shipped one is called quickstart"):
         load("recipes/quickstart.yaml")
     with pytest.raises(MissingInputError, match=r"`attnkit recipe list` shows the shipped ones"):

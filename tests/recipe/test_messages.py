@@ -176,7 +176,7 @@ TRAIN = GOOD + "train: {%s}\n"
         ),
         (
             GOOD + "variants: {../a: {}}\n",
-            "r.yaml:3:12: variants: '../a' cannot name a run folder; use letters, digits",
+            "r.yaml:3:12: variants: '../a' cannot name a run folder; use ASCII letters, digits",
         ),
         (
             GOOD + "variants: {a: {variants: {}}}\n",
