@@ -105,8 +105,9 @@ class AttentionMaps:
         """
         rows, queries = _words(self.queries)
         columns, keys = _words(self.keys)
-        mean = rows / rows.sum(1, keepdims=True)
-        weights = (mean @ self.weights @ columns.T).astype(np.float32)
+        # not by matrix products, which on some CPUs warn of invalid values without reason
+        sums = np.add.reduceat(np.add.reduceat(self.weights, columns, 3), rows, 2)
+        weights = (sums / np.diff(rows, append=len(self.queries))[:, None]).astype(np.float32)
         return replace(self, weights=weights, queries=queries, keys=keys)
 
     def without(self, *, special: bool = False, first: bool = False) -> "AttentionMaps":
@@ -189,21 +190,19 @@ def _evenly(numbers: Sequence[int], count: int) -> list[int]:
     return [numbers[round(at * (len(numbers) - 1) / steps)] for at in range(count)]
 
 
-def _words(tokens: Sequence[Token]) -> tuple[Float[NDArray[np.float32], "W T"], tuple[Token, ...]]:
-    """Which tokens make up each word [W, T], and the words as tokens."""
+def _words(tokens: Sequence[Token]) -> tuple[NDArray[np.intp], tuple[Token, ...]]:
+    """The place of each word's first token [words], and the words as tokens."""
     groups: list[list[int]] = []
     for place, token in enumerate(tokens):
         if not place or token.word is None or tokens[place - 1].word != token.word:
             groups.append([])
         groups[-1].append(place)
-    member = np.zeros((len(groups), len(tokens)), np.float32)
     words = []
-    for row, places in enumerate(groups):
-        member[row, places] = 1
+    for places in groups:
         first = tokens[places[0]]
         text = "".join(tokens[place].text for place in places)
         words.append(first._replace(text=_BYTES.sub(_characters, text)))
-    return member, tuple(words)
+    return np.array([places[0] for places in groups], np.intp), tuple(words)
 
 
 def _characters(found: re.Match[str]) -> str:

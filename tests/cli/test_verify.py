@@ -91,7 +91,7 @@ def _damage(name: str) -> Callable[[Run], None]:
         (_other_outputs, {"test chrf": "scored again it is",
                           "test: 5 of 5 lines": "1 are decoded otherwise now: line 2"}),
         (_damage("metrics.jsonl"), {"metrics.jsonl": "is not the file that was written"}),
-        (_damage("recipe.yaml"), {"manifest.json": "recipe.yaml: is not the file"}),
+        (_damage("recipe.yaml"), {"recipe.yaml": "is not the file"}),
         (_damage("manifest.json"), {"manifest.json": "not valid JSON"}),
         (_damage("data/test.json"), {"data/test.json": "is not the file that was written",
                                      "test": "its rows"}),
