@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from attnkit.attention.mask import Mask
 from attnkit.contract.subject import WIDTH, Broken, Subject
@@ -40,14 +39,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if reads and not (self.counting and args[0].device.type == "cpu"):
             raise Broken(f"it reads a number from a tensor: {WAITS}")
         filled = func is aten.copy_.default and id(args[0]) in self.buffers
+        tensors = _tensors((*args, *given.values()))
         if not filled:
-            _on_one_device(func, (args, given))
+            _on_one_device(func, tensors)
         try:
             found = func(*args, **given)
         except NotImplementedError as error:
             raise Broken(f"{func} depends on values: {WAITS}") from error
         if not filled:
-            _on_one_device(func, (args, given, found))
+            _on_one_device(func, tensors + _tensors((found,)))
         return found
 
 
@@ -68,8 +68,19 @@ class Lists(TorchFunctionMode):
         return found
 
 
-def _on_one_device(func: Any, tree: Any) -> None:
-    devices = {x.device for x in tree_leaves(tree) if isinstance(x, Tensor) and x.dim()}
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Those of an operation, which takes and gives them alone and in lists."""
+    found = list[Tensor]()
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+    return found
+
+
+def _on_one_device(func: Any, tensors: Iterable[Tensor]) -> None:
+    devices = {x.device for x in tensors if x.dim()}
     if len(devices) < 2:
         return
     if func.overloadpacket in (aten._to_copy, aten.copy_):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.recorded import build, cases, run_of, sections
+from helpers.recorded import build, cases, layer, run_of, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 from torch import Tensor
 
@@ -20,8 +20,7 @@ from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import teacher_forced_scores
 from attnkit.search import translate
 
-KINDS = {(word, role): type(attention_layers(build(sections(word, role)))[role][0].mechanism)  # type: ignore[index]
-         for word, role in cases()}  # fmt: skip
+KINDS = {(word, role): type(layer(word, role).mechanism) for word, role in cases()}
 SCORED = [case for case, kind in KINDS.items() if issubclass(kind, Scored)]
 OTHER = [case for case in SCORED
          if KINDS[case].normalise is not Scored.normalise and case[0] != "block-topk"]  # type: ignore[attr-defined]  # fmt: skip

@@ -2,11 +2,13 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.shell import Command
+from helpers.called import Caller, called
 
+from attnkit.cli import main
 from attnkit.runs import Run
 
 GOOD, BAD = ["fine", "lovely", "great"], ["dull", "bad", "poor"]
@@ -65,22 +67,30 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path) -> Command:
-    """The command line in a folder with all runs."""
-    from helpers.shell import attnkit_in
-
-    command = attnkit_in(folder)
-    for name in ("pretrain", "a", "b", "encoder"):
-        done = command("train", f"{name}.yaml", "--quiet")
-        assert done.returncode == 0, done.stderr
-    return command
+def trained(folder: Path) -> Path:
+    """The folder with all runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("pretrain", "a", "b", "encoder"):
+            assert main(("train", f"{name}.yaml", "--quiet")) == 0
+    return folder
 
 
-def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, trained: Command) -> None:
+@pytest.fixture
+def here(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Caller:
+    """The command line in that folder."""
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv("COLUMNS", "80")
+    return partial(called, capsys)
+
+
+def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Caller) -> None:
     """Other noise in every epoch, and yet the same bytes."""
     words = ["train", "pretrain.yaml", "--variant", "plain", "--out", "again", "--quiet"]
-    assert trained(*words, "train.steps=4").returncode == 0
-    assert trained(*words, "--allow-change").returncode == 0
+    assert here(*words, "train.steps=4").code == 0
+    assert here(*words, "--allow-change").code == 0
     runs = [Run.open(folder / root / "pretrain/plain/seed-1") for root in ("runs", "again")]
     digests = [run.manifest["files"]["model.safetensors"] for run in runs]
     assert digests[0] == digests[1]
@@ -88,22 +98,22 @@ def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, trained: Co
     assert len({json.loads(line).get("epoch") for line in log} - {None}) > 1
 
 
-def test_a_pre_trained_model_restores_spans_of_a_text(trained: Command) -> None:
-    found = trained("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.count("\n") == 1
+def test_a_pre_trained_model_restores_spans_of_a_text(here: Caller) -> None:
+    found = here("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
+    assert found.code == 0, found.err
+    assert found.out.count("\n") == 1
 
 
-def test_an_encoder_learns_labels_and_names_them(trained: Command) -> None:
+def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
     run = "runs/encoder/base/seed-1"
-    done = trained("eval", run, "--format", "json")
-    metrics = json.loads(done.stdout)["rows"][0]["metrics"]
-    assert metrics["label-accuracy"]["score"] > 90, done.stderr
+    done = here("eval", run, "--format", "json")
+    metrics = json.loads(done.out)["rows"][0]["metrics"]
+    assert metrics["label-accuracy"]["score"] > 90, done.err
     assert "positive:positive" in metrics["f1"]["signature"]
-    assert "search" not in trained("eval", run).stdout
+    assert "search" not in here("eval", run).out
     lines = "it is a dull film\n\nit is a lovely film\n"
-    assert trained("generate", run, stdin=lines).stdout == "negative\n\npositive\n"
-    ranked = trained("generate", run, "--n-best", "2", "--json", stdin=lines).stdout
+    assert here("generate", run, stdin=lines).out == "negative\n\npositive\n"
+    ranked = here("generate", run, "--n-best", "2", "--json", stdin=lines).out
     answers = [json.loads(line) for line in ranked.splitlines()]
     assert [(one["line"], one["rank"]) for one in answers] == [
         (1, 1), (1, 2), (2, 1), (3, 1), (3, 2),
@@ -137,20 +147,20 @@ def test_an_encoder_learns_labels_and_names_them(trained: Command) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )  # fmt: skip
 def test_a_mistake_gives_one_line(
-    folder: Path, trained: Command, words: list[str], message: str
+    folder: Path, here: Caller, words: list[str], message: str
 ) -> None:
     (folder / "c.jsonl").write_text('{"source": "a", "target": 7}\n')
     (folder / "c.txt").write_text("it is\n")
-    done = trained(*words, stdin="it\n")
-    assert done.returncode not in (0, 1)
-    (line,) = [text for text in done.stderr.splitlines() if "error:" in text]
+    done = here(*words, stdin="it\n")
+    assert done.code not in (0, 1)
+    (line,) = [text for text in done.err.splitlines() if "error:" in text]
     assert message in line
 
 
-def test_variants_are_averaged_over_recipes_as_in_glue(trained: Command) -> None:
-    done = trained("eval", "runs/a", "runs/b", "--average", "--format", "json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+def test_variants_are_averaged_over_recipes_as_in_glue(here: Caller) -> None:
+    done = here("eval", "runs/a", "runs/b", "--average", "--format", "json")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
     (table,) = result["averages"]
     assert table["metrics"] == {"a": ["label-accuracy"], "b": ["matthews", "f1"]}
     for row in table["rows"]:
@@ -165,6 +175,6 @@ def test_variants_are_averaged_over_recipes_as_in_glue(trained: Command) -> None
     plain, other = table["rows"]
     assert table["baseline"] == plain["variant"] == "plain"
     assert other["difference"] == pytest.approx(other["average"] - plain["average"])
-    shown = trained("eval", "runs/a", "runs/b", "--average", COLUMNS="80").stdout
+    shown = here("eval", "runs/a", "runs/b", "--average").out
     assert max(map(len, shown.splitlines())) <= 80
     assert "average over 2 tasks: test" in shown

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from helpers.shell import Command
+from helpers.called import Caller
 
 RECIPE = """
 task: language-modeling
@@ -49,72 +49,70 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
-def test_the_table_has_a_column_for_each_length(
-    objective: str, folder: Path, command: Command
-) -> None:
-    done = command("train", f"{objective}.yaml", COLUMNS="80")
-    assert done.returncode == 0, done.stderr
-    title, head, _, *rows = done.stdout.splitlines()
+def test_the_table_has_a_column_for_each_length(objective: str, folder: Path, here: Caller) -> None:
+    done = here("train", f"{objective}.yaml")
+    assert done.code == 0, done.err
+    title, head, _, *rows = done.out.splitlines()
     assert title == f"{objective}: test, by length of the text in tokens"
     assert head.split() == ["metric", "variant", "8", "32"]
     assert [row.split()[-3] for row in rows[:2]] == ["plain", "scaled"]
-    assert ("word perplexity" in done.stdout) == (objective == "causal")
+    assert ("word perplexity" in done.out) == (objective == "causal")
     use = "visualize-attn" if objective == "masked" else "generate"
-    assert f"use one model:  attnkit {use} runs/{objective}/plain/seed-1" in done.stderr
-    again = command("eval", "runs", "--format", "csv")
-    found = [(row["variant"], row["length"]) for row in csv.DictReader(again.stdout.splitlines())]
+    assert f"use one model:  attnkit {use} runs/{objective}/plain/seed-1" in done.err
+    again = here("eval", "runs", "--format", "csv")
+    found = [(row["variant"], row["length"]) for row in csv.DictReader(again.out.splitlines())]
     assert found == [("plain", "8"), ("plain", "32"), ("scaled", "8"), ("scaled", "32")]
-    checked = command("verify", "runs", "--format", "json", COLUMNS="80")
-    assert checked.returncode == 0, checked.stderr
-    scores = [row for row in json.loads(checked.stdout)["rows"] if row["kind"] == "score"]
+    checked = here("verify", "runs", "--format", "json")
+    assert checked.code == 0, checked.err
+    scores = [row for row in json.loads(checked.out)["rows"] if row["kind"] == "score"]
     assert {row["state"] for row in scores} == {"same"}
     assert {row["split"] for row in scores} == {"test.length-8", "test.length-32"}
-    drawn = command("plot", "runs", "--x", "length", LC_ALL="C.UTF-8")
-    assert drawn.returncode == 0
-    assert "length of the text (tokens)" in drawn.stdout
+    drawn = here("plot", "runs", "--x", "length")
+    assert drawn.code == 0
+    assert "length of the text (tokens)" in drawn.out
     if objective == "masked":
-        refused = command("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert "an encoder predicts masked tokens, it writes no text" in refused.stderr
+        refused = here("generate", f"runs/{objective}/plain/seed-1", stdin="the cat\n")
+        assert (refused.code, refused.out) == (2, "")
+        assert "an encoder predicts masked tokens, it writes no text" in refused.err
         for study in ("rank", "entropy"):
-            assert command("probe", study, f"runs/{objective}/plain/seed-1").returncode == 0
+            assert here("probe", study, f"runs/{objective}/plain/seed-1").code == 0
 
 
 def test_a_text_that_is_shorter_than_a_window_stops_before_training(
-    folder: Path, command: Command
+    folder: Path, here: Caller
 ) -> None:
-    done = command("train", "causal.yaml", "data.test=short.txt")
-    assert done.returncode == 65
-    assert "test has 7 tokens, fewer than the longest of eval.lengths (32)" in done.stderr
+    done = here("train", "causal.yaml", "data.test=short.txt")
+    assert done.code == 65
+    assert "test has 7 tokens, fewer than the longest of eval.lengths (32)" in done.err
     assert not (folder / "runs").exists() or not [*folder.glob("runs/*/*/*/metrics.jsonl")]
 
 
-def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, command: Command) -> None:
-    done = command("train", "recall.yaml", COLUMNS="80")
-    assert done.returncode == 0, done.stderr
-    title, head, _, *rows = done.stdout.splitlines()
+def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, here: Caller) -> None:
+    done = here("train", "recall.yaml")
+    assert done.code == 0, done.err
+    title, head, _, *rows = done.out.splitlines()
     assert title == "recall: test, by length in pairs"
     assert head.split() == ["metric", "variant", "4", "16"]
     assert [row.split()[-3] for row in rows[:2]] == ["plain", "linear"]
-    assert "each length: rows of so many pairs; trained on 2 to 8" in done.stdout
-    assert "differs from plain at the same length" in done.stdout
-    assert "paired bootstrap over rows" in done.stdout
+    assert "each length: rows of so many pairs; trained on 2 to 8" in done.out
+    assert "differs from plain at the same length" in done.out
+    assert "paired bootstrap over rows" in done.out
     scores = json.loads((folder / "runs/recall/plain/seed-1/scores.json").read_text())
     assert [*scores] == ["test.length-4", "test.length-16"]
     assert all(one["sentences"] == 200 for one in scores.values())
-    checked = command("verify", "runs", "--format", "json", COLUMNS="80")
-    assert checked.returncode == 0, checked.stderr
-    found = [row["state"] for row in json.loads(checked.stdout)["rows"] if row["kind"] == "score"]
+    checked = here("verify", "runs", "--format", "json")
+    assert checked.code == 0, checked.err
+    found = [row["state"] for row in json.loads(checked.out)["rows"] if row["kind"] == "score"]
     assert found == ["same"] * 4
-    drawn = command("plot", "runs", "--x", "length", LC_ALL="C.UTF-8")
-    assert "length of the text (pairs)" in drawn.stdout
+    drawn = here("plot", "runs", "--x", "length")
+    assert "length of the text (pairs)" in drawn.out
 
 
-def test_rows_that_do_not_fit_stop_before_training(folder: Path, command: Command) -> None:
-    done = command("train", "recall.yaml", "eval.lengths=[4, 64]")
-    assert done.returncode == 65
+def test_rows_that_do_not_fit_stop_before_training(folder: Path, here: Caller) -> None:
+    done = here("train", "recall.yaml", "eval.lengths=[4, 64]")
+    assert done.code == 65
     assert (
         "eval.lengths: a row of 64 has 194 tokens, and one more for its end; data.max_length is "
         "64: raise it"
-    ) in done.stderr
+    ) in done.err
     assert not (folder / "runs/recall/plain/seed-1/metrics.jsonl").exists()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from helpers.called import Caller
 from helpers.logged import make_logged
 from helpers.shell import Command
 
@@ -35,9 +36,9 @@ def test_a_pipe_gets_no_colour_and_ascii_where_the_locale_says_so(
 
 
 @pytest.mark.parametrize("name", ["p.svg", "p.PNG", "p.pdf"])
-def test_a_picture_is_saved(name: str, runs: Path, command: Command, tmp_path: Path) -> None:
-    done = command("plot", "runs", "--save", name)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", f"wrote {name}\n")
+def test_a_picture_is_saved(name: str, runs: Path, here: Caller, tmp_path: Path) -> None:
+    done = here("plot", "runs", "--save", name)
+    assert (done.code, done.out, done.err) == (0, "", f"wrote {name}\n")
     assert (tmp_path / name).stat().st_size > 1000
 
 
@@ -52,12 +53,12 @@ def test_a_picture_is_saved(name: str, runs: Path, command: Command, tmp_path: P
     ],
 )
 def test_mistakes_are_one_line(
-    words: tuple[str, ...], code: int, said: str, runs: Path, command: Command
+    words: tuple[str, ...], code: int, said: str, runs: Path, here: Caller
 ) -> None:
-    done = command("plot", *words)
-    assert done.returncode == code
-    assert said.lower() in done.stderr.lower()
-    assert done.stderr.count("\n") == 1
+    done = here("plot", *words)
+    assert done.code == code
+    assert said.lower() in done.err.lower()
+    assert done.err.count("\n") == 1
 
 
 def test_without_matplotlib_a_picture_is_refused_with_the_extra(

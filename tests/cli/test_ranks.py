@@ -27,16 +27,16 @@ PATIENCE = 60.0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recipes of 160 updates and of so many that one is stopped; the first one is trained."""
+    """Recipes of 100 updates and of so many that one is stopped; the first one is trained."""
     folder = tmp_path_factory.mktemp("ranks")
     data = write_corpus(folder)
     sides = {split: list(getattr(data, split)) for split in ("train", "valid", "test")}
-    for name, steps in (("short", 160), ("long", 100_000)):
+    for name, steps in (("short", 100), ("long", 100_000)):
         (folder / f"{name}.yaml").write_text(RECIPE.format(steps=steps, **sides))
     done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2")
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
-    assert done.stderr.count("done at step 160") == 1
+    assert done.stderr.count("done at step 100") == 1
     return folder
 
 

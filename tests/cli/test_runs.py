@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.called import Caller
 from helpers.logged import make_logged
-from helpers.shell import Command, attnkit_in, environment
+from helpers.shell import Command, environment
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.recipe import dump
@@ -30,19 +31,17 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_every_run_is_a_line(runs: Path, command: Command) -> None:
-    done = command("runs")
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = {line.split()[0]: line for line in done.stdout.splitlines() if "seed-" in line}
+def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    done = here("runs")
+    assert (done.code, done.err) == (0, "")
+    lines = {line.split()[0]: line for line in done.out.splitlines() if "seed-" in line}
     assert [*lines] == ["base/seed-1", "base/seed-2", "quick/seed-1"]
     assert lines["base/seed-2"].split()[1:4] == ["done", "30/100", "22.00"]
     assert lines["quick/seed-1"].split()[1:3] == ["unfinished", "30/50"]
     assert lines["quick/seed-1"].rstrip().endswith("train.steps: 50, train.lr: 0.125")
-    assert "3 runs, " in done.stdout
-    assert (
-        command("runs", "list", "runs/toy").stdout.splitlines()[1:3]
-        == (done.stdout.splitlines()[1:3])
-    )
+    assert "3 runs, " in done.out
+    assert here("runs", "list", "runs/toy").out.splitlines()[1:3] == done.out.splitlines()[1:3]
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 160])
@@ -56,14 +55,14 @@ def test_the_table_fits_and_says_what_it_leaves_out(
     assert ("train.lr:" in shown) == (width != 60)
 
 
-def test_programs_get_named_values(runs: Path, command: Command) -> None:
-    rows = list(csv.DictReader(io.StringIO(command("runs", "--format", "csv").stdout)))
+def test_programs_get_named_values(runs: Path, here: Caller) -> None:
+    rows = list(csv.DictReader(io.StringIO(here("runs", "--format", "csv").out)))
     assert [row["run"] for row in rows] == [
         f"runs/toy/{name}" for name in ("base/seed-1", "base/seed-2", "quick/seed-1")
     ]
     assert rows[0]["removable_bytes"] == "1000"
     assert rows[2]["differs"] == "train.steps: 50; train.lr: 0.125"
-    found = json.loads(command("runs", "--format", "json").stdout)["rows"]
+    found = json.loads(here("runs", "--format", "json").out)["rows"]
     assert [row["state"] for row in found] == ["done", "done", "unfinished"]
     assert [row["score"] for row in found] == [21.0, 22.0, None]
 
@@ -95,16 +94,16 @@ def test_nothing_heavy_is_imported(words: tuple[str, ...], runs: Path) -> None:
     assert done.stderr.splitlines()[-1] == ""
 
 
-def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, command: Command) -> None:
-    done = command("runs", "clean")
-    assert done.returncode == 2
-    assert "the checkpoints of 2 runs, 2.0 kB; add --yes" in done.stderr
+def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, here: Caller) -> None:
+    done = here("runs", "clean")
+    assert done.code == 2
+    assert "the checkpoints of 2 runs, 2.0 kB; add --yes" in done.err
     assert len(list(runs.rglob("step-*"))) == 3
-    done = command("runs", "clean", "--yes")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.endswith("removed 2.0 kB\n")
+    done = here("runs", "clean", "--yes")
+    assert (done.code, done.out) == (0, "")
+    assert done.err.endswith("removed 2.0 kB\n")
     assert [path.parts[-4] for path in runs.rglob("step-*")] == ["quick"]
-    assert "nothing to remove" in command("runs", "clean", "--yes").stderr
+    assert "nothing to remove" in here("runs", "clean", "--yes").err
 
 
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 1), (b"n\n", 3), (b"\n", 3)])
@@ -122,18 +121,17 @@ def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> No
     assert len(list(runs.rglob("step-*"))) == left
 
 
-def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path) -> None:
+def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, here: Caller) -> None:
     recipe = small_recipe(write_corpus(tmp_path), steps=2)
     (tmp_path / "tiny.yaml").write_text(dump(recipe))
-    command = attnkit_in(tmp_path)
-    assert command("train", "tiny.yaml").returncode == 0
+    assert here("train", "tiny.yaml").code == 0
     before = (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes()
-    assert "removed" in command("runs", "clean", "--yes").stderr
-    done = command("train", "tiny.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "already trained" in done.stderr
+    assert "removed" in here("runs", "clean", "--yes").err
+    done = here("train", "tiny.yaml")
+    assert done.code == 0, done.err
+    assert "already trained" in done.err
     assert (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes() == before
-    assert "done" in command("runs").stdout
+    assert "done" in here("runs").out
 
 
 @pytest.mark.parametrize(
@@ -146,10 +144,10 @@ def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(
-    words: tuple[str, ...], code: int, said: str, command: Command, tmp_path: Path
+    words: tuple[str, ...], code: int, said: str, here: Caller, tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.yaml").write_text("task: translation\n")
-    done = command(*words)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    done = here(*words)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.shell import Command, environment
+from helpers.called import Caller
+from helpers.shell import environment
 
 SRUN = """#!/usr/bin/env bash
 # every task is a process here, as many as there would be on all nodes
@@ -55,11 +56,11 @@ def submit(
 @pytest.mark.parametrize("array", [[], ["--array"]])
 @pytest.mark.parametrize("words", [["--gpus", "0"], ["--nodes", "4", "--gpus", "8"]])
 def test_the_script_is_valid_and_says_what_the_job_needs(
-    array: list[str], words: list[str], command: Command, tmp_path: Path
+    array: list[str], words: list[str], here: Caller, tmp_path: Path
 ) -> None:
-    done = command("slurm", "quickstart", *array, *words, "train.steps=3", "--save", "job.sh")
-    assert done.returncode == 0, done.stderr
-    assert f"submit it: sbatch job.sh ({5 if array else 1} job" in done.stderr
+    done = here("slurm", "quickstart", *array, *words, "train.steps=3", "--save", "job.sh")
+    assert done.code == 0, done.err
+    assert f"submit it: sbatch job.sh ({5 if array else 1} job" in done.err
     text = (tmp_path / "job.sh").read_text()
     assert subprocess.run(["bash", "-n", tmp_path / "job.sh"]).returncode == 0
     processes = max(int(words[-1]), 1)
@@ -69,13 +70,13 @@ def test_the_script_is_valid_and_says_what_the_job_needs(
     assert "$\n" not in text
 
 
-def test_two_nodes_train_one_run_together(command: Command, tmp_path: Path) -> None:
+def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
     small = ["train.steps=2", "data.size=300", "train.batch_tokens=400", "train.valid_every=0",
              "train.precision=fp32", "eval.splits=[valid]", "search.max_length=3",
              "data.valid_rows=20", "eval.bootstrap=0"]  # fmt: skip
     more = ["--nodes", "2", "--gpus", "0", "--", "--variant", "linear", "--out", "runs"]
-    done = command("slurm", "quickstart", *small, "--save", "job.sh", *more)
-    assert done.returncode == 0, done.stderr
+    done = here("slurm", "quickstart", *small, "--save", "job.sh", *more)
+    assert done.code == 0, done.err
     ran = submit(tmp_path / "job.sh", nodes=2)
     assert ran.returncode == 0, ran.stderr
     manifest = json.loads((tmp_path / "runs/quickstart/linear/seed-1/manifest.json").read_text())
@@ -86,9 +87,9 @@ def test_two_nodes_train_one_run_together(command: Command, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("code", "again"), [(75, True), (0, False), (1, False)])
 def test_a_training_that_was_stopped_in_time_is_queued_again(
-    code: int, again: bool, command: Command, tmp_path: Path
+    code: int, again: bool, here: Caller, tmp_path: Path
 ) -> None:
-    command("slurm", "quickstart", "--nodes", "2", "--gpus", "2", "--save", "job.sh")
+    here("slurm", "quickstart", "--nodes", "2", "--gpus", "2", "--save", "job.sh")
     ran = submit(tmp_path / "job.sh", attnkit=TOLD.format(code=code), nodes=2)
     assert ran.returncode == code
     assert sorted(ran.stdout.splitlines()) == [f"{rank}/4: train quickstart" for rank in range(4)]
@@ -96,10 +97,10 @@ def test_a_training_that_was_stopped_in_time_is_queued_again(
 
 
 def test_each_job_of_an_array_trains_another_run_and_then_compares(
-    command: Command, tmp_path: Path
+    here: Caller, tmp_path: Path
 ) -> None:
     words = ["train.seeds=[1,2]", "--array", "--save", "job.sh", "--", "--out=all runs"]
-    assert command("slurm", "quickstart", *words).returncode == 0
+    assert here("slurm", "quickstart", *words).code == 0
     told = [
         submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0), task=task).stdout.splitlines()
         for task in range(10)
@@ -112,7 +113,7 @@ def test_each_job_of_an_array_trains_another_run_and_then_compares(
     assert {lines[1] for lines in told} == {"/1: eval quickstart --out all runs"}
 
 
-def test_mistakes_are_refused(command: Command) -> None:
+def test_mistakes_are_refused(here: Caller) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
         ("quickstart", "--time", "2:00"): "--time 2:00: too short",
@@ -124,7 +125,7 @@ def test_mistakes_are_refused(command: Command) -> None:
         ("quickstart", "--", "--variant", "nosuch"): "nosuch",
         ("quickstart", "--array", "--", "--variant", "linear"): "leave --variant and --seed out",
     }.items():
-        done = command("slurm", *words)
-        assert done.returncode in (2, 66, 78)
-        assert why in done.stderr
-        assert done.stdout == ""
+        done = here("slurm", *words)
+        assert done.code in (2, 66, 78)
+        assert why in done.err
+        assert done.out == ""

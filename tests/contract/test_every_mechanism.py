@@ -5,6 +5,7 @@ from helpers.interesting import subjects, turning
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.contract.identities import possible
+from attnkit.mechanisms import entmax
 
 OF_POSITIONS = ("future", "padding", "batch", "layouts", "steps")
 """What could break by rotary positions."""
@@ -28,7 +29,12 @@ EXCUSES = {
 
 
 @pytest.mark.parametrize(("subject", "contract"), CASES)
-def test_the_contract_is_kept(subject: Subject, contract: Contract) -> None:
+def test_the_contract_is_kept(
+    subject: Subject, contract: Contract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if contract.name == "device":  # without values no search ends early, and its steps are alike
+        monkeypatch.setattr(entmax, "NEWTON", 2)
+        monkeypatch.setattr(entmax, "HALVINGS", 2)
     result = run(contract, subject)
     assert result.state != "broken", result.text
     if result.state == "not applicable":

@@ -107,7 +107,7 @@ def weights(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
-    settings = settings_of(load(recipe), tmp_path, seeds=[1, 2])
+    settings = settings_of(load(recipe, ["train.steps=10"]), tmp_path, seeds=[1, 2])
     told = list(jobs.train(settings, jobs=2) if count == 2 else training.train(settings))
     first, last = [event for event in told if isinstance(event, events.ScoredEvent)]
     assert (first.unfinished, last.unfinished) == (2, 0)

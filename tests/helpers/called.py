@@ -2,6 +2,7 @@
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -23,6 +24,10 @@ class Done(NamedTuple):
         last = self.err.splitlines()[-1]
         assert last.startswith("attnkit: error: ")
         return last
+
+
+Caller = Callable[..., Done]
+"""`called` without its first argument."""
 
 
 def called(capsys: Any, *words: str, stdin: bytes | str = "") -> Done:

@@ -4,7 +4,7 @@ Operations on tensors of both devices fail, as with a GPU, but for copies, indic
 dimension.  So code that runs here makes its tensors where they belong, and asks for values back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")
 COPIES = (torch.ops.aten._to_copy, torch.ops.aten.to, torch.ops.aten.copy_)
@@ -90,11 +89,26 @@ def _on_cpu(x: Any) -> Any:
     return x.inner if isinstance(x, Elsewhere) else x
 
 
+def _leaves(values: Any) -> list[Any]:
+    """What an operation takes, alone or in lists; torch's own function is ten times slower."""
+    found = []
+    for value in values:
+        found += _leaves(value) if isinstance(value, list | tuple) else [value]
+    return found
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(change, one) for one in value)
+    return change(value)
+
+
 def run(func: Any, args: tuple, kwargs: dict) -> Any:
     """An operation, on the CPU, for tensors of one device."""
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    leaves = _leaves((*args, *kwargs.values()))
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
     there = [isinstance(x, Elsewhere) for x in tensors]
-    devices = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.device)]
+    devices = [x for x in leaves if isinstance(x, torch.device)]
     on_second = devices[0] == DEVICE if devices else any(there)
     assert all(x.device != DEVICE or isinstance(x, Elsewhere) for x in tensors), func
     packet = func.overloadpacket
@@ -107,11 +121,11 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
         raise RuntimeError(f"{func}: tensors on two devices")
     if func is torch.ops.aten.copy_.default:
         on_second = there[0]
-    inner_args, inner_kwargs = tree_map(_on_cpu, (args, kwargs))
-    found = func(*inner_args, **inner_kwargs)
+    inner = {name: _mapped(_on_cpu, value) for name, value in kwargs.items()}
+    found = func(*_mapped(_on_cpu, args), **inner)
     if not on_second:
         return found
     with torch.inference_mode(False):  # else a view of a weight could not be counted
-        found = tree_map(lambda x: Elsewhere(x) if isinstance(x, Tensor) else x, found)
+        found = _mapped(lambda x: Elsewhere(x) if isinstance(x, Tensor) else x, found)
     moved = func.overloadpacket in COPIES and func is not torch.ops.aten.copy_.default
     return found if moved else return_and_correct_aliasing(func, args, kwargs, found)
