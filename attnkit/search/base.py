@@ -17,7 +17,7 @@ INITIAL_STEPS = 64
 
 SHORT_LIST = 64
 """torch.topk on a CPU is fast where a row has at least this many times k elements."""
-LOGITS_AT_ONCE = {"cpu": 2**22}
+LOGITS_AT_ONCE = {"cpu": 2**20}
 """Logits computed at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
@@ -112,26 +112,37 @@ def top(
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
     values, places = highest(rows, before, min(k + 1, rows[0].numel()))
     same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)
-    if exact and same.any():
-        values, places = in_order(rows, before, k)
-    return values[:, :k], places[:, :k], same.any()
+    ties = same.any()
+    if exact and ties:
+        values, places = in_order(rows, before, values, places, k)
+    return values[:, :k], places[:, :k], ties
 
 
 def in_order(
-    scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None, k: int
+    scores: Float[Tensor, "b W V"],
+    before: Float[Tensor, "b W"] | None,
+    values: Float[Tensor, "b n"],
+    places: Int[Tensor, "b n"],
+    k: int,
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """As `highest`, equal ones by lowest place: looked for among four times as many."""
-    size = scores[0].numel()
-    values, places = highest(scores, before, min(4 * k, size))
+    """What `highest` found, equal ones by lowest place.
+
+    Where equal ones may be left out, they are looked for among four times as many, then among all.
+    """
     places, order = places.sort(dim=1)
     values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    places, last = places.gather(1, order)[:, :k], values[:, -1]
-    complete, values = values.shape[1] == size, values[:, :k]
-    cut = (values[:, -1] == last) & (last > -math.inf)
+    places, last = places.gather(1, order), values[:, -1]
+    complete, size = values.shape[1] == scores[0].numel(), values.shape[1]
+    cut = (values[:, min(k, size) - 1] == last) & (last > -math.inf)
     if not complete and len(unsure := cut.nonzero().squeeze(1)):
-        whole = plus(scores, before)[unsure].flatten(1)
-        values[unsure], places[unsure] = ranked(whole, values[unsure])
-    return values, places
+        part, addends = scores[unsure], None if before is None else before[unsure]
+        if size <= k + 1:
+            wide = highest(part, addends, min(4 * k, part[0].numel()))
+            found = in_order(part, addends, *wide, k)
+        else:
+            found = ranked(plus(part, addends).flatten(1), values[unsure, :k])
+        values[unsure, :k], places[unsure, :k] = found[0][:, :k], found[1][:, :k]
+    return values[:, :k], places[:, :k]
 
 
 def ranked(

@@ -183,12 +183,12 @@ def step_by_step(
         prefix = outputs.ids[active, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         constrain(scores, spec, step, prefix)
         if waiting_times is None:
-            token = scores.argmax(1)  # equal ones: the lowest id
+            value, token, _ = base.top(scores, 1, exact=True)
         else:
             token = sample_tokens(
                 scores, waiting_times.next(active.tolist(), scores.shape[1]), spec
             )
-        value = scores.gather(1, token[:, None])
+            value = scores.gather(1, token[:, None])
         token = token.view(alive.shape)
         alive = outputs.write(step, active, token, value.view(alive.shape), alive)
         nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()
