@@ -27,7 +27,7 @@ from attnkit.recipe.score_options import ScoreOptions
 VECTOR = 16
 """Keys are read in multiples of this: a softmax over part of a vector is several times slower."""
 
-LEAST_PACKED, PACK_AFTER = 2**18, 8
+LEAST_PACKED, PACK_AFTER = 2**18, 16
 """How large weights are packed for oneDNN, and at which product: it takes what about so many spare.
 
 A single row gains nothing.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -18,7 +19,7 @@ INITIAL_STEPS = 64
 SHORT_LIST = 64
 """torch.topk on a CPU is fast where a row has at least this many times k elements."""
 LOGITS_AT_ONCE = {"cpu": 2**20}
-"""Logits computed at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
+"""Most logits made at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
 
@@ -82,6 +83,19 @@ def advance(
     """What the next token is predicted from, and the new state."""
     hidden, state = model.advance(ids, state)
     return hidden[:, -1], state
+
+
+def blocks(model: Predictor, hidden: Float[Tensor, "R W"], rows: int = 1) -> list[slice]:
+    """Parts of `hidden` for which scores of the vocabulary are made at a time.
+
+    `rows` belong together; of these a block has a power of two, so that few sizes occur.
+    """
+    most = LOGITS_AT_ONCE.get(hidden.device.type)
+    if most is None:
+        return [slice(None)]
+    groups = max(1, most // (rows * model.output.out_features))
+    size = rows << groups.bit_length() - 1
+    return [slice(start, start + size) for start in range(0, len(hidden), size)]
 
 
 @record_function("attnkit: vocabulary")
@@ -194,11 +208,27 @@ def highest(
     return values, places.gather(1, order)
 
 
-def staying(done: Sequence[bool]) -> list[int]:
-    """The sentences that go on; the last ones take the places of those that leave: few move."""
+def size_step(sentences: int) -> int:
+    """Batches of so many sentences, up to a quarter more or less, have a multiple of this size.
+
+    oneDNN compiles its products anew for every number of rows, which can take longer than they do.
+    """
+    return max(1, 1 << sentences.bit_length() >> 3)
+
+
+def staying(done: Sequence[bool]) -> list[int] | None:
+    """The sentences that go on, and as many others as fill a batch; None: all stay.
+
+    The last ones take the places of those that leave: few move.
+    """
     going = [sentence for sentence, ended in enumerate(done) if not ended]
-    late = iter([sentence for sentence in going if sentence >= len(going)])
-    return [next(late) if ended else place for place, ended in enumerate(done[: len(going)])]
+    size = len(going) + -len(going) % size_step(len(going))
+    if size >= len(done):
+        return None
+    others = (sentence for sentence, ended in enumerate(done) if ended)
+    kept = {*going, *islice(others, size - len(going))}
+    late = iter(sorted(sentence for sentence in kept if sentence >= size))
+    return [place if place in kept else next(late) for place in range(size)]
 
 
 def normalised(logprob: float, length: int, length_penalty: float) -> float:

@@ -166,17 +166,12 @@ def candidates(
     waits for a CPU: there the choice among equal scores is always the exact one.
     """
     exact = exact or hidden.device.type == "cpu"
-    width, (sentences, beams) = 2 * spec.beam, live.shape
-    most = base.LOGITS_AT_ONCE.get(hidden.device.type)
-    some = sentences if most is None else max(1, most // (beams * model.output.out_features))
-    parts, start, size = [], 0, 1
-    for before in torch.split(live, some):
-        end = start + before.numel()
-        scores = base.predict(model, hidden[start:end])
+    width, beams, parts, size = 2 * spec.beam, live.shape[1], [], 1
+    for rows in base.blocks(model, hidden, beams):
+        scores = base.predict(model, hidden[rows])
         size = scores.shape[1]
-        constrain(scores, spec, produced, None if prefix is None else prefix[start:end])
-        parts.append(base.top(scores, width, exact, before))
-        start = end
+        constrain(scores, spec, produced, None if prefix is None else prefix[rows])
+        parts.append(base.top(scores, width, exact, live.view(-1)[rows].view(-1, beams)))
     values, places, tied = zip(*parts, strict=True)
     logprob, place = torch.cat(values), torch.cat(places)
     if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
@@ -205,6 +200,7 @@ def decide(
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((tied, live.isnan().any())), done))
+    live = live.masked_fill(done[:, None], -math.inf)  # nothing more enters their n-best lists
     return BeamStep(live, token.gather(1, going), parent.gather(1, going), finished, status)
 
 
@@ -251,11 +247,12 @@ def beam_search(
             trellis.close(active, finished)
             if all(done):
                 break
-            stay = torch.tensor(base.staying(done), device=ids.device)
-            active, live, rows, token = (
-                x.index_select(0, stay) for x in (active, live, rows, token)
-            )
-            finished = finished.take(stay)
+            if kept := base.staying(done):
+                stay = torch.tensor(kept, device=ids.device)
+                active, live, rows, token = (
+                    x.index_select(0, stay) for x in (active, live, rows, token)
+                )
+                finished = finished.take(stay)
         if step + 1 == longest:
             trellis.live[active] = live
             break

@@ -195,9 +195,10 @@ def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list
     start = 0
     while start < len(order):
         cost = beams * max(lengths[order[start]], SHORTEST)
-        end = start + max(1, budget // cost)
-        yield order[start:end]
-        start = end
+        size = max(1, budget // cost)
+        size -= size % base.size_step(size)
+        yield order[start : start + size]
+        start += size
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B S"]:

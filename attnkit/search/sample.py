@@ -156,6 +156,29 @@ class BatchOutputs:
         return answers
 
 
+def next_tokens(
+    model: base.Predictor,
+    hidden: Float[Tensor, "R W"],
+    spec: SearchConfig,
+    produced: int,
+    prefix: Int[Tensor, "R t"] | None,
+    times: Float[Tensor, "R V"] | None,
+) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
+    """The next token of each row with its log-probability: the likeliest one, or one drawn."""
+    parts = []
+    for rows in base.blocks(model, hidden):
+        scores = base.predict(model, hidden[rows])
+        constrain(scores, spec, produced, None if prefix is None else prefix[rows])
+        if times is None:
+            value, token, _ = base.top(scores, 1, exact=True)
+        else:
+            token = sample_tokens(scores, times[rows], spec)[:, None]
+            value = scores.gather(1, token)
+        parts.append((value, token))
+    values, tokens = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(tokens)
+
+
 def step_by_step(
     model: base.Predictor,
     state: Any,
@@ -170,25 +193,22 @@ def step_by_step(
     """
     draws, device = spec.n_best, ids.device
     hidden, state = base.advance(model, ids, state)
-    scores = base.predict(model, hidden)
-    outputs = BatchOutputs(len(ids), draws, longest, scores)
+    outputs = BatchOutputs(
+        len(ids), draws, longest, hidden.new_empty(0, dtype=base.score_type(hidden))
+    )
     active = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
     sampling = spec.method == "sample"
     waiting_times = WaitingTimes(spec.seed, lines, draws, device) if sampling else None
     if draws > 1:
         rows = active.repeat_interleave(draws)
-        scores, state = scores.index_select(0, rows), state.select(rows, None)
+        hidden, state = hidden.index_select(0, rows), state.select(rows, None)
     for step in range(longest):
         prefix = outputs.ids[active, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
-        constrain(scores, spec, step, prefix)
-        if waiting_times is None:
-            value, token, _ = base.top(scores, 1, exact=True)
-        else:
-            token = sample_tokens(
-                scores, waiting_times.next(active.tolist(), scores.shape[1]), spec
-            )
-            value = scores.gather(1, token[:, None])
+        times = None
+        if waiting_times is not None:
+            times = waiting_times.next(active.tolist(), model.output.out_features)
+        value, token = next_tokens(model, hidden, spec, step, prefix, times)
         token = token.view(alive.shape)
         alive = outputs.write(step, active, token, value.view(alive.shape), alive)
         nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()
@@ -196,11 +216,10 @@ def step_by_step(
             base.refuse_nan(lines)
         if not any(live) or step + 1 == longest:
             break
-        if not all(live):
-            stay = torch.tensor(base.staying([not lives for lives in live]), device=device)
+        if kept := base.staying([not lives for lives in live]):
+            stay = torch.tensor(kept, device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)
             active, alive, token = (x.index_select(0, stay) for x in (active, alive, token))
         hidden, state = base.advance(model, token.reshape(-1, 1), state)
-        scores = base.predict(model, hidden)
     return outputs.hypotheses(spec.length_penalty)

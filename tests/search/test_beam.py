@@ -6,6 +6,8 @@ import math
 import pytest
 import torch
 from helpers.plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attnkit.contract.device import DEVICE, Watch
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
@@ -181,6 +183,28 @@ def test_log_probabilities_are_those_of_torch() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=300))
+def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: list[bool]) -> None:
+    kept = base.staying(done)
+    going = {sentence for sentence, ended in enumerate(done) if not ended}
+    if kept is None:
+        assert len(done) <= len(going) * 5 / 4
+        return
+    assert going <= set(kept) <= set(range(len(done)))
+    assert len(kept) == len(set(kept)) < len(done)
+    assert len(kept) <= len(going) * 5 / 4
+    assert all(place == sentence for place, sentence in enumerate(kept) if sentence < len(kept))
+
+
+def test_answers_in_a_batch_that_shrinks_are_those_of_each_sentence_alone() -> None:
+    model, source = Toy(seed=3), sources(40, seed=4)
+    spec = SearchConfig(beam=3, n_best=2, max_length=12)
+    found = search(model, source, spec, lines=range(40))
+    for line, hypotheses in enumerate(found):
+        alone = search(model, source[line : line + 1], spec, lines=[line])[0]
+        assert answers(alone) == [(h.ids, h.score, h.complete) for h in hypotheses]
+
+
 @pytest.mark.parametrize("rest", [{}, {"no_repeat_ngram": 2, "min_length": 3}])
 def test_scores_made_in_pieces_give_the_same_answers(
     rest: dict, monkeypatch: pytest.MonkeyPatch
@@ -190,14 +214,14 @@ def test_scores_made_in_pieces_give_the_same_answers(
     whole = search(model, source, spec, lines=range(11))
     sizes = []
     model.output.register_forward_hook(lambda _, __, y: sizes.append(y.shape[0]))
-    for logits in (1, 200, 350):
+    for logits, rows in ((1, 3), (200, 4), (350, 6), (700, 12)):  # of 2^n sentences
         monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": logits})
         sizes.clear()
         found = search(model, source, spec, lines=range(11))
         assert [answers(one) for one in found] == [
             [(h.ids, h.score, h.complete) for h in one] for one in whole
         ]
-        assert max(sizes) == max(3, logits // 50)  # a sentence's beams stay together
+        assert max(sizes) == rows
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
