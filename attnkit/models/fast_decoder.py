@@ -84,6 +84,7 @@ class Product:
             self.joined([getattr(layer, name) for layer in layers if layer is not None])
             for name in ("weight", "bias", "scale")
         )
+        self.size = self.weight.numel()
         self.packed: Tensor | None = None
         self.calls = 0
 
@@ -99,8 +100,8 @@ class Product:
         return len(self.weight)
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        size, packed = self.weight.numel(), None
-        if len(x) > 1 and size >= LEAST_PACKED and size * len(x) >= LEAST_WORK:
+        packed = None
+        if self.size >= LEAST_PACKED and len(x) > 1 and self.size * len(x) >= LEAST_WORK:
             self.calls += 1
             if self.calls == PACK_AFTER:
                 self.packed = pack(self.weight)
