@@ -108,9 +108,11 @@ class Trellis:
         self.token[step, active] = chosen.token.int()
         self.parent[step, active] = chosen.parent.int()
 
-    def close(self, active: Int[Tensor, " b"], finished: FinishedHypotheses) -> None:
-        """Keep what these sentences have finished so far."""
-        for whole, part in zip(self.finished, finished, strict=True):
+    def close(
+        self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]
+    ) -> None:
+        """Keep what these sentences have found so far."""
+        for whole, part in zip((*self.finished, self.live), (*finished, live), strict=True):
             whole[active] = part
 
     def hypotheses(self) -> list[list[Hypothesis]]:
@@ -243,19 +245,16 @@ def beam_search(
         trellis.write(step, active, chosen)
         rows = torch.arange(len(active), device=ids.device)[:, None] * live.shape[1] + chosen.parent
         live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
-        if any(done) or step + 1 == longest:
-            trellis.close(active, finished)
-            if all(done):
-                break
-            if kept := base.staying(done):
-                stay = torch.tensor(kept, device=ids.device)
-                active, live, rows, token = (
-                    x.index_select(0, stay) for x in (active, live, rows, token)
-                )
-                finished = finished.take(stay)
-        if step + 1 == longest:
-            trellis.live[active] = live
+        if all(done) or step + 1 == longest:
+            trellis.close(active, finished, live)
             break
+        if kept := base.staying(done):
+            trellis.close(active, finished, live)
+            stay = torch.tensor(kept, device=ids.device)
+            active, live, rows, token = (
+                x.index_select(0, stay) for x in (active, live, rows, token)
+            )
+            finished = finished.take(stay)
         ids, rows = token.reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
