@@ -12,7 +12,11 @@ from attnkit.kernels.onednn import product
 from attnkit.recipe.schema import TrainConfig
 
 CHUNK = 2**22
-"""Logits held at once (16 MB in float32): small enough for a processor's last cache."""
+"""Logits held at once (16 MB in float32), so that a processor's last cache holds them.
+
+More where rows are wide: the gradient of all weights is read and written once for each chunk, so
+that a chunk has at least twice as many tokens as a row has elements.
+"""
 
 
 class Losses(NamedTuple):
@@ -75,38 +79,39 @@ class _SmoothedLoss(torch.autograd.Function):
         needs = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden) if needs else None
         grad_weight = torch.zeros_like(weight.t(), dtype=wide) if needs else None  # [W, V]
-        sums = torch.zeros(2, dtype=wide, device=hidden.device)
-        size = weight.shape[0]
-        rows = max(1, CHUNK // size)
+        sums = torch.zeros(3, dtype=wide, device=hidden.device)
+        size, width = weight.shape
+        # smoothing takes as much from all logits of all rows, so that their sums are enough for it
+        share = smoothing / size
+        all_hidden, all_weight = hidden.sum(0, dtype=wide), weight.sum(0, dtype=wide)  # [W]
+        smoothed = (-share * all_weight).to(hidden.dtype)
+        rows = max(1, CHUNK // size, 2 * width)
         for first in range(0, hidden.shape[0], rows):
             part = slice(first, first + rows)
             h, y = hidden[part], targets[part, None]
             logits = product(h, weight).to(wide)
             # log-sum-exp by the largest logit, whose probability is at least 1 / V
             chosen, largest = logits.gather(1, y), logits.amax(-1, keepdim=True)  # [rows, 1]
-            whole = logits.sum() if smoothing else None
             gradient = torch.softmax(logits, -1, out=logits)  # so far the probabilities
             norm = largest - gradient.amax(-1, keepdim=True).log()
             log_p = chosen - norm
             weights = tailr_weights(log_p, gamma, floor)
-            nll, weighted = -log_p.sum(), -(weights * log_p).sum()
-            if whole is not None:
-                rest = size * norm.sum() - whole
-                weighted = (1 - smoothing) * weighted + smoothing / size * rest
-            sums += torch.stack((weighted, nll))
+            sums += torch.stack(((weights * log_p).sum(), log_p.sum(), norm.sum()))
             if grad_hidden is None or grad_weight is None:
                 continue
             if gamma:
                 gradient *= (1 - smoothing) * weights + smoothing
-            if smoothing:
-                gradient -= smoothing / size
             gradient.scatter_add_(1, y, (smoothing - 1) * weights)
             narrow = gradient.to(hidden.dtype)
-            grad_hidden[part] = product(narrow, weight.t())
+            grad_hidden[part] = product(narrow, weight.t(), smoothed)
             grad_weight += product(h.t(), narrow.t())
+        if grad_weight is not None:
+            grad_weight -= share * all_hidden[:, None]
+        weighted, log_p, norm = sums.unbind()
+        total = (smoothing - 1) * weighted + smoothing * norm - share * (all_hidden @ all_weight)
+        nll = -log_p
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
-        total, nll = sums.unbind()
         ctx.mark_non_differentiable(nll)
         return total, nll
 
