@@ -111,7 +111,14 @@ class MergedModel:
         """Log-probabilities of the token after these, which are the search's."""
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
-        tokens = (ids - self.reader.special).view(prompts, 1, beams).expand(shape).reshape(-1, 1)
+        # outputs that have ended go on with any token, also one that the reader does not have
+        tokens = (
+            (ids - self.reader.special)
+            .clamp_min(0)
+            .view(prompts, 1, beams)
+            .expand(shape)
+            .reshape(-1, 1)
+        )
         logits, cache = self.reader.step(tokens, state.cache)
         rows = logits.view(*shape, -1).transpose(1, 2).flatten(0, 1)  # [R, rows, V]
         if self.rule is not None:

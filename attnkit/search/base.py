@@ -12,6 +12,7 @@ from torch.profiler import record_function
 
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
+from attnkit.models.fast_decoder import FastDecoder
 
 INITIAL_STEPS = 64
 """Steps for which a search allocates memory at first; it doubles when they are used up."""
@@ -43,7 +44,10 @@ class Predictor(Protocol):
         """Applied to what `advance` answers."""
 
     def advance(self, ids: Int[Tensor, "R t"], state: Any, /) -> tuple[Tensor, Any]:
-        """See `Model.advance`; the state has `select`, as `Decode` has."""
+        """See `Model.advance`; the state has `select`, as `Decode` has.
+
+        For outputs that have ended any token of the vocabulary may come.
+        """
 
 
 class Hypothesis(NamedTuple):
@@ -85,16 +89,16 @@ def advance(
     return hidden[:, -1], state
 
 
-def blocks(model: Predictor, hidden: Float[Tensor, "R W"], rows: int = 1) -> list[slice]:
+def blocks(model: Predictor, hidden: Float[Tensor, "R W"], group: int = 1) -> list[slice]:
     """Parts of `hidden` for which scores of the vocabulary are made at a time.
 
-    `rows` belong together; of these a block has a power of two, so that few sizes occur.
+    Each has a power of two of groups of so many rows, so that few sizes occur.
     """
     most = LOGITS_AT_ONCE.get(hidden.device.type)
     if most is None:
         return [slice(None)]
-    groups = max(1, most // (rows * model.output.out_features))
-    size = rows << groups.bit_length() - 1
+    groups = max(1, most // (group * model.output.out_features))
+    size = group << groups.bit_length() - 1
     return [slice(start, start + size) for start in range(0, len(hidden), size)]
 
 
@@ -155,7 +159,7 @@ def in_order(
             found = in_order(part, addends, *wide, k)
         else:
             found = ranked(plus(part, addends).flatten(1), values[unsure, :k])
-        values[unsure, :k], places[unsure, :k] = found[0][:, :k], found[1][:, :k]
+        values[unsure, :k], places[unsure, :k] = found
     return values[:, :k], places[:, :k]
 
 
@@ -209,20 +213,22 @@ def highest(
 
 
 def size_step(sentences: int) -> int:
-    """Batches of so many sentences, up to a quarter more or less, have a multiple of this size.
+    """Sizes of batches near this one are multiples of it, at most a quarter of them.
 
     oneDNN compiles its products anew for every number of rows, which can take longer than they do.
     """
     return max(1, 1 << sentences.bit_length() >> 3)
 
 
-def staying(done: Sequence[bool]) -> list[int] | None:
-    """The sentences that go on, and as many others as fill a batch; None: all stay.
+def staying(model: Predictor, done: Sequence[bool]) -> list[int] | None:
+    """The sentences that stay in the batch; None: all.
 
-    The last ones take the places of those that leave: few move.
+    Where products are compiled for each size, finished ones fill up its size; nothing comes of
+    what they read.  The last ones take the places of those that leave: few move.
     """
     going = [sentence for sentence, ended in enumerate(done) if not ended]
-    size = len(going) + -len(going) % size_step(len(going))
+    compiled = isinstance(model, Model | FastDecoder) and model.output.weight.device.type == "cpu"
+    size = len(going) + (-len(going) % size_step(len(going)) if compiled else 0)
     if size >= len(done):
         return None
     others = (sentence for sentence, ended in enumerate(done) if ended)

@@ -170,7 +170,7 @@ def next_tokens(
         scores = base.predict(model, hidden[rows])
         constrain(scores, spec, produced, None if prefix is None else prefix[rows])
         if times is None:
-            value, token, _ = base.top(scores, 1, exact=True)
+            value, token = scores.max(1, keepdim=True)  # equal ones: the lowest id
         else:
             token = sample_tokens(scores, times[rows], spec)[:, None]
             value = scores.gather(1, token)
@@ -216,7 +216,7 @@ def step_by_step(
             base.refuse_nan(lines)
         if not any(live) or step + 1 == longest:
             break
-        if kept := base.staying([not lives for lives in live]):
+        if kept := base.staying(model, [not lives for lives in live]):
             stay = torch.tensor(kept, device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)

@@ -12,10 +12,12 @@ from attnkit.kernels.onednn import product
 from attnkit.recipe.schema import TrainConfig
 
 CHUNK = 2**22
-"""Logits held at once (16 MB in float32), so that a processor's last cache holds them.
+"""Logits held at once (16 MB in float32): small enough for a processor's last cache."""
+LEAST_TOKENS = 2
+"""Tokens of a chunk at least, as a multiple of the width, whatever the vocabulary.
 
-More where rows are wide: the gradient of all weights is read and written once for each chunk, so
-that a chunk has at least twice as many tokens as a row has elements.
+Each chunk reads and writes the gradient of all weights [V, W], which would otherwise take longer
+than its products.  Logits then take twice the memory of that gradient.
 """
 
 
@@ -78,14 +80,15 @@ class _SmoothedLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         needs = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden) if needs else None
-        grad_weight = torch.zeros_like(weight.t(), dtype=wide) if needs else None  # [W, V]
         sums = torch.zeros(3, dtype=wide, device=hidden.device)
         size, width = weight.shape
-        # smoothing takes as much from all logits of all rows, so that their sums are enough for it
-        share = smoothing / size
-        all_hidden, all_weight = hidden.sum(0, dtype=wide), weight.sum(0, dtype=wide)  # [W]
-        smoothed = (-share * all_weight).to(hidden.dtype)
-        rows = max(1, CHUNK // size, 2 * width)
+        # smoothing changes the gradient of every logit by the same, so that sums are enough for it
+        share = -smoothing / size
+        all_hidden = hidden.sum(0, dtype=wide)  # [W]
+        smoothed = share * weight.sum(0, dtype=wide) if smoothing else None  # [W]
+        added = None if smoothed is None else smoothed.to(weight.dtype)
+        grad_weight = (share * all_hidden).expand(size, width).clone().t() if needs else None
+        rows = max(1, CHUNK // size, LEAST_TOKENS * width)
         for first in range(0, hidden.shape[0], rows):
             part = slice(first, first + rows)
             h, y = hidden[part], targets[part, None]
@@ -103,13 +106,12 @@ class _SmoothedLoss(torch.autograd.Function):
                 gradient *= (1 - smoothing) * weights + smoothing
             gradient.scatter_add_(1, y, (smoothing - 1) * weights)
             narrow = gradient.to(hidden.dtype)
-            grad_hidden[part] = product(narrow, weight.t(), smoothed)
+            grad_hidden[part] = product(narrow, weight.t(), added)
             grad_weight += product(h.t(), narrow.t())
-        if grad_weight is not None:
-            grad_weight -= share * all_hidden[:, None]
         weighted, log_p, norm = sums.unbind()
-        total = (smoothing - 1) * weighted + smoothing * norm - share * (all_hidden @ all_weight)
-        nll = -log_p
+        total, nll = (smoothing - 1) * weighted, -log_p
+        if smoothed is not None:
+            total = total + smoothing * norm + all_hidden @ smoothed
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
         ctx.mark_non_differentiable(nll)

@@ -138,6 +138,29 @@ def test_beams_score_as_their_outputs_do_alone(name: str) -> None:
             assert one.score == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SearchConfig(method="greedy", max_length=8),
+        SearchConfig(method="beam", beam=3, n_best=2, max_length=8),
+        SearchConfig(method="sample", n_best=3, max_length=8),
+    ],
+    ids=lambda spec: spec.method,
+)
+def test_many_prompts_that_end_at_different_steps_are_answered_as_each_alone(
+    spec: SearchConfig,
+) -> None:
+    """Draws that have ended read on while others of their prompt do."""
+    chosen = HuggingFaceReader(opened("llama"))
+    chosen.ends = frozenset(range(4))
+    prompts = [prompt([0, 4, 2], seed) for seed in range(20)]
+    found = answers(chosen, prompts, Rule("entropy"), spec)
+    for line, (some, answer) in enumerate(zip(prompts, found, strict=True)):
+        (one,) = answers(chosen, [some], Rule("entropy"), spec, lines=[line])
+        assert [h.ids for h in answer.hypotheses] == [h.ids for h in one.hypotheses]
+    assert len({len(h.ids) for answer in found for h in answer.hypotheses}) > 1
+
+
 def test_any_end_token_of_the_generation_settings_ends_the_text() -> None:
     model = opened("llama")
     rows = prompt([4])

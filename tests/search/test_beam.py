@@ -185,7 +185,7 @@ def test_log_probabilities_are_those_of_torch() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: list[bool]) -> None:
-    kept = base.staying(done)
+    kept = base.staying(Toy(), done)
     going = {sentence for sentence, ended in enumerate(done) if not ended}
     if kept is None:
         assert len(done) <= len(going) * 5 / 4
@@ -222,6 +222,20 @@ def test_scores_made_in_pieces_give_the_same_answers(
             [(h.ids, h.score, h.complete) for h in one] for one in whole
         ]
         assert max(sizes) == rows
+
+
+@pytest.mark.parametrize("rest", [{"method": "greedy"}, {"method": "sample", "n_best": 3}])
+def test_one_token_at_a_time_made_in_pieces_gives_the_same_answers(
+    rest: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = Toy(size=50), sources(11, size=50)
+    spec = SearchConfig(max_length=9, no_repeat_ngram=2, **rest)
+    whole = search(model, source, spec, lines=range(11))
+    monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": 200})
+    found = search(model, source, spec, lines=range(11))
+    assert [answers(one) for one in found] == [
+        [(h.ids, h.score, h.complete) for h in one] for one in whole
+    ]
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:

@@ -23,6 +23,7 @@ def test_loss_and_gradients_equal_the_plain_composition(
     rows: int, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss, "CHUNK", chunk)
+    monkeypatch.setattr(loss, "LEAST_TOKENS", 0)
     hidden, weight, targets = problem(rows, 9)
     fused = loss.token_losses(hidden, weight, targets, LossOptions(smoothing))
     logits = hidden @ weight.t()
@@ -36,7 +37,37 @@ def test_loss_and_gradients_equal_the_plain_composition(
         torch.testing.assert_close(own, other)
 
 
-def test_half_precision_gradients_stay_close_and_finite() -> None:
+@pytest.mark.parametrize(("chunk", "least", "products"), [(1, 0, 64), (1, 2, 3), (10**6, 2, 1)])
+def test_a_chunk_has_at_least_a_multiple_of_the_width(
+    chunk: int, least: int, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, product = [], loss.product
+    monkeypatch.setattr(loss, "product", lambda *given: made.append(0) or product(*given))
+    monkeypatch.setattr(loss, "CHUNK", chunk)
+    monkeypatch.setattr(loss, "LEAST_TOKENS", least)
+    loss.token_losses(*(part.detach() for part in problem(64, 9)))
+    assert len(made) == products
+
+
+@pytest.mark.parametrize("types", [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_hidden_states_and_weights_may_have_different_types(types: tuple[str, str]) -> None:
+    hidden, weight, targets = problem(64, 50)
+    exact = torch.autograd.grad(
+        loss.token_losses(hidden, weight, targets, LossOptions(0.1)).total, [hidden, weight]
+    )
+    mixed = [
+        x.detach().to(getattr(torch, name)).requires_grad_()
+        for x, name in zip((hidden, weight), types, strict=True)
+    ]
+    found = torch.autograd.grad(loss.token_losses(*mixed, targets, LossOptions(0.1)).total, mixed)
+    for rough, fine, own in zip(found, exact, mixed, strict=True):
+        assert rough.dtype == own.dtype
+        assert (rough - fine).norm() < 0.02 * fine.norm()
+
+
+def test_half_precision_gradients_stay_close_and_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "CHUNK", 1000)
+    monkeypatch.setattr(loss, "LEAST_TOKENS", 0)
     hidden, weight, targets = problem(64, 50)
     exact = torch.autograd.grad(
         loss.token_losses(hidden, weight, targets, LossOptions(0.1)).total, weight
@@ -85,6 +116,7 @@ def test_tailr_and_its_gradients_equal_the_plain_composition(
     gamma: float, floor: float, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loss, "CHUNK", chunk)
+    monkeypatch.setattr(loss, "LEAST_TOKENS", 0)
     hidden, weight, targets = problem(17, 9)
     fused = loss.token_losses(hidden, weight, targets, LossOptions(smoothing, gamma, floor))
     logs = (hidden @ weight.t()).log_softmax(-1)
