@@ -92,7 +92,7 @@ def advance(
 def blocks(model: Predictor, hidden: Float[Tensor, "R W"], group: int = 1) -> list[slice]:
     """Parts of `hidden` for which scores of the vocabulary are made at a time.
 
-    Each has a power of two of groups of so many rows, so that few sizes occur.
+    All but the last have a power of two of groups of so many rows, so that few sizes occur.
     """
     most = LOGITS_AT_ONCE.get(hidden.device.type)
     if most is None:
