@@ -112,13 +112,8 @@ class MergedModel:
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
         # outputs that have ended go on with any token, also one that the reader does not have
-        tokens = (
-            (ids - self.reader.special)
-            .clamp_min(0)
-            .view(prompts, 1, beams)
-            .expand(shape)
-            .reshape(-1, 1)
-        )
+        own = (ids - self.reader.special).clamp_min(0)
+        tokens = own.view(prompts, 1, beams).expand(shape).reshape(-1, 1)
         logits, cache = self.reader.step(tokens, state.cache)
         rows = logits.view(*shape, -1).transpose(1, 2).flatten(0, 1)  # [R, rows, V]
         if self.rule is not None:
