@@ -12,6 +12,7 @@ from typing import Any
 
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
+from attnkit.recipe.section import LARGEST
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -107,7 +108,6 @@ def _values(schema: dict[str, Any], value: dict[str, Any]) -> str:
     if value.get("type") == "array":
         items = value.get("items") or value["prefixItems"][0]
         return f"list of {_values(schema, items)}"
-    low, high = value.get("minimum"), value.get("maximum")
     words = {
         "integer": "whole number",
         "string": "text",
@@ -115,9 +115,16 @@ def _values(schema: dict[str, Any], value: dict[str, Any]) -> str:
         "object": "mapping",
     }
     word = words.get(value.get("type", ""), str(value.get("type", "mapping")))
-    if low is not None and high is not None and high < 2**31 - 1:
-        return f"{word} from {low:g} to {high:g}"
-    return word if low is None else f"{word}, at least {low:g}"
+    signs = {
+        "at least": "minimum",
+        "above": "exclusiveMinimum",
+        "at most": "maximum",
+        "below": "exclusiveMaximum",
+    }
+    bounds = {sign: value[key] for sign, key in signs.items() if value.get(key, LARGEST) != LARGEST}
+    if [*bounds] == ["at least", "at most"]:
+        return f"{word} from {bounds['at least']:g} to {bounds['at most']:g}"
+    return ", ".join([word, *(f"{sign} {bound:g}" for sign, bound in bounds.items())])
 
 
 def _default(value: dict[str, Any]) -> str:

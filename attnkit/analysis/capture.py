@@ -232,7 +232,8 @@ class MapReader:
             if layers.reference is not None and layers.reference.layers
         }
         name = f"{captured.model}, exact softmax on the same queries and keys"
-        return replace(captured, reference=replace(captured, model=name, maps=exact))
+        rest = {fact: value for fact, value in captured.facts.items() if fact != "note"}
+        return replace(captured, reference=replace(captured, model=name, maps=exact, facts=rest))
 
     def _maps(self, recorded: RecordedLayers, place: int, axes: "Axes") -> AttentionMaps:
         """The maps of one text of a batch, without its pads."""

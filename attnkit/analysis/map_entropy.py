@@ -95,8 +95,9 @@ class _LayerSums:
 
     def __init__(self, maps: LayerMaps, scales: Sequence[float]) -> None:
         self.kind, self.layer, self.heads = maps.kind, maps.layer, maps.heads
+        self.softmax = maps.softmax
         # another scale needs scores whose softmax the map is
-        self.scales = tuple(scales) if self.layer.exact else (1.0,)
+        self.scales = tuple(scales) if self.softmax else (1.0,)
         self.sums = torch.zeros(len(self.scales), 3, len(self.heads), dtype=torch.float64)
         self.defined = torch.ones(len(self.heads), dtype=torch.bool)
         self.queries = self.several = 0  # those that see a key, and those that see two or more
@@ -121,7 +122,7 @@ class _LayerSums:
             found[scale] = Spread(
                 bits / max(1, self.queries),
                 share / self.several if self.several else None,
-                gradient / max(1, self.queries) if self.layer.exact else None,
+                gradient / max(1, self.queries) if self.softmax else None,
             )
         return found if self.defined[place] else dict.fromkeys(found, Spread(None, None, None))
 
@@ -208,8 +209,10 @@ def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage
                 f"--step {step}: {run.path} has no checkpoint of that step ({there}); a training"
                 " keeps its last two checkpoints, and those that train.average needs"
             )
-    if run.recipe.train.init is None and "converted" not in run.manifest:  # else another run's
+    fresh = run.recipe.train.init is None and "converted" not in run.manifest  # else another run's
+    if fresh:
         yield Stage(0, "start"), run.untrained().eval()
+        kept = [step for step in kept if step]
     for step in kept if steps is None else sorted(set(steps)):
         path = run.checkpoints / f"step-{step}"
         stored, _ = checkpoint.load(path, prefix="model.")

@@ -35,6 +35,8 @@ class LayerMaps(NamedTuple):
     """Zero in the rows of pads, and in their columns."""
     visible: Bool[Tensor, "B 1 T S"]
     """The keys that the mask lets each query see; none in the rows of pads."""
+    softmax: bool
+    """Whether the weights are a softmax of scores."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -82,7 +84,8 @@ def stream_maps(
             for kind, (parts, columns) in chosen.items():
                 for number, part in parts.items():
                     layer = describe(number, part)
-                    show = partial(_show, use, kind, layer, columns, batch)
+                    softmax = layer.exact and part.mechanism.softmax
+                    show = partial(_show, use, kind, layer, columns, softmax, batch)
                     hooks.enter_context(visited(part, show))
             tensors = batch.to(device)
             model.hidden(tensors.source, tensors.input)
@@ -96,6 +99,7 @@ def _show(
     kind: Kind,
     layer: MapLayer,
     heads: tuple[int, ...],
+    softmax: bool,
     batch: Batch,
     maps: Float[Tensor, "B H T S"],
     given: dict[str, Any],
@@ -109,7 +113,7 @@ def _show(
     pairs = queries[:, None, :, None] & keys[:, None, None, :]
     visible = given["mask"].dense() & pairs
     weights = maps[:, list(heads)].masked_fill(~pairs, 0).float()
-    use(LayerMaps(kind, layer, heads, weights, visible))
+    use(LayerMaps(kind, layer, heads, weights, visible, softmax))
 
 
 def _real(kind: Kind, batch: Batch, queries: int) -> tuple[Tensor, Tensor]:

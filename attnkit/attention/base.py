@@ -70,13 +70,15 @@ class Attention(nn.Module, ABC):
     state: ClassVar[str] = "growing"
     """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
     by_distance: ClassVar[bool] = False
-    """Finds its keys by their distance, so no two may stand at one position."""
+    """Finds or weighs keys by their distance, so no two may stand at one position."""
     why: ClassVar[str] = ""
     """Reason for what it cannot do, for error messages."""
     gates: ClassVar[int] = 0
     """Gate values a head, projected from x, where `uses` has g."""
     normalised: ClassVar[bool] = True
     """Whether each row of `weights` sums to 1."""
+    softmax: bool = True
+    """Whether an exact map with such rows is the softmax of scores."""
     rotary_parts: ClassVar[int] = 1
     """Equal slices of a head's channels within which rotary positions turn pairs."""
     onnx: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")

@@ -4,7 +4,7 @@ The search is that of the command line, else of the recipe that is named, else o
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +33,7 @@ class FoundRuns(NamedTuple):
 
     runs: list[RunToScore]
     baselines: Baselines
+    """Those that a recipe named here decides."""
     published: "list[dict[str, Any]]"
 
 
@@ -70,24 +71,19 @@ def sort_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
-    """The runs in a folder; a run's manifest may name the baseline, else it is the first run's."""
+    """The runs in a folder, to be scored and searched as their own recipes say."""
     from attnkit.recipe import load_resolved
     from attnkit.runs import find_runs
     from attnkit.runs.layout import RECIPE
     from attnkit.scoring.published_figures import published_figures
 
     runs = find_runs([target], note=console.warn)
-    here = {(run.name, run.variant) for run in runs}
-    baselines: Baselines = {}
-    for run in runs:
-        named = str(run.manifest.get("baseline"))
-        baselines.setdefault(run.name, named if (run.name, named) in here else run.variant)
     words, decides = request.overrides, request.search_from("run")
     tasks = [
         RunToScore(run, load_resolved(run.path / RECIPE, words) if words else run.recipe, decides)
         for run in runs
     ]
-    return FoundRuns(tasks, baselines, published_figures(runs))
+    return FoundRuns(tasks, {}, published_figures(runs))
 
 
 def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
@@ -121,9 +117,31 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
         console.warn(text)
     if request.search_from("recipe") == "recipe":
         _warn_of_search(tasks)
-    here = [task.run.variant for task in tasks]
-    baselines: Baselines = {file.name: file.baseline if file.baseline in here else here[0]}
-    return FoundRuns(tasks, baselines, published_figures(file))
+    decided: Baselines = {} if file.baseline is None else {file.name: file.baseline}
+    return FoundRuns(tasks, decided, published_figures(file))
+
+
+def together(found: Iterable[FoundRuns]) -> FoundRuns:
+    """All of it, each run once.
+
+    The baseline of a recipe is the one named by the recipe or the manifest of its first run; if
+    that has no run here, the first run's variant.
+    """
+    tasks: dict[Path, RunToScore] = {}
+    named: Baselines = {}
+    published: list[dict[str, Any]] = []
+    for some in found:
+        for task in some.runs:
+            tasks.setdefault(task.run.path.resolve(), task)
+        named = some.baselines | named
+        published += [figures for figures in some.published if figures not in published]
+    runs = [task.run for task in tasks.values()]
+    here = {(run.name, run.variant) for run in runs}
+    baselines: Baselines = {}
+    for run in runs:
+        chosen = named.get(run.name, str(run.manifest.get("baseline")))
+        baselines.setdefault(run.name, chosen if (run.name, chosen) in here else run.variant)
+    return FoundRuns(list(tasks.values()), baselines, published)
 
 
 def _warn_of_search(tasks: Sequence[RunToScore]) -> None:

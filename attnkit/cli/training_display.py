@@ -157,7 +157,10 @@ def follow(
             raise MemoryLimitError(f"out of memory: {advice}") from error
         raise
     except StoppedError as error:
-        raise StoppedError(f"{error}: {console.again(without=['--fresh'])}") from None
+        again = console.again(without=["--fresh"])
+        if "--fresh" in console.words():
+            again += "; runs that it had not begun keep their old weights"
+        raise StoppedError(f"{error}: {again}") from None
     except AttnkitError as error:
         if failed and all(name in str(error) for name in failed):  # shown with their reasons
             count = f"{len(failed)} of {len(board.runs)} runs failed"

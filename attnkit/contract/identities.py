@@ -11,6 +11,7 @@ from torch import Tensor
 from attnkit.attention import Scored
 from attnkit.attention.mask import Mask
 from attnkit.contract.subject import (
+    HEADS,
     QUERIES,
     Broken,
     NotApplicable,
@@ -163,7 +164,8 @@ def bias(subject: Subject) -> Iterator[float]:
     valid = up_to(9, 5)
     x, mask = inputs(2, 9), subject.mask(valid)
     queries = QUERIES if subject.role == "cross" else 9
-    added = torch.randn(2, 4, queries, 9, generator=torch.Generator().manual_seed(1), dtype=x.dtype)
+    drawn = torch.Generator().manual_seed(1)
+    added = torch.randn(2, HEADS, queries, 9, generator=drawn, dtype=x.dtype)
     if not isinstance(subject.layer.mechanism, Scored):
         for name in ("bias", "prior"):
             try:

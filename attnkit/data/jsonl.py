@@ -54,7 +54,7 @@ def read_jsonl(
         fields = _Fields(f"{path}:{number}", line, errors, counts)
         if number == 1 and usual:
             source = source and fields.name("source", source, usual[0])
-            target = fields.name("target", target, usual[1])
+            target = fields.name("target", target, usual[1], source, numbers=bool(labels))
         references, contexts = fields.texts("references"), fields.texts("contexts")
         first = references[0] if references and target not in fields.values else None
         if labels and type(fields.values.get(target)) is int:
@@ -117,8 +117,12 @@ class _Fields:
             raise DataError(f"{place}:1: each line must be one JSON object, not {_kind(value)}")
         self.values: dict[str, Any] = value
 
-    def name(self, side: str, word: str, usual: str) -> str:
+    def name(
+        self, side: str, word: str, usual: str, taken: str | None = None, *, numbers: bool = False
+    ) -> str:
         """The field of a side: the one that a recipe names, else the usual one.
+
+        A message proposes other fields with text, or with `numbers` whole numbers, but `taken`.
 
         Raises DataError where there is neither, and names the key to set.
         """
@@ -127,7 +131,11 @@ class _Fields:
             return word
         if usual in self.values or instead & self.values.keys():
             return usual
-        texts = [key for key, value in self.values.items() if isinstance(value, str)]
+        texts = [
+            key
+            for key, value in self.values.items()
+            if key != taken and (isinstance(value, str) or (numbers and type(value) is int))
+        ]
         tried = f"{word!r} or {usual!r}" if word != usual else repr(word)
         text = f"{self.place}: no field {tried} for the {side}"
         if not texts:

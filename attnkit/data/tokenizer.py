@@ -28,12 +28,12 @@ from attnkit.data.rows import Row
 from attnkit.data.subword_sampling import MARK, BpeDropout, Piece, UnigramSampler
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
+from attnkit.recipe.schema import RESERVED
 from attnkit.storage.files import atomic_write, reading, require_file
 
 Item = TypeVar("Item")
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
 
 LABELS_START = b'{"labels":'
 """With which a file of labels begins, and no sentencepiece model does."""
@@ -245,7 +245,6 @@ class Tokenizer(NamedTuple):
                         "symbol"
                     )
             return cls(vocabulary, vocabulary)
-        _check_special(spec)
         sources, targets = deque[str](), deque[str]()
         for row in rows:
             sources += _segments(row.source)
@@ -333,23 +332,6 @@ def _segments(text: str) -> list[str]:
     if rest:
         parts.append(rest)
     return parts
-
-
-def _check_special(spec: schema.TokenizerConfig) -> None:
-    """Refuse special tokens that cannot be pieces of their own."""
-    for piece in spec.special:
-        if not piece or clean(piece) != piece or " " in piece:
-            raise RecipeError(f"tokenizer.special: {piece!r} must be text without white space")
-        if piece in RESERVED:
-            raise RecipeError(f"tokenizer.special: {piece!r} is reserved; choose another spelling")
-    if len(set(spec.special)) < len(spec.special):
-        raise RecipeError("tokenizer.special: the same token is listed twice; list it once")
-    least = len(RESERVED) + len(spec.special) + 1
-    if spec.size < least:
-        raise RecipeError(
-            f"tokenizer.size: {spec.size} is too small: the reserved and special tokens and one "
-            f"piece of text make {least}"
-        )
 
 
 def drain(items: deque[Item]) -> Iterator[Item]:

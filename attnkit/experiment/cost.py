@@ -166,7 +166,8 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
         activations = _saved_for_backward(model, shape)
     low = weights // 2 if DTYPES[precision] != torch.float32 else 0
     # validation decodes with a copy; moving, best and recent averages are whole copies too
-    copies = 1 + (train.ema > 0) + (train.choose == "best") + max(0, train.average - 1)
+    averaged = train.average if train.average > 1 else 0
+    copies = 1 + (train.ema > 0) + (train.choose == "best") + averaged
     return MemoryEstimate(weights * (1 + copies) + low, weights + low, 2 * weights, activations)
 
 

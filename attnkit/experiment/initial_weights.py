@@ -39,6 +39,8 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
     place = ": ".join(filter(None, (origins.get(INIT), INIT)))
     own = next((name for name, made in file.swept.items() if variant in made), variant)
     run = Run(_folder(recipe.train.init, own, seed, out, place))
+    if run.path.resolve() == Run.find(out, file.name, variant, seed).resolve():
+        raise RecipeError(f"{place}: {run.path} would be trained itself; use another --out")
     if not run.finished:
         raise MissingInputError(f"{place}: {_missing(run, recipe.train.init, seed, out)}")
     run = Run.open(run.path)

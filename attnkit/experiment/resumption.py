@@ -210,7 +210,9 @@ def accept(
     run.update(hashes={"recipe": digest(recipe)})
     if of_weights := [change for change in changes if change.of_weights]:
         run.update(finished=None)
-        if step is not None:
+        if step is None:  # trains anew
+            run.update(changes=[])
+        else:
             for change in of_weights:
                 record_change(run, step, *change)
     yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")

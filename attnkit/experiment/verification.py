@@ -95,7 +95,7 @@ def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[
                 text = f"the table says {told}, the run {found[0]}" if found else NOBODY
                 same = any(_same(one, told) for one in found)
                 yield Check(
-                    row["run"], row["run_id"], "table", f"{split} {metric}",
+                    str(row["run"]), row["run_id"], "table", f"{split} {metric}",
                     "same" if same else "different", "" if same else text, split, metric, told,
                 )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnkit.data.tokenizer import BOS, EOS, PAD, RESERVED, UNK, Tokenizer
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from attnkit.errors import DataError, UnavailableError
 from attnkit.export.parity import Reader, outputs
 from attnkit.export.projections import position_table, projection, stacks
 from attnkit.recipe import Recipe
-from attnkit.recipe.schema import SearchConfig
+from attnkit.recipe.schema import RESERVED, SearchConfig
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
 from attnkit.search import Hypothesis

@@ -67,8 +67,9 @@ class BlockTopk(ScaledDot):
         numbers = torch.arange(means.shape[-1], device=means.device)
         others = (numbers < own if mask.causal else numbers != own) & real[:, None, None]
         ranked = means.detach().masked_fill(~others, -torch.inf)
-        best = ranked.topk(min(self.blocks, means.shape[-1]), -1)
-        return best.indices, best.values > -torch.inf
+        # of equal blocks the first, whatever the padding
+        values, places = ranked.sort(dim=-1, descending=True, stable=True)
+        return places[..., : self.blocks], values[..., : self.blocks] > -torch.inf
 
     def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
         """Softmax over the chosen blocks; q . mean(keys) is the mean of their scores."""

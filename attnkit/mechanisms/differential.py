@@ -97,6 +97,10 @@ class Differential(ScaledDot):
         y = fused_dot(q, k, v.repeat(1, 2, 1, 1), mask, width**-0.5)
         return None if y is None else self.difference(y)
 
+    def key_length(self) -> float:
+        """sqrt(D / 2), which cancels the scale of half a head."""
+        return math.sqrt(self.shape.head_width / 2)
+
     def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
         """The difference of both softmaxes."""
         return self.difference(visible_softmax(scores, self.allowed(mask)))

@@ -8,9 +8,11 @@ sigmoid(a), at first 1.5.
 The threshold is found without sorting: up to alpha = 2, Newton's steps on the convex function
 |max(0, z - tau)|_p - 1, with p = 1 / (alpha - 1), come from below and are exact after a few (for
 alpha = 2 they are Michelot's finite algorithm); above it, by bisection.  Keys that may not be seen
-take no part.  Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae,
-Martins 2019, "Sparse Sequence-to-Sequence Models", equation 10; gradients and learned alpha:
-Correia, Niculae, Martins 2019, "Adaptively Sparse Transformers", section 3.
+take no part.  From about alpha = 3 on, weights near the threshold lose most digits in float32.
+
+Source: Martins and Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae, Martins 2019,
+"Sparse Sequence-to-Sequence Models", equation 10; gradients and learned alpha: Correia,
+Niculae, Martins 2019, "Adaptively Sparse Transformers", section 3.
 
 Worked number: alpha = 2, D = 1, q = 1, keys 1/2 and 0: tau = -1/4, so the weights are 3/4, 1/4;
 keys 1, 0 and -1 give 1, 0, 0.
@@ -114,6 +116,7 @@ class EntmaxWeights(torch.autograd.Function):
 class Entmax(ScaledDot):
     """entmax_alpha(q k^T / sqrt(D)) v; cost T*S*D.  For `key_heads` see `dot`."""
 
+    softmax = False
     fused = Scored.fused
 
     def __init__(
@@ -131,6 +134,7 @@ class Entmax(ScaledDot):
                 f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}"
             )
         self.alpha = alpha
+        self.softmax = alpha == 1
         self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None
 
     def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:

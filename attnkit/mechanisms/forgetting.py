@@ -41,6 +41,7 @@ class Forgetting(ScaledDot):
     gates: ClassVar[int] = 1
     encoder: ClassVar[bool] = False
     cross: ClassVar[bool] = False
+    by_distance: ClassVar[bool] = True
     why: ClassVar[str] = "what it forgets lies between a past key and the query"
 
     def __init__(

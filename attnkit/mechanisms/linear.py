@@ -16,7 +16,8 @@ Exponents are stable at any size: each channel of the keys is shifted by its lar
 causal, its largest so far), and the query's exponents, with these shifts added, by their largest.
 
 Limits: no matrix of scores exists, so no position biases and no options of scored mechanisms.
-The rank of the map is at most M.  Time T*M*E a head, memory T*(D + E).
+The rank of the map is at most M; with M = 1 the cosines of `taylor` are 1 or -1, and queries whose
+keys all lie opposite are ill-conditioned.  Time T*M*E a head, memory T*(D + E).
 
 Source: Katharopoulos et al. 2020, "Transformers are RNNs", equation 7, for `elu`; Shen et al. 2021,
 "Efficient Attention", for the idea of `softmax`; the other two from Su's notes on linear attention
@@ -63,7 +64,7 @@ class LinearAttention(Kernel):
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""
         q = q if self.wide_q is None else q @ self.wide_q.to(q.dtype)
         if self.feature_map == "elu":
-            return F.elu(q) + 1
+            return _elu_plus_one(q)
         if self.feature_map == "taylor":
             # cosines are rounded: without the tiny excess, antipodal keys alone would give 0/0
             return _with_one(q, 1 + 8 * torch.finfo(q.dtype).eps)
@@ -73,7 +74,7 @@ class LinearAttention(Kernel):
         """Features of the keys, or their logarithms for `exp` and `softmax`."""
         k = k if self.wide_k is None else k @ self.wide_k.to(k.dtype)
         if self.feature_map == "elu":
-            return F.elu(k) + 1
+            return _elu_plus_one(k)
         return _with_one(k, 1.0) if self.feature_map == "taylor" else k
 
     @classmethod
@@ -85,6 +86,11 @@ class LinearAttention(Kernel):
         got = torch.cat([mechanism(x, x, x, mask).y for mask in masks], 2)
         both = ((11 / 15, 10 / 15), (10 / 15, 11 / 15), (0.7, 0.7))
         return got, one_head(*both, (1, 0), (4 / 9, 5 / 9), (0.7, 0.7))
+
+
+def _elu_plus_one(x: Tensor) -> Tensor:
+    """elu(x) + 1, without adding 1 to a number near -1."""
+    return torch.where(x > 0, x + 1, x.clamp_max(0).exp())
 
 
 def _with_one(x: Tensor, one: float) -> Tensor:

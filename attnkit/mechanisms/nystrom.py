@@ -125,15 +125,20 @@ def neighbours(
     v: Float[Tensor, "B H T E"], weights: Float[Tensor, "H 1 N 1"]
 ) -> Float[Tensor, "B H T E"]:
     """Sums over N positions around each, with the weights of the head."""
-    if v.device.type != "cpu" or v.shape[2] < weights.shape[2]:
-        return F.conv2d(v, weights, padding=(weights.shape[2] // 2, 0), groups=v.shape[1])
-    # oneDNN is faster with a channel a feature, side by side as projections leave them, but not
-    # with fewer positions than weights; only convolutions of two dimensions read them so
+    size = weights.shape[2]
+    if v.device.type != "cpu":
+        return F.conv2d(v, weights, padding=(size // 2, 0), groups=v.shape[1])
+    if v.shape[2] < size:
+        # here oneDNN's gradient by the weights of a single group writes out of bounds
+        windows = F.pad(v, (0, 0, size // 2, size // 2)).unfold(2, size, 1)  # [B, H, T, E, N]
+        return (windows @ weights).squeeze(-1)
+    # oneDNN is faster with a channel a feature, side by side as projections leave them; only
+    # convolutions of two dimensions read them so
     channels = v.transpose(1, 2).flatten(2).transpose(1, 2)[..., None]  # [B, H E, T, 1]
     y = F.conv2d(
         channels,
         weights.repeat_interleave(v.shape[3], 0),
-        padding=(weights.shape[2] // 2, 0),
+        padding=(size // 2, 0),
         groups=channels.shape[1],
     )
     return torch.unflatten(y[..., 0].transpose(1, 2), 2, (v.shape[1], -1)).transpose(1, 2)

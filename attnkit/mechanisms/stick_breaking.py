@@ -30,6 +30,7 @@ class StickBreaking(ScaledDot):
 
     encoder: ClassVar[bool] = False
     cross: ClassVar[bool] = False
+    by_distance: ClassVar[bool] = True
     normalised: ClassVar[bool] = False
     why: ClassVar[str] = "the stick is broken from the nearest past key on"
     fused = Scored.fused

@@ -52,7 +52,9 @@ class LatentLayers(nn.Module):
             out = layer(z, mask, state=state, prior=prior)
             if self.shared:
                 assert layer.v is not None
-                z = out.y + layer.o(layer.v(z))
+                values = torch.unflatten(layer.v(z), 2, (layer.key_heads, -1))
+                values = values.repeat_interleave(layer.heads // layer.key_heads, 2)
+                z = out.y + layer.o(values.flatten(2))
             else:
                 z = out.y
             prior = out.scores

@@ -43,7 +43,7 @@ def window_obstacle(state: str, by_distance: bool) -> str:
             "window cannot be taken out again"
         )
     if by_distance:
-        return "its attention finds keys by their distance, and windows share their positions"
+        return "its attention depends on distances between keys, and windows share their positions"
     return ""
 
 

@@ -4,6 +4,7 @@ Each rule is a generator over one recipe that yields the keys concerned, the one
 and the reason with a way out.  Nothing here reads data or imports torch.
 """
 
+import re
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
@@ -14,6 +15,7 @@ from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import (
+    RESERVED,
     AttentionConfig,
     ContextsConfig,
     NaiveBayesConfig,
@@ -40,6 +42,8 @@ TYPES_WITH = {
     "naive_bayes.residual": ("naive-bayes", "naive-bayes-attention"),
 }
 """Keys of the model section that only some types of models read."""
+_SPLIT = re.compile("[\\s\u2581\0\ud800-\udfff]")
+"""What no piece may have: white space, its sign in pieces, and what tokenizers replace."""
 LARGEST_TABLE = 16384
 """Most tokens of which all pairs are counted: a table of 1 GB."""
 
@@ -314,6 +318,23 @@ def _train(built: Built) -> Iterator[Fault]:
         yield Fault(("train.warmup", "train.schedule"), text)
 
 
+def _tokenizer(built: Built) -> Iterator[Fault]:
+    """Special tokens that cannot be pieces of their own, and no room for any other piece."""
+    spec = built.recipe.tokenizer
+    if spec.model is not None:
+        return
+    for piece in spec.special:
+        if _SPLIT.search(piece) or not piece:
+            yield Fault(("tokenizer.special",), f"{quoted(piece)} must be text without white space")
+        elif piece in RESERVED:
+            text = f"{quoted(piece)} is reserved; choose another spelling"
+            yield Fault(("tokenizer.special",), text)
+    least = len(RESERVED) + len(spec.special) + 1
+    if spec.size < least:
+        text = f"{spec.size} is too small: reserved and special tokens and one piece make {least}"
+        yield Fault(("tokenizer.size", "tokenizer.special"), text)
+
+
 def _lists(built: Built) -> Iterator[Fault]:
     for key in ("train.seeds", "eval.metrics", "eval.splits", "eval.lengths", "contexts.counts",
                 "contexts.methods", "tokenizer.special", "eval.tokenize"):  # fmt: skip
@@ -327,8 +348,8 @@ def _lists(built: Built) -> Iterator[Fault]:
 
 def _search(built: Built) -> Iterator[Fault]:
     search = built.recipe.search
-    if search.min_length > search.max_length:
-        text = f"is longer than search.max_length {search.max_length}; the most is that"
+    if search.min_length >= search.max_length:
+        text = f"must be below search.max_length {search.max_length}, which counts the end token"
         yield Fault(("search.min_length", "search.max_length"), text)
     most = {"beam": search.beam, "greedy": 1}.get(search.method)
     if most is not None and search.n_best > most:
@@ -393,7 +414,7 @@ def _splits(built: Built) -> Iterator[Fault]:
 
 
 RULES = (
-    _task, _questions, _data, _model, _model_type, _naive_bayes, _train, _lists, _search, _vectors,
-    _total_variation, _lengths, _splits,
+    _task, _questions, _data, _tokenizer, _model, _model_type, _naive_bayes, _train, _lists,
+    _search, _vectors, _total_variation, _lengths, _splits,
 )  # fmt: skip
 """Rules for one recipe, in the order of its sections."""

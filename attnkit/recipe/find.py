@@ -11,7 +11,7 @@ from attnkit.text import nearest, quoted
 
 SUFFIX = ".yaml"
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
-NAMES = "use ASCII letters, digits, '.', '_' and '-', at most 64"
+NAMES = "use ASCII letters, digits, '.', '_', '+' and '-', at most 64, the first no sign but '_'"
 """What a name may consist of, for messages; see `is_name`."""
 LISTED = 3
 """Recipes that a message suggests, at most."""

@@ -39,6 +39,8 @@ _EntropyScale = create_model(
     __doc__="How scores grow with the number of keys.",
     **_entropy_fields,
 )
+LARGEST_OPTION = 2**20
+"""No option needs a larger whole number: a layer of that size would fill any memory."""
 _TYPES: dict[str, Any] = {
     "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
     "list": _List, "Sequence": _List, "Any": Any, "Optional": Optional, "Union": Union,
@@ -103,7 +105,10 @@ def option_value(facts: Facts, name: str, place: Position, node: Node) -> Any:
             example = "[scaled-dot, synthesizer-random]"
             raise Refused(node.place, f"{text} {example}, got {written(node)}")
         return tuple(_part(facts.word, item) for item in items)
-    return read(node, option_type(option.annotation), option.default)
+    value = read(node, option_type(option.annotation), option.default)
+    if type(value) is int and value > LARGEST_OPTION:
+        raise Refused(node.place, f"must be at most {LARGEST_OPTION}, got {value}")
+    return value
 
 
 def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
@@ -116,6 +121,8 @@ def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
         name, equals, text = (part.strip() for part in word.partition("="))
         if not equals:
             raise UsageError(f"{quoted(word)} must be KEY=VALUE, an option of {facts.word}")
+        if name in nodes:
+            raise UsageError(f"{name} is given twice; give it once")
         nodes[name] = read_value(text)
     return from_nodes(facts, nodes)
 

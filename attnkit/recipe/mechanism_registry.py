@@ -173,6 +173,11 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
             raise UsageError(
                 f"{known.word}: {name}: {value} takes exactly two parts, got {len(given)}"
             )
+    if known.layered and len({bool(chosen.get("residual_scores")) for _, chosen in given}) > 1:
+        raise UsageError(
+            f"{known.word}: residual_scores adds the scores of the layer before: set it on all "
+            "parts, or on none"
+        )
     all_of = [capable(word, chosen) for word, chosen in given]
     limits = [f.limit for f in all_of if f.limit is not None]
     numbers = [limit for limit in limits if isinstance(limit, int)]

@@ -90,6 +90,11 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
             refuse(
                 COMMAND_LINE, f"{text}, then give one value at a time to `attnkit eval RUN`", key
             )
+    for number, (first, *more) in enumerate(changes):
+        later = (one.key for one, *_ in changes[number + 1 :])
+        if more and any(first.key[: len(key)] == key for key in later):
+            text = "has several values, and a later word sets it again; keep one of them"
+            refuse(COMMAND_LINE, text, first.key)
     size = 1
     for options in changes:
         size *= len(options)

@@ -107,6 +107,8 @@ def read_value(text: str) -> Node:
     text = text.strip()
     if not text.startswith(("[", "{", '"', "'")):
         return Scalar(COMMAND_LINE, text)
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        refuse(COMMAND_LINE, f"{quoted(text)} has bytes that are not UTF-8; write it as UTF-8")
     node = compose(text, COMMAND_LINE.source, inside=COMMAND_LINE)
     assert node is not None
     return node

@@ -23,7 +23,7 @@ Sort = Literal["difference", "score", "length", "line"]
 SORTS: tuple[Sort, ...] = ("difference", "score", "length", "line")
 PREFERRED = ("chrf", "bleu", "answer-f1")
 """Which stored metric judges sentences unless one is named: the first of these, else any."""
-LENGTHS = (1, 10, 20, 30, 40, 60, 100)
+LENGTHS = (0, 1, 10, 20, 30, 40, 60, 100)
 """Where buckets of reference lengths in words begin."""
 FREQUENCIES = (0, 1, 10, 100, 1000)
 """Where buckets of word frequencies begin."""
@@ -353,7 +353,7 @@ def _by_length(
 ) -> tuple[Bucket, ...]:
     places: dict[int, list[int]] = {}
     for one, place in zip(lines, kept, strict=True):
-        bucket = max(bisect_right(LENGTHS, one.length) - 1, 0)
+        bucket = bisect_right(LENGTHS, one.length) - 1
         places.setdefault(bucket, []).append(place)
     return tuple(
         Bucket(

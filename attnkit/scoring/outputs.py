@@ -28,10 +28,13 @@ def score_files(
     Raises:
         MissingInputError: a file is not there.
         DataError: malformed UTF-8, or files of different lengths.
-        UsageError: a file of outputs is named twice; otherwise, as UnavailableError, by `score`.
+        UsageError: a file of outputs, or standard input, is named twice; otherwise, as
+            UnavailableError, by `score`.
     """
     if twice := next((name for i, name in enumerate(hypotheses) if name in hypotheses[:i]), None):
         raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")
+    if [*hypotheses, *references].count("-") > 1:
+        raise UsageError("only one of --hyp and --ref can be standard input (-), once")
     columns = [read_outputs(name, stdin) for name in references]
     for name, lines in zip(references[1:], columns[1:], strict=True):
         _match(references[0], columns[0], name, lines)

@@ -172,6 +172,7 @@ def corrected(p_values: Sequence[float]) -> list[float]:
     return out
 
 
+@np.errstate(over="ignore", invalid="ignore")  # perplexities of a model that learned nothing
 def _spreads(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> list[SeedSpread]:
     """The spread over seeds of each system; resamples show what of it the sentences explain."""
     out = []
@@ -180,7 +181,7 @@ def _spreads(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> list[Seed
         variance = float(((scores - scores.mean()) ** 2).sum()) / max(degrees, 1)
         noise = resampled - resampled.mean(1, keepdims=True)  # [seeds, resamples]
         explained = float(((noise - noise.mean(0)) ** 2).sum(0).mean()) / max(degrees, 1)
-        finite = math.isfinite(variance)  # perplexities of a model that learned nothing are not
+        finite = math.isfinite(variance)
         out.append(
             SeedSpread(variance, variance - explained, degrees)
             if finite

@@ -35,7 +35,7 @@ def classify(
     Args:
         model: in any mode; answers as in evaluation.
         tokenizer: the model's.
-        texts: one line each; one without text gets ("", 0) alone.
+        texts: one line each; one without text gets ("", 0) in the place of every label.
         labels: in the order in which equally likely ones are ranked.
         max_source: longest source in tokens, EOS included; longer ones are cut and counted.
         batch_tokens: bounds texts x labels x the longest source.
@@ -50,7 +50,7 @@ def classify(
     while lines := list(islice(remaining, block)):
         sources = encode_lines(tokenizer, lines, max_source, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
-        answers = [[("", 0.0)] for _ in lines]
+        answers = [[("", 0.0)] * len(labels) for _ in lines]
         asked, coded = [sources[row] for row in rows], tokenizer.target.encode(labels)
         for part in group.share(_scores_of_part, model, asked, coded, batch_tokens):
             for place, values in part.items():

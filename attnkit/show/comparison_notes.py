@@ -104,6 +104,16 @@ def system_of(row: Object) -> str:
     return str(row.get("system") or row["variant"])
 
 
+def _named(rows: Sequence[Object], recipe: str, system: str) -> str:
+    """A system of a comparison, with its recipe where the comparison has several."""
+    return f"{system} of {recipe}" if len({row["recipe"] for row in rows}) > 1 else system
+
+
+def baseline_of(test: Object) -> str:
+    """The name of what a system was compared with."""
+    return str(test.get("baseline_system") or test["baseline"])
+
+
 def search_of(row: Object) -> str:
     """How a row's outputs were decoded; nothing where none were."""
     unsearched = {*metrics_that_read("probabilities"), *metrics_that_read("labels")}
@@ -125,8 +135,8 @@ def _by_system(rows: Sequence[Object], texts: Sequence[str]) -> str:
     systems: dict[str, dict[str, None]] = {}
     for row, text in zip(rows, texts, strict=True):
         if text:
-            systems.setdefault(text, {})[system_of(row)] = None
-    everyone = {system_of(row) for row in rows}
+            systems.setdefault(text, {})[_named(rows, row["recipe"], system_of(row))] = None
+    everyone = {_named(rows, row["recipe"], system_of(row)) for row in rows}
     return "; ".join(
         text if {*names} == everyone and all(texts) else f"{text} ({', '.join(names)})"
         for text, names in systems.items()
@@ -180,11 +190,15 @@ def _budget(row: Object) -> str:
 
 def _not_comparable(comparison: Object) -> list[str]:
     """The systems that differ from their baseline in more than the system."""
+    rows = comparison["rows"]
     return not_comparable_note(
-        (system_of(test), str(test.get("baseline_system") or test["baseline"]),
-         test.get("not_comparable") or ())
+        (
+            _named(rows, test["recipe"], system_of(test)),
+            _named(rows, test["baseline_recipe"], baseline_of(test)),
+            test.get("not_comparable") or (),
+        )
         for test in comparison["comparisons"]
-    )  # fmt: skip
+    )
 
 
 def not_comparable_note(found: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
@@ -217,8 +231,8 @@ def _seeds(rows: Sequence[Object]) -> str:
     for row in rows:
         by_variant.setdefault((row["recipe"], system_of(row)), []).append(row["seed"])
     variants: dict[str, list[str]] = {}
-    for (_, variant), seeds in by_variant.items():
-        variants.setdefault(joined(seeds), []).append(variant)
+    for system, seeds in by_variant.items():
+        variants.setdefault(joined(seeds), []).append(_named(rows, *system))
     first, *others = sorted(variants, key=lambda seeds: -len(variants[seeds]))
     listed = "; ".join([first, *(f"{', '.join(variants[seeds])}: {seeds}" for seeds in others)])
     spread = (
@@ -272,7 +286,7 @@ def _published(comparison: Object) -> list[str]:
 
 def _baseline(test: Object, rows: Sequence[Object]) -> str:
     """What a variant was compared with: its name, and its runs where there are several recipes."""
-    name, recipe = str(test.get("baseline_system") or test["baseline"]), test["baseline_recipe"]
+    name, recipe = baseline_of(test), test["baseline_recipe"]
     if len({row["recipe"] for row in rows}) == 1:
         return name
     key = (recipe, name, test["split"])
@@ -288,7 +302,11 @@ def _significance(comparison: Object) -> list[str]:
         return level
     notes = [f"difference: to {joined(_baseline(test, comparison['rows']) for test in tests)}"]
     if any(test["p"] is not None for test in tests):
-        variants = len({(test["recipe"], system_of(test)) for test in tests if test["p"]})
+        corrected = [
+            (test["split"], test["metric"], test["baseline_recipe"], test.get("baseline_system"))
+            for test in tests if test["p"] is not None
+        ]  # fmt: skip
+        variants = max(map(corrected.count, corrected))  # those of one column and baseline
         resamples = comparison["resamples"]
         notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
         notes.append(scope_note(tests, "sentences", trained(comparison["rows"])))

@@ -229,8 +229,9 @@ def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
     `pad` is the share of the range that is added at each end.
     """
     low, high = min(values), max(values)
-    if high - low <= max(abs(high), abs(low)) * 1e-9:
-        room = max(abs(high), abs(low)) / 20 or 1.0
+    largest, smallest = max(abs(high), abs(low)), 1e-290  # about where powers of 10 lose digits
+    if high - low <= max(largest * 1e-9, smallest):
+        room = largest / 20 if largest > smallest else 1.0
     else:
         room = (high - low) * pad
     low, high = low - room, high + room

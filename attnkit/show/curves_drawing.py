@@ -84,10 +84,11 @@ class _Curves:
 
     def _ends(self) -> Iterator[str]:
         """A letter at the end of each line, above those that end there too."""
-        ends = sorted(
+        ends = [
             (*self._at(line[-1]), place, len(line) == 1)
             for place, one in self.series for line in one.lines
-        )  # fmt: skip
+        ]  # fmt: skip
+        ends.sort(key=lambda end: (end[0], -end[1]))  # letters are moved up: the lowest first
         taken: list[tuple[Point, float, int]] = []  # the end, where its letter is, whose it is
         for x, y, place, alone in ends:
             if alone:

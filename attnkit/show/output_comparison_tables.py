@@ -41,10 +41,10 @@ def tables(comparison: OutputComparison) -> list[Table]:
 def _heading(comparison: OutputComparison) -> str:
     """What is compared: split, contexts, how many sentences of how many."""
     shown, total = len(comparison.lines), comparison.total
-    what = "questions" if comparison.contexts else "sentences"
+    what = ("question" if comparison.contexts else "sentence") + "s" * (total != 1)
     parts = [comparison.split]
     if comparison.contexts:
-        parts.append(f"{comparison.contexts} contexts")
+        parts.append(f"{comparison.contexts} context" + "s" * (comparison.contexts != 1))
     parts.append(f"{total:,} {what}" if shown == total else f"{shown:,} of {total:,} {what}")
     return ", ".join(parts)
 

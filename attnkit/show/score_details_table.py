@@ -23,9 +23,7 @@ def details_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     told = [key for key in ("split", "seed") if len({row.get(key) for row in rows}) > 1]
     cells = []
     for row in rows:
-        identity = {
-            key: row.get(key) for key in ("recipe", "variant", "system", "seed", "split", "run")
-        }
+        identity = {key: row.get(key) for key in IDENTITY}
         more = {
             key: row[key] for key in ("method", "contexts", "length") if row.get(key) is not None
         }

@@ -54,11 +54,14 @@ def latex(table: Table) -> str:
     """A booktabs table; needs `\\usepackage{booktabs}`."""
     columns = "".join("r" if column.align == "right" else "l" for column in table.columns)
     rows = [" & ".join(map(_latex_cell, row)) + r" \\" for row in table.rows]
+    # at the beginning of a row these would be read as options of the one before
+    rows = ["{}" + row if row[0] in "[*" else row for row in rows]
     titles = " & ".join(_latex_text(column.title) for column in table.columns) + r" \\"
     notes = [r"\par\smallskip"] if table.notes else []
     notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
+    caption = [rf"\caption{{{_latex_text(table.title)}}}"] if table.title else []
     lines = [
-        r"\begin{table}", r"\centering", rf"\caption{{{_latex_text(table.title)}}}",
+        r"\begin{table}", r"\centering", *caption,
         rf"\begin{{tabular}}{{{columns}}}", r"\toprule", titles, r"\midrule", *rows,
         r"\bottomrule", r"\end{tabular}", *notes, r"\end{table}", "",
     ]  # fmt: skip
@@ -99,7 +102,7 @@ def _html_cell(cell: Cell, column: Column) -> str:
 def markdown_text(text: str) -> str:
     """Text from anywhere on one line that is no Markdown."""
     line = " ".join(safe_text(text).split())
-    return re.sub(r"([\\`*_\[\]<>|&~])", r"\\\1", line)
+    return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", line)
 
 
 _LATEX = {

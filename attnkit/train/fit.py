@@ -30,6 +30,7 @@ from attnkit.errors import (
     DivergedError,
     NotFiniteError,
     PeerLostError,
+    RecipeError,
     StoppedError,
     out_of_memory,
 )
@@ -339,7 +340,8 @@ class Training(TrainingState):
         """
         if not isinstance(lost, PeerLostError):
             return lost
-        if lost.first_left and self.before is not None and not self.sharded:
+        unsaved = self.saved != self.progress.step
+        if unsaved and lost.first_left and self.before is not None and not self.sharded:
             self.stream.epoch, self.stream.position = self.progress.epoch, self.progress.position
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.before[name])
@@ -362,6 +364,11 @@ class Training(TrainingState):
 
     def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         run = self.job.run
+        if newest.step > self.train.steps:
+            raise RecipeError(
+                f"train.steps: {self.train.steps}, but {newest.step} are done; set at least "
+                f"{newest.step}, or train again with --fresh"
+            )
         if checkpoint.sharded(newest.path):
             self.unpack(newest.path, newest.path, checkpoint.load_state(newest.path))
         else:
@@ -377,8 +384,9 @@ class Training(TrainingState):
     def _load_recent(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         """The weights of the last validations that the next average includes."""
         run, recent = self.job.run, self.progress.recent
+        average = self.train.average
         # the next validation takes the place of the oldest one
-        needed = recent if self.done or self.train.average < 2 else recent[1 - self.train.average :]
+        needed = recent[-average if self.done else 1 - average :] if average > 1 else []
         for step in needed:
             path = run.checkpoints / f"step-{step}"
             try:

@@ -38,6 +38,8 @@ class TrainingProgress(json_files.Schema):
     """Spent on updates: not on validation, saving or decoding."""
     logged_seconds: Seconds = 0.0
     """The part of it that the log covers; `TrainingState.interval` is of the rest."""
+    monitor: str | None = None
+    """What `best` is a value of; None in checkpoints of earlier versions."""
     best: float | None = None
     """Best monitored value."""
     best_step: Count | None = None
@@ -75,7 +77,7 @@ class TrainingState:
         self.worker = GradientWorker(self.model, precision, **how)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.averaging = Averaging(train, self.model)
-        self.progress = TrainingProgress()
+        self.progress = TrainingProgress(monitor=train.monitor)
         self.best: Weights | None = None
         # [2]: nll in nats and target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
@@ -163,7 +165,11 @@ class TrainingState:
         json_files.check(values, StoredState, str(path))
         try:
             counters = values["counters"]
-            new = {"peak_memory_bytes": None, "logged_seconds": counters["seconds"]}  # since 0.1.0
+            new = {  # since 0.1.0
+                "peak_memory_bytes": None,
+                "logged_seconds": counters["seconds"],
+                "monitor": None,
+            }
             counters = new | counters
             self.progress = TrainingProgress(
                 **{name: counters[name] for name in TrainingProgress.model_fields}
@@ -178,6 +184,7 @@ class TrainingState:
             if any(name.startswith("best.") for name in _names(tensors)):
                 self.best = kept(weights_of(self.model))
                 _copy(self.best, tensors, "best.")
+            self._forget_other_best()
             self.worker.refresh()
             generator = {"rng.cpu": torch.get_rng_state()}
             _copy(generator, tensors, "")
@@ -189,6 +196,14 @@ class TrainingState:
             ) from error
         if self.device.type == "cuda" and not isinstance(tensors, Path) and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
+
+    def _forget_other_best(self) -> None:
+        """Drop a best value that was of another metric, or whose weights were not kept."""
+        progress, train = self.progress, self.train
+        other = progress.monitor not in (None, train.monitor)
+        if other or (train.choose == "best" and self.best is None):
+            progress.best, progress.best_step, progress.worse, self.best = None, None, 0, None
+        progress.monitor = train.monitor
 
     def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
         """The optimiser's tensors by parameter; with `create`, zeros where there are none yet."""

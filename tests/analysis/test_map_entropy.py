@@ -103,7 +103,9 @@ def test_sharper_scores_have_less_entropy_and_flat_ones_the_largest(tmp_path: Pa
         assert shares == sorted(shares, reverse=True)  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize(("word", "entropy"), [("linear", True), ("nystrom", False)])
+@pytest.mark.parametrize(
+    ("word", "entropy"), [("linear", True), ("nystrom", False), ("entmax", True)]
+)
 def test_what_is_no_softmax_has_no_gradient_and_no_other_scale(
     tmp_path: Path, word: str, entropy: bool
 ) -> None:

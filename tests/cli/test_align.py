@@ -114,6 +114,7 @@ def test_scores_come_in_every_format(align: Any, format: str) -> None:
         ),
         ((*FILES, "--dev", *FILES, "none"), 65, "none: no sure link to choose by"),
         ((*FILES, "--gold", "absent"), 66, "absent"),
+        (("void", "void", "--gold", "void"), 65, "void: no sentence pairs to score"),
         ((*FILES, "--output", "no/such/file"), 73, "no/such"),
     ],
 )
@@ -121,6 +122,7 @@ def test_what_is_wrong_is_said_in_one_line(
     align: Any, words: tuple[str, ...], code: int, message: str
 ) -> None:
     Path("short").write_text("0-0\n")
+    Path("void").touch()
     Path("none").write_text("0?0\n\n\n")
     done = align(*words)
     assert (done.code, done.out) == (code, "")

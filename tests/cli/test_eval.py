@@ -319,6 +319,9 @@ def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_p
     result = json.loads(attnkit("runs", "--format", "json", "--device", "cpu").out)
     assert [row["variant"] for row in result["rows"]] == ["vanilla", "linear"]
     assert result["baseline"] == "vanilla"
+    words = ("runs/toy/linear", "runs/toy/vanilla/seed-1")
+    result = json.loads(attnkit(*words, "--format", "json", "--device", "cpu").out)
+    assert result["baseline"] == "vanilla"
     words = ("runs/toy/linear", "runs/toy/vanilla/seed-1", "runs", "--baseline", "linear")
     result = json.loads(attnkit(*words, "--format", "json", "--device", "cpu").out)
     assert [row["variant"] for row in result["rows"]] == ["linear", "vanilla"]

@@ -113,6 +113,16 @@ def test_each_job_of_an_array_trains_another_run_and_then_compares(
     assert {lines[1] for lines in told} == {"/1: eval quickstart --out all runs"}
 
 
+def test_a_sweep_is_trained_unasked_and_compared(here: Caller, tmp_path: Path) -> None:
+    words = ["train.lr=1e-3,2e-3", "--save", "job.sh", "--", "--out=o"]
+    assert here("slurm", "quickstart", *words).code == 0
+    told = submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0)).stdout
+    assert told == "0/1: train quickstart train.lr=1e-3,2e-3 --out=o --yes\n"
+    assert here("slurm", "quickstart", "--array", *words).code == 0
+    table = submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0)).stdout.splitlines()[1]
+    assert table == "/1: eval quickstart train.lr=1e-3,2e-3 --out o"
+
+
 def test_mistakes_are_refused(here: Caller) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
@@ -122,6 +132,7 @@ def test_mistakes_are_refused(here: Caller) -> None:
         ("quickstart", "--", "--nosuch"): "no such option: --nosuch",
         ("quickstart", "--", "--jobs", "2"): "--jobs is not for a script",
         ("quickstart", "--", "--nproc", "2"): "--nproc is not for a script",
+        ("quickstart", "--", "--fresh"): "--fresh would begin again whenever the job is requeued",
         ("quickstart", "--", "--variant", "nosuch"): "nosuch",
         ("quickstart", "--array", "--", "--variant", "linear"): "leave --variant and --seed out",
     }.items():

@@ -101,7 +101,7 @@ def test_off_a_terminal_there_is_one_plain_line_an_interval(
     assert train("--variant", "linear") == 0
     shown = capsys.readouterr()
     assert shown.err.splitlines() == [
-        "toy: 1 variant, 1 seed, runs go to runs/toy",
+        "toy: 1 variant, 1 run, runs go to runs/toy",
         "1,000 rows, 3 dropped \\x1b[2J",
         "linear seed 1: 37,504 parameters, cpu, fp32, 100 steps",
         "linear seed 1: step 50/100: training loss 3.000, learning rate 1.0e-03, 900 tokens/s, "

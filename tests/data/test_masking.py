@@ -10,8 +10,8 @@ from attnkit.data.batch import collate
 from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.masking import MASK, masked
 from attnkit.data.rows import Counts, Row
-from attnkit.data.tokenizer import EOS, PAD, RESERVED, Tokenizer
-from attnkit.recipe.schema import TokenizerConfig
+from attnkit.data.tokenizer import EOS, PAD, Tokenizer
+from attnkit.recipe.schema import RESERVED, TokenizerConfig
 
 VOCABULARY = Tokenizer.train(
     TokenizerConfig(type="char", size=60, special=(MASK,)),

@@ -17,7 +17,6 @@ from attnkit.data.tokenizer import (
     BOS,
     EOS,
     PAD,
-    RESERVED,
     UNK,
     Tokenizer,
     Vocabulary,
@@ -26,6 +25,7 @@ from attnkit.data.tokenizer import (
 )
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import schema
+from attnkit.recipe.schema import RESERVED
 
 WORDS = ["the", "old", "cat", "dog", "house", "tree", "runs", "sleeps", "sees", "red", "green"]
 WORDS += ["and", "in", "of", "seventeen", "garden"]
@@ -153,21 +153,6 @@ def test_special_text_is_one_token(kind: str) -> None:
     assert tokenizer.source.decode([ids]) == [text]
 
 
-@pytest.mark.parametrize(
-    ("special", "message"),
-    [
-        (("a b",), "tokenizer.special: 'a b' must be text without white space"),
-        (("",), "tokenizer.special: '' must be text without white space"),
-        (("</s>",), "tokenizer.special: '</s>' is reserved; choose another spelling"),
-        (("x", "x"), "tokenizer.special: the same token is listed twice; list it once"),
-    ],
-)
-def test_unusable_special_text_is_refused(special: tuple[str, ...], message: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        trained(special=special)
-    assert str(caught.value) == message
-
-
 def test_a_size_below_the_alphabet_names_the_smallest_one() -> None:
     with pytest.raises(RecipeError) as caught:
         trained(size=20)
@@ -180,11 +165,6 @@ def test_a_size_below_the_alphabet_names_the_smallest_one() -> None:
     assert len(trained(size=least).source) == least
     with pytest.raises(RecipeError, match="at least"):
         trained(size=least - 1)
-
-
-def test_a_size_without_room_for_text_is_refused() -> None:
-    with pytest.raises(RecipeError, match="size: 5 is too small: .* make 6"):
-        trained(size=5, special=["__eot__"])
 
 
 @pytest.mark.parametrize("kind", TYPES)

@@ -142,7 +142,7 @@ def test_memory_of_weights_counts_every_copy(folder: Path) -> None:
     assert low.weights - found.weights == low.gradients - found.gradients == weights // 2
     assert low.activations < 0.7 * found.activations
     averaged = cost.memory(made(folder, "train.average=4"), (300, 300), shape)
-    assert averaged.weights == found.weights + 3 * weights
+    assert averaged.weights == found.weights + 4 * weights
 
 
 def test_padding_is_that_of_the_tensors_of_the_first_epoch(

@@ -207,3 +207,15 @@ def test_changed_weights_of_a_moved_start_are_refused(folder: Path) -> None:
     trained("first.yaml", "train.lr=1e-2", variants=("plain",))
     with pytest.raises(DataError, match="began from other weights"):
         trained("second.yaml", "train.init=runs/first", variants=("plain",))
+
+
+def test_a_run_does_not_start_from_itself(folder: Path) -> None:
+    """With --fresh it was removed before that was found out."""
+    begun()
+    before = run_of("first").weights()
+    for fresh in (False, True):
+        with pytest.raises(RecipeError, match="would be trained itself; use another --out"):
+            trained("first.yaml", "train.init=first.yaml", variants=("plain",), fresh=fresh)
+    assert all(
+        torch.equal(tensor, before[name]) for name, tensor in run_of("first").weights().items()
+    )

@@ -33,6 +33,7 @@ from attnkit.scoring.published_figures import published_figures
 from attnkit.scoring.saved_comparison import comparison
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
+from attnkit.train import checkpoint
 from attnkit.train.events import Event, SavedEvent
 from attnkit.train.peak_memory import reset_peak_memory
 
@@ -390,3 +391,41 @@ def test_a_run_whose_tokenizer_could_not_be_written_gets_it_at_the_next_start(
             session(tmp_path)
     session(tmp_path)
     assert Run.open(tmp_path / "runs/small/base/seed-1").scores()
+
+
+def test_without_an_average_any_more_the_weights_are_the_last_ones(tmp_path: Path) -> None:
+    """The old average was kept, and measured again at every validation."""
+    session(tmp_path, average=3, valid_every=1)
+    session(tmp_path, average=1, valid_every=1, steps=7, allow_change=True)
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    stored, _ = checkpoint.load(run.checkpoints / "step-7", prefix="model.")
+    for name, tensor in run.weights().items():
+        assert torch.equal(tensor, stored[f"model.{name}"])
+
+
+@pytest.mark.parametrize("change", [{"monitor": "accuracy"}, {"choose": "best"}])
+def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any) -> None:
+    session(tmp_path, valid_every=1, lr=1e-9)
+    session(tmp_path, valid_every=1, lr=1e-9, steps=7, allow_change=True, **change)
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    assert run.manifest["finished"]["step"] in (6, 7)
+    counters = checkpoint.load_state(run.checkpoints / "step-7")["counters"]
+    assert counters["best_step"] in (6, 7)
+    assert counters["monitor"] == change.get("monitor", "loss")
+
+
+def test_fewer_updates_than_are_done_are_refused(tmp_path: Path) -> None:
+    events = begun(tmp_path, steps=50, save_every=4)
+    next(event for event in events if isinstance(event, SavedEvent) and event.step == 4)
+    events.close()
+    with pytest.raises(RecipeError, match="train.steps: 3, but 4 are done; set at least 4"):
+        session(tmp_path, steps=3, allow_change=True)
+
+
+def test_changes_are_forgotten_by_a_training_that_begins_anew(tmp_path: Path) -> None:
+    session(tmp_path)
+    session(tmp_path, steps=7, allow_change=True)
+    run = Run.open(tmp_path / "runs/small/base/seed-1")
+    shutil.rmtree(run.checkpoints)
+    session(tmp_path, steps=9, allow_change=True)
+    assert Run.open(run.path).manifest["changes"] == []

@@ -86,3 +86,13 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UsageError, match="cannot be cross attention"):
         MultiHead.build("block-topk", 8, 2, 64, cross=True)
     MultiHead.build("block-topk", 8, 2, 4)  # the default fits any length
+
+
+def test_equal_blocks_are_chosen_alike_whatever_the_padding() -> None:
+    mechanism = BlockTopk(Shape(heads=2, head_width=4, max_length=99), block=1, blocks=1)
+    q, k, v = (x[:1, :, :1].expand(1, 2, 6, 4) if n < 2 else x[:1] for n, x in enumerate(drawn(6)))
+    valid = torch.ones(1, 6, dtype=torch.bool)
+    alone = mechanism(q, k, v, Mask.of(valid, 6, causal=True)).y
+    padded = [torch.nn.functional.pad(x, (0, 0, 3, 0)) for x in (q, k, v)]
+    mask = Mask.of(torch.nn.functional.pad(valid, (3, 0)), 9, causal=True)
+    torch.testing.assert_close(mechanism(*padded, mask).y[:, :, 3:], alone)

@@ -81,3 +81,11 @@ def test_running_sums_carry_both_maps() -> None:
 def test_what_cannot_be_is_refused(width: int, options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         MultiHead.build("differential", width, 2, 9, **options)
+
+
+def test_normalised_keys_cancel_the_scale() -> None:
+    mechanism = Differential(Shape(heads=1, head_width=8, max_length=5))
+    q, k = torch.randn(2, 1, 1, 3, 8).unbind()
+    scores = mechanism.scores(q, k * mechanism.key_length(), Mask.packed(3, q.device, causal=False))
+    first = q[..., :4] @ k[..., :4].transpose(-1, -2)
+    torch.testing.assert_close(scores[:, :1], first)

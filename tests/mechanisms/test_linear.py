@@ -86,3 +86,12 @@ def test_the_state_holds_sums_of_which_the_last_column_is_the_denominator() -> N
     assert peak is None
     torch.testing.assert_close(sums[0, 0, :, 2], torch.tensor([5.0, 5.0]).double())
     torch.testing.assert_close(quotient(one_head((2, 4, 2), (0, 0, 0))), one_head((1, 2), (0, 0)))
+
+
+def test_features_of_low_scores_keep_their_digits() -> None:
+    """elu(x) + 1 of x = -18 was 0 in float32, so that the row summed to 0."""
+    mechanism = LinearAttention(Shape(heads=1, head_width=4, max_length=3))
+    x = torch.tensor([[-18.0, -19, -20, -19], [-17, -18, -16, -19]])[None, None]
+    mask = Mask.packed(2, x.device, causal=False)
+    exact = mechanism.double().weights(x.double(), x.double(), x.double(), mask)
+    torch.testing.assert_close(mechanism.float().weights(x, x, x, mask).double(), exact)

@@ -158,6 +158,20 @@ def test_the_convolution_is_the_plain_one(length: int) -> None:
         torch.testing.assert_close(own, plain)
 
 
+@pytest.mark.parametrize("length", [1, 11, 12, 16])
+def test_a_kernel_longer_than_the_text_has_the_gradient_of_float64(length: int) -> None:
+    """With one head the gradient of oneDNN's convolution wrote out of bounds."""
+    values = torch.randn(3, 1, length, 4, dtype=torch.float64)
+    weights = torch.randn(1, 1, 33, 1, dtype=torch.float64)
+    found = []
+    for kind in (torch.float32, torch.float64):
+        given = [one.to(kind).requires_grad_() for one in (values, weights)]
+        y = neighbours(*given)
+        found.append([part.double() for part in (y, *torch.autograd.grad(y.cos().sum(), given))])
+    for short, exact in zip(*found, strict=True):
+        torch.testing.assert_close(short, exact, rtol=1e-4, atol=1e-4)
+
+
 def test_the_convolution_goes_over_real_positions() -> None:
     mechanism, (q, k, v) = made(landmarks=2, conv=3), inputs(1, 9)
     valid = torch.ones(1, 9, dtype=torch.bool)

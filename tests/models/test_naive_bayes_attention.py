@@ -10,16 +10,17 @@ from torch.testing import assert_close
 from attnkit.attention import Mask
 from attnkit.layers import MultiHead
 from attnkit.models import NaiveBayesAttention, build
-from attnkit.recipe.schema import Layers, ModelConfig, NaiveBayesConfig
+from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, NaiveBayesConfig, Roles
 
 SIZE, WIDTH = 11, 6
 IDS = torch.tensor([[2, 5, 7, 5, 8, 10], [2, 4, 4, 6, 3, 9]])
 
 
-def make(layers: int = 1, residual: Any = "none") -> NaiveBayesAttention:
+def make(layers: int = 1, residual: Any = "none", **more: Any) -> NaiveBayesAttention:
     torch.manual_seed(3)
+    options: dict[str, Any] = {"heads": 1} | more
     section = ModelConfig(
-        type="naive-bayes-attention", shape="decoder", width=WIDTH, heads=1, positions="none",
+        type="naive-bayes-attention", shape="decoder", width=WIDTH, positions="none", **options,
         tie="none", layers=Layers(encoder=0, decoder=layers),
         naive_bayes=NaiveBayesConfig(residual=residual),
     )  # fmt: skip
@@ -139,3 +140,17 @@ def test_steps_are_the_whole(residual: str) -> None:
     for column in range(2, IDS.shape[1]):
         out, state = model.step(IDS[:, column : column + 1], state)
         assert_close(out[:, 0], whole[:, column])
+
+
+def test_shared_values_of_grouped_heads_are_those_of_heads_of_their_own() -> None:
+    grouped, plain = (
+        make(1, "shared", heads=2, attention=Roles(decoder=AttentionConfig.model_validate(
+            {"name": "scaled-dot", "key_heads": count}
+        ))) for count in (1, 2)
+    )  # fmt: skip
+    weights = grouped.state_dict()
+    for name, tensor in plain.state_dict().items():
+        if tensor.shape != weights[name].shape:  # keys and values
+            weights[name] = weights[name].repeat(2, *[1] * (tensor.dim() - 1))
+    plain.load_state_dict(weights)
+    assert_close(grouped(None, IDS), plain(None, IDS))

@@ -107,6 +107,10 @@ def test_the_command_line_sets_parts(override: str) -> None:
             "r.yaml:3:53: model.attention.encoder.parts: mixture: combine: sigmoid takes exactly"
             " two parts, got 3",
         ),
+        (
+            "{name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}",
+            "interleaved: residual_scores adds the scores of the layer before: set it on all parts",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_part_is_told_where_it_stands(text: str, message: str) -> None:

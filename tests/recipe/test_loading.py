@@ -74,7 +74,7 @@ def test_a_language_called_no_stays_text() -> None:
         ("eval.metrics=chrf", "eval.metrics", ("chrf",)),
         ("eval.metrics=bleu,chrf", "eval.metrics", ("bleu", "chrf")),
         ("train.betas=0.8,0.9", "train.betas", (0.8, 0.9)),
-        ("tokenizer.special=['a, b', c]", "tokenizer.special", ("a, b", "c")),
+        ("tokenizer.special=['a,b', c]", "tokenizer.special", ("a,b", "c")),
         ("tokenizer.special=[]", "tokenizer.special", ()),
         ("tokenizer.model=null", "tokenizer.model", None),
         ("tokenizer.model='a=b,c.model'", "tokenizer.model", "a=b,c.model"),

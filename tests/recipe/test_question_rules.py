@@ -121,7 +121,7 @@ WORDS = [
     for word in mechanisms.names()
     if (facts := mechanisms.facts(word)).causal and not facts.composite
 ]
-DISTANCES = "its attention finds keys by their distance, and windows share their positions"
+DISTANCES = "its attention depends on distances between keys, and windows share their positions"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ DISTANCES = "its attention finds keys by their distance, and windows share their
         ("{name: local, window: 8}", "local", DISTANCES),
         ("{name: sink, window: 8}", "sink", DISTANCES),
         ("decay", "decay", SUMS),
-        ("block-topk", "block-topk", DISTANCES),
+        *((word, word, DISTANCES) for word in ("block-topk", "forgetting", "stick-breaking")),
         ("{name: interleaved, parts: [scaled-dot, linear]}", "linear", SUMS),
         ("{name: interleaved, parts: [dot, dot, {name: local, window: 8}]}", "local", DISTANCES),
     ],

@@ -118,6 +118,9 @@ def test_names_are_folders_and_all_different(texts: list[str]) -> None:
         (["search.beam=1,2"], "command line: search.beam: is read after training, so a sweep"),
         (["train.lr=1,2,3,4,5,6,7,8,9,10", "train.steps=1,2,3,4,5,6,7,8,9,10",
           "model.width=4,8,12,16,20,24,28,32,36,40,44"], "1,100 variants are too many; 1,000"),
+        (["train.lr=1,2", "train.lr=3"], "train.lr: has several values, and a later word sets it"),
+        (["train.lr=1,2", "train.lr=3,4"], "train.lr: has several values, and a later word sets"),
+        (["model.attention=linear,dot", "model={width: 8}"], "model.attention: has several values"),
         (["train.lr=1,2", "variants.lr=3.train.steps=5"], "no such variant; did you mean lr="),
     ],
 )  # fmt: skip

@@ -77,7 +77,7 @@ def test_all_labels_are_ranked_and_a_line_without_text_has_none() -> None:
     )
     assert sorted(label for label, _ in first) == sorted(LABELS)
     assert [score for _, score in first] == sorted((s for _, s in first), reverse=True)
-    assert empty == [("", 0.0)]
+    assert empty == [("", 0.0)] * len(LABELS)
     assert len(long) == len(LABELS)
     assert (counts.lines, counts.empty, counts.truncated) == (3, 1, 1)
 

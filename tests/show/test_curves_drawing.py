@@ -90,3 +90,14 @@ def test_names_stay_texts(text: str) -> None:
     of = Plot(text, text, (Series(text, (((0.0, 1.0), (1.0, 2.0)),)),), True)
     assert not elements(of, "script")
     assert not re.search("[\x00\x1b\u202e\ud800]", drawing(of, [text]).svg())
+
+
+@given(st.lists(NUMBER, min_size=2, max_size=6, unique=True))
+def test_letters_of_higher_lines_stand_higher(ends: list[float]) -> None:
+    lines = tuple(Series(str(end), (((0.0, 0.0), (1.0, end)),)) for end in sorted(ends))
+    places = [
+        float(one.attrib["y"])
+        for one in elements(Plot("loss", "updates", lines, False), "text")
+        if one.text in {*"abcdef"} and "stroke" in one.attrib
+    ]
+    assert places == sorted(places, reverse=True)

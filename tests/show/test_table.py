@@ -379,7 +379,7 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
     assert lines[6].startswith("| linear | ^ **41.25 \u00b1 0.35** | +1.75 p=0.032 \\* |")
     assert f"- BLEU: {SIGNATURE}".replace("|", "\\|") in lines
     escaped = table_formats.markdown(hostile())
-    assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%${}#\\~^ \\`" in escaped
+    assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%\\${}#\\~^ \\`" in escaped
     assert escaped.count("\n") == 7
 
 

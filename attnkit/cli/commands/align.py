@@ -171,6 +171,8 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
 
     with open_lines(file, "strict") as stream:
         lines = list(stream)
+    if not lines and not pairs:
+        raise DataError(f"{file}: no sentence pairs to score")
     if len(lines) != len(pairs):
         raise DataError(f"{file}: {len(lines)} lines for {len(pairs)} sentence pairs")
     return [

@@ -17,6 +17,7 @@ from attnkit.cli.found_runs import (
     runs_in_folder,
     runs_of_recipe,
     sort_words,
+    together,
 )
 from attnkit.cli.options import flag, suggestion, value
 from attnkit.cli.progress_bar import loading, progress_bar
@@ -343,26 +344,20 @@ def _runs(
 
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
-    tasks: dict[Path, RunToScore] = {}
-    usual: Baselines = {}
-    published: list[dict[str, Any]] = []
-    for target in targets:
-        folder = Path(target).is_dir()
-        runs, defaults, figures = (runs_in_folder if folder else runs_of_recipe)(target, request)
-        published += [some for some in figures if some not in published]
-        for task in runs:
-            settings = task.recipe.eval.model_copy(update=request.changes)
-            task = task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
-            tasks.setdefault(task.run.path.resolve(), task)
-        usual = defaults | usual
+    found = together(
+        (runs_in_folder if Path(target).is_dir() else runs_of_recipe)(target, request)
+        for target in targets
+    )
+    tasks = [_with_settings(task, request.changes) for task in found.runs]
     if not mixed:
-        one_task((one.run for one in tasks.values()), "score each task by itself")
-    question_recipes = [one.recipe for one in tasks.values() if one.run.recipe.task == QUESTIONS]
+        one_task((one.run for one in tasks), "score each task by itself")
+    question_recipes = [one.recipe for one in tasks if one.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods
     )
-    variants = dict.fromkeys(one.run.variant for one in tasks.values())
-    folders = [one.run.path.as_posix() for one in tasks.values()]
+    variants = dict.fromkeys(one.run.variant for one in tasks)
+    folders = [one.run.path.as_posix() for one in tasks]
+    usual = found.baselines
     baselines, method = _baseline(request.baseline, usual, [*variants], [*methods], folders)
 
     from attnkit.nbce import question_sets
@@ -370,7 +365,7 @@ def _runs(
 
     entries: list[Entry] = []
     with progress_bar("sentences decoded") as progress:
-        for run, recipe, search_from in tasks.values():
+        for run, recipe, search_from in tasks:
             questions = run.recipe.task == QUESTIONS
             scored = (question_sets if questions else evaluation).evaluate(
                 run,
@@ -384,8 +379,14 @@ def _runs(
                 **({"spec": recipe.contexts} if questions else {}),
             )
             entries += [replace(e, row={**e.row, "search_from": search_from}) for e in scored]
-    resamples = next(iter(tasks.values())).recipe.eval.bootstrap
-    return ScoredEntries(entries, baselines, method, resamples, published)
+    resamples = tasks[0].recipe.eval.bootstrap
+    return ScoredEntries(entries, baselines, method, resamples, found.published)
+
+
+def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
+    """With changes of its recipe's eval section."""
+    settings = task.recipe.eval.model_copy(update=changes)
+    return task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
 
 
 def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: bool) -> None:

@@ -1,19 +1,13 @@
 """`attnkit report`: runs as one page, or as Markdown with drawings."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument
 
 from attnkit.cli import completion, console, options
 from attnkit.cli import output as files
-from attnkit.cli.found_runs import (
-    Baselines,
-    EvalRequest,
-    FoundRuns,
-    RunToScore,
-    runs_in_folder,
-)
+from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import flag, value
 from attnkit.errors import OutputPathError, UsageError
 
@@ -71,28 +65,14 @@ def report(
     from attnkit.show.report import report_of
     from attnkit.show.report.sections import ReportRequest
 
-    found = _found(folders)
-    request = ReportRequest(
+    request = EvalRequest({}, [], None, Path("runs"), {}, False)
+    found = together(runs_in_folder(folder, request) for folder in folders)
+    contents = ReportRequest(
         [task.run for task in found.runs], found.baselines, found.published,
         maps=not no_maps, sentence=sentence, command=console.again(), data_dir=data_dir,
         offline=offline,
     )  # fmt: skip
-    _write(report_of(request, console.warn), output)
-
-
-def _found(folders: list[str]) -> FoundRuns:
-    """The finished runs in the folders, each once, as `attnkit eval` takes them."""
-    request = EvalRequest({}, [], None, Path("runs"), {}, False)
-    tasks: dict[Path, RunToScore] = {}
-    baselines: Baselines = {}
-    published: list[dict[str, Any]] = []
-    for folder in folders:
-        some = runs_in_folder(folder, request)
-        for task in some.runs:
-            tasks.setdefault(task.run.path.resolve(), task)
-        baselines = some.baselines | baselines
-        published += [figures for figures in some.published if figures not in published]
-    return FoundRuns(list(tasks.values()), baselines, published)
+    _write(report_of(contents, console.warn), output)
 
 
 def _check_replaced(path: Path) -> None:

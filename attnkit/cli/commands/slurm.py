@@ -13,6 +13,7 @@ from attnkit.cli import console, options, output
 from attnkit.cli.options import flag, value
 from attnkit.errors import StoppedError, UsageError
 from attnkit.recipe import load
+from attnkit.recipe.sweep import is_sweep
 from attnkit.text import quoted
 
 TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
@@ -102,7 +103,8 @@ def slurm(
     settings, variants, places = _checked([recipe, *(words or [])], array=array)
     file = load(recipe, settings)
     options.chosen(file, variants)
-    command = ["attnkit", "train", recipe, *(words or [])]
+    swept = ["--yes"] if file.swept and "--yes" not in (words or []) else []  # nobody is asked
+    command = ["attnkit", "train", recipe, *(words or []), *swept]
     runs = [
         f"--variant {name} --seed {seed}"
         for name, variant in file.variants.items()
@@ -115,7 +117,7 @@ def slurm(
         time=time, ahead=AHEAD, log="%A-%a" if array else "%j", world=nodes * max(gpus, 1),
         array=_array(runs) if array else "", stopped=StoppedError.code,
         command=shlex.join(command) + (' "${run[@]}"' if array else ""),
-        table=_table(recipe, places) if array else "",
+        table=_table(recipe, [*filter(is_sweep, settings), *places]) if array else "",
     )  # fmt: skip
     text = re.sub(r"\n{3,}", "\n\n", text)
     if save is None:
@@ -156,6 +158,11 @@ def _checked(words: Sequence[str], *, array: bool) -> tuple[list[str], list[str]
             raise UsageError(
                 f"{option} is not for a script, whose processes srun starts; leave it out"
             )
+    if "fresh" in named:
+        raise UsageError(
+            "--fresh would begin again whenever the job is requeued: leave it out, and use another "
+            "--out"
+        )
     if array and (named.keys() & {"variant", "seed"}):
         raise UsageError(
             "--array makes a job of each variant and seed: leave --variant and --seed out, and "
@@ -175,7 +182,7 @@ def _array(runs: Sequence[str]) -> str:
     return ARRAY.substitute(last=len(runs) - 1, runs=lines)
 
 
-def _table(recipe: str, places: Sequence[str]) -> str:
+def _table(recipe: str, words: Sequence[str]) -> str:
     """Lines that score and compare what is trained so far; the last job has the whole table."""
-    again = shlex.join(["attnkit", "eval", recipe, *places])
+    again = shlex.join(["attnkit", "eval", recipe, *words])
     return f'if [ "$code" -eq 0 ]; then\n  {again}\nfi\n'

@@ -21,6 +21,7 @@ from attnkit.cli.options import (
 from attnkit.device import load_note
 from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.ranks import group
+from attnkit.recipe.section import LARGEST
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def train(
             console.say("nothing was trained")
             return
     if talks:
-        counts = {"variant": len(variants), "seed": len(planned) // len(variants)}
+        counts = {"variant": len(variants), "run": len(planned)}
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
     how = TrainingSettings(
@@ -248,8 +249,8 @@ def _plan(
     from attnkit.runs import Run
 
     names = chosen(file, variants)
-    if wrong := [seed for seed in seeds if seed < 0]:
-        raise UsageError(f"--seed {wrong[0]}: must be at least 0")
+    if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
+        raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     return [
         PlannedRun(name, seed, Run.find(out, file.name, name, seed))
         for name in names

@@ -100,7 +100,7 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> "Table":
     ]
     if any(one.spreads[1.0].entropy is None for one in found):
         notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
-    if not all(one.layer.exact for one in found):
+    if any(one.spreads[1.0].gradient is None is not one.spreads[1.0].entropy for one in found):
         notes.append("a map that is no softmax of scores has no gradient by them")
     return Table(title, tuple(columns), tuple(rows), tuple(notes))
 
@@ -136,7 +136,7 @@ def entropy_plots(found: "Sequence[HeadEntropy]") -> "list[Plot]":
             points = [
                 (one, log2(scale), getattr(spread, field))
                 for one in found
-                if one.stage == stage and one.layer.exact
+                if one.stage == stage and one.spreads[1.0].gradient is not None
                 for scale, spread in one.spreads.items()
             ]
             x = "log2 of the scale of the scores"

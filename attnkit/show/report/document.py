@@ -51,7 +51,7 @@ class _Writer:
                 case Figure():
                     yield from self._figure(block)
                 case Marks():
-                    yield marks_note("**bold**", f"**\\{MISSING}**")
+                    yield marks_note("<b>bold</b>", f"<b>\\{MISSING}</b>")
                 case Examples():
                     yield from _examples(block, level)
                 case Fold():
@@ -87,4 +87,4 @@ def _row(row: ExampleRow) -> str:
 def _span(span: Span, first: bool) -> str:
     lead = " " if span.space and not first else ""
     text = markdown_text(span.text or MISSING)
-    return lead + (f"**{text}**" if span.differs else text)
+    return lead + (f"<b>{text}</b>" if span.differs else text)
