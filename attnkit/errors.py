@@ -98,6 +98,12 @@ def write_failed(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _WRITE_FAULTS
 
 
+def unreachable(error: BaseException) -> bool:
+    """Whether a path may not be looked at, or is too long to be one."""
+    faults = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG}
+    return isinstance(error, OSError) and bool(error.filename) and error.errno in faults
+
+
 class StoppedError(AttnkitError):
     """A signal stopped training after its state was saved; running again resumes."""
 

@@ -4,7 +4,6 @@ Results go to standard output and everything else to standard error; each stream
 own about colour, width and glyphs.  Nothing else in attnkit prints.
 """
 
-import errno
 import os
 import re
 import shlex
@@ -25,6 +24,7 @@ from attnkit.errors import (
     UsageError,
     memory_advice,
     out_of_memory,
+    unreachable,
     write_failed,
 )
 from attnkit.text import safe_text
@@ -42,7 +42,6 @@ WORDING = {
     "(Input |Value error, )": "",
 }
 """What the parser says of a value, by pydantic's words, and how recipes say it."""
-UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
 """Exit codes of commands that SIGHUP, SIGINT and SIGTERM end, and what is said then."""
 
@@ -130,7 +129,7 @@ def outcome(error: BaseException) -> Outcome:
         case OSError() if write_failed(error):
             where = error.filename or "standard output"
             return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
-        case OSError() if error.filename and error.errno in UNREACHABLE:
+        case OSError() if unreachable(error):
             return Outcome(66, (f"error: {error.filename}: cannot be reached: {error.strerror}",))
     if isinstance(error, ParserError):
         return _usage(error)

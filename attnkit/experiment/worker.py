@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnkit.errors import (
     AttnkitError,
     MemoryLimitError,
+    MissingInputError,
     OutputError,
     memory_advice,
     out_of_memory,
+    unreachable,
     write_failed,
 )
 from attnkit.experiment.settings import TrainingSettings
@@ -142,6 +144,9 @@ def _end(error: BaseException, recipe: Recipe) -> TrainingEnd:
     if isinstance(error, OSError) and write_failed(error):
         where = error.filename or "a file"
         return TrainingEnd(OutputError(f"{where}: writing failed: {error.strerror}"))
+    if isinstance(error, OSError) and unreachable(error):
+        text = f"{error.filename}: cannot be reached: {error.strerror}"
+        return TrainingEnd(MissingInputError(text))
     from attnkit import mechanisms
 
     whose = mechanisms.plugin_error(error)

@@ -5,6 +5,7 @@ and everything that is reported to scores.json.  What the same weights gave unde
 settings on the same lines is not computed again.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -254,7 +255,9 @@ class _EvaluationJob:
                     f"search.max_length={self.search.max_length} tokens"
                 )
             saved.facts["warnings"] = found
-        if missing:
+        if missing and not os.access(self.run.path, os.W_OK):
+            saved.facts["warnings"].append("scores are not kept, as the run cannot be written")
+        elif missing:
             saved.write(self.run)
         return saved.entry(describe_run(self.run)).only(self.names)
 

@@ -157,6 +157,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ("--hyp hyp.txt", 2, "--hyp needs --ref FILE as well"),
         ("--ref ref.txt", 2, "--ref needs --hyp FILE as well"),
         ("--hyp hyp.txt --ref ref.txt other.txt", 2, "put --hyp or --ref before each of them"),
+        ("--hyp - --ref -", 2, "only one of --hyp and --ref can be standard input"),
         ("--hyp hyp.txt --ref ref.txt --split test", 2, "--split is for trained runs"),
         ("--hyp hyp.txt --ref ref.txt --metrics blue", 2, "did you mean bleu?"),
         ("--hyp hyp.txt --ref ref.txt --metrics perplexity", 2, "needs a trained run"),

@@ -65,6 +65,16 @@ def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
     assert facts["decode"]["device"] == "cpu"
 
 
+def test_a_run_that_cannot_be_written_is_scored_all_the_same(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make()
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    (entry,) = evaluate(run, ["test"], METRICS, device="cpu")
+    assert entry.row["warnings"][-1] == "scores are not kept, as the run cannot be written"
+    assert not (run.path / "scores.json").exists()
+
+
 def test_the_row_names_the_run_and_its_size_and_speed(make: Callable[..., Run]) -> None:
     run = make("linear", 3)
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu")

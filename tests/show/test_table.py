@@ -433,6 +433,32 @@ def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
 
 
+def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
+    rows = [
+        run("base", seed, 39.0, 44.0) | {"recipe": name, "search": {"method": "beam", "beam": beam}}
+        for name, seed, beam in (("A", 1, 2), ("A", 2, 2), ("B", 3, 5))
+    ]
+    record = against("base", "bleu", None, 1) | {"not_comparable": ["search"]}
+    record |= {"recipe": "B", "baseline": "base", "baseline_recipe": "A"}
+    found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
+    notes = "\n".join(comparison_table(found).notes)
+    assert "seeds: 1, 2; base of B: 3 (" in notes
+    assert "(base of A); " in notes
+    assert "base of B to base of A (other search)" in notes
+
+
+def test_p_is_corrected_for_the_rows_of_one_baseline() -> None:
+    rows, tests = [], []
+    for name in ("A", "B"):
+        for variant in ("base", "one", "two"):
+            rows.append(run(variant, 1, 39.0, 44.0) | {"recipe": name})
+        for variant in ("one", "two"):
+            recipe = {"recipe": name, "baseline": "base", "baseline_recipe": name}
+            tests.append(against(variant, "bleu", 0.5, 0.2) | recipe)
+    found = {"rows": rows, "baseline": "base", "comparisons": tests, "resamples": 1000}
+    assert any("corrected for 2 variants" in note for note in comparison_table(found).notes)
+
+
 @pytest.mark.parametrize("width", [24, 40, 60])
 def test_long_words_of_notes_go_on_below_after_commas_and_bars(width: int) -> None:
     runs = "runs/{scaled-dot,linear\\,lr=0.1,local\\,lr=0.2}/seed-1"
