@@ -45,7 +45,8 @@ class Attention(nn.Module, ABC):
 
     uses: ClassVar[str] = "qkv"
     """Projections that exist: q, k, v, and g for gates; x stands for slices of the input."""
-    uses_with: ClassVar[dict[str, dict[str, str]]] = {}  # option -> value -> `uses` with it
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
+    """Option -> value -> facts that differ with it."""
     given: ClassVar[dict[str, dict[str, Any]]] = {}
     """Option -> facts that differ once it is given."""
     causal: ClassVar[bool] = True

@@ -35,7 +35,7 @@ def rows_of(state: State) -> int:
     """The rows of a state that is not None."""
     while not isinstance(state, Tensor):
         state = next(part for part in state if part is not None)
-    return len(state)
+    return state.shape[0]
 
 
 def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:

@@ -50,7 +50,7 @@ class Workload(NamedTuple):
             if value is not None and value < 1:
                 option = "--" + name.replace("_", "-")
                 raise UsageError(f"{option} {value}: must be at least 1")
-        if self.budget <= 0:
+        if not self.budget > 0:  # NaN as well
             raise UsageError(f"--budget {self.budget:g}: must be more than 0 seconds")
         if self.dtype not in DTYPES:
             raise UsageError(f"--dtype {self.dtype}: choose from {', '.join(DTYPES)}")

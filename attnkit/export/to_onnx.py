@@ -7,6 +7,7 @@ there is no cache of keys and values, since every mechanism keeps another one.
 
 import importlib
 import logging
+import re
 import warnings
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,8 @@ class Graph(nn.Module):
             found = self.model(*((ids, None) if self.model.shape == "encoder" else (None, ids)))
         else:
             valid = source != PAD
-            state = Decode(((), valid.new_ones((len(ids), 0))), (valid, memory, ()))
+            # not len(ids), which would fix the number of rows
+            state = Decode(((), valid.new_ones((ids.shape[0], 0))), (valid, memory, ()))
             found, _ = self.model.step(ids, state)
         return found
 
@@ -94,7 +96,12 @@ class OnnxModel(Model):
 
     def _run(self, graph: str, **inputs: Tensor | None) -> Tensor:
         arrays = {name: tensor.numpy() for name, tensor in inputs.items() if tensor is not None}
-        return torch.from_numpy(self.graphs[graph].run(None, arrays)[0])
+        try:
+            return torch.from_numpy(self.graphs[graph].run(None, arrays)[0])
+        except Exception as error:  # of a class of its own, RuntimeException
+            raise DataError(
+                f"ONNX Runtime cannot run the exported model: {_reason(error)}"
+            ) from error
 
 
 def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> Reader:
@@ -117,12 +124,23 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> R
         try:
             _export(Graph(model, name), inputs, folder / name)
         except Exception as error:
-            reason = next((line for line in str(error).splitlines()[::-1] if "No ONNX" in line), "")
-            text = " ".join((reason or str(error)).split())[:200]
-            raise DataError(f"torch cannot export this model to ONNX: {text}") from error
+            reason = _reason(error)
+            raise DataError(f"torch cannot export this model to ONNX: {reason}") from error
     opened = OnnxModel(folder, model)
     writes = partial(outputs, opened, tokenizer)
     return Reader(None if recipe.masks else writes, logits=opened)
+
+
+def _reason(error: Exception) -> str:
+    """The line of a long message that tells the cause, or its beginning."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
+    lines = (
+        line
+        for cause in ("No ONNX", "inferred", "<class")
+        for line in text.splitlines()[::-1]
+        if cause in line
+    )
+    return " ".join(next(lines, text).split())[:200]
 
 
 def _export(graph: Graph, inputs: dict[str, Tensor], path: Path) -> None:

@@ -221,7 +221,9 @@ class MultiHead(nn.Module):
         source = memory if self.cross else x if state is None else None
         if source is not None and keys != source.shape[1]:
             raise ValueError(f"the mask is for {keys} keys, but there are {source.shape[1]}")
-        rows = x.shape[0] if not self.cross else rows_of(state) if memory is None else len(memory)
+        rows = x.shape[0]
+        if self.cross:
+            rows = rows_of(state) if memory is None else memory.shape[0]
         if of_mask not in (1, rows) or x.shape[0] % max(1, rows):
             more = f" and the memory {rows}" if self.cross else ""
             raise ValueError(f"the mask is for {of_mask} rows, but x has {x.shape[0]}{more}")

@@ -39,6 +39,7 @@ class BlockTopk(ScaledDot):
     cross: ClassVar[bool] = False
     by_distance: ClassVar[bool] = True
     cost: ClassVar[str] = "T*S*D/block"
+    onnx: ClassVar[tuple[str, ...]] = ("encoder",)
     why: ClassVar[str] = "its blocks are those of the query's own sequence"
 
     def __init__(

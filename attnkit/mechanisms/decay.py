@@ -45,7 +45,9 @@ class Decay(Unscored):
     """A fading sum of outer products; cost T*D*E."""
 
     uses: ClassVar[str] = "qkv"
-    uses_with: ClassVar[dict[str, dict[str, str]]] = {"gate": {"head": "qkvg", "channel": "qkvg"}}
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "gate": {"head": {"uses": "qkvg"}, "channel": {"uses": "qkvg"}}
+    }
     encoder: ClassVar[bool] = False
     cross: ClassVar[bool] = False
     normalised: ClassVar[bool] = False

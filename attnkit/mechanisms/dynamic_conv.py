@@ -18,7 +18,7 @@ and the token itself 3/4; the first token has itself only, 1.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -47,7 +47,7 @@ class DynamicConv(Attention):
     """A kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
 
     uses: ClassVar[str] = "qv"
-    uses_with: ClassVar[dict[str, dict[str, str]]] = {"shared": {"True": "v"}}
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"shared": {"True": {"uses": "v"}}}
     cross: ClassVar[bool] = False
     positions: ClassVar[tuple[str, ...]] = ()
     cost: ClassVar[str] = "T*window*D"

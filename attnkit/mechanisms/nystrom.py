@@ -151,6 +151,7 @@ class Nystrom(Unscored):
     cross: ClassVar[bool] = False
     cost: ClassVar[str] = "T*landmarks*D"
     whole_sequences: ClassVar[bool] = True
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"pinv": {"exact": {"onnx": ()}}}
     why: ClassVar[str] = "its landmarks are means over one whole sequence, later tokens included"
 
     filter: nn.Parameter | None

@@ -18,7 +18,7 @@ same weights.
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -42,7 +42,9 @@ class SynthesizerDense(PositionScored):
     """softmax(relu(q) W2 + b2) v; cost T*S*D, no keys."""
 
     uses: ClassVar[str] = "qv"
-    uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "reads": {"slice": {"uses": "xv"}}
+    }
 
     def __init__(
         self,

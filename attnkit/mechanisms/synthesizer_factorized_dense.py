@@ -15,7 +15,7 @@ Worked number: A = (1, 2), B = (3, 5): outer 3, 5, 6, 10 and tile 3, 10, 3, 10.
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -58,7 +58,9 @@ class SynthesizerFactorizedDense(PositionScored):
     """softmax(A[j div b] B[j mod b]) v; cost T*S*D, no keys."""
 
     uses: ClassVar[str] = "qv"
-    uses_with: ClassVar[dict[str, dict[str, str]]] = {"reads": {"slice": "xv"}}
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "reads": {"slice": {"uses": "xv"}}
+    }
     cost: ClassVar[str] = "T*S*D"
 
     def __init__(

@@ -11,7 +11,7 @@ from attnkit.errors import UsageError
 from attnkit.nbce.baselines import Cut, concatenated, prompt_perplexities, side_by_side
 from attnkit.nbce.merge import POOLS, Rule, unknown
 from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
-from attnkit.nbce.reader import ContextReader, PromptRow
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
 
@@ -86,6 +86,7 @@ def ask(
             context, a row is too long, or the rule is out of range.
         DataError: the model answers NaN.
     """
+    check_method(reader, method)
     _check(method, contexts, prompts)
     if emit is not None and len(prompts) > 1:
         raise ValueError("tokens can be handed out for one prompt only")
@@ -105,10 +106,21 @@ def ask(
     return [_reply(reader, one, note=note) for one, (_, note) in zip(found, read, strict=True)]
 
 
-def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]) -> None:
-    """Refuse a method that is not known, and prompts without context."""
+def check_method(reader: ContextReader, method: str) -> None:
+    """Raise UsageError for a method that is not known, or that the model cannot follow."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
+    why = reader.window_refusal if method == "window" else ""
+    if method == "retrieval" and not isinstance(reader, CausalReader):
+        why = "an encoder-decoder reads the prompt in its source and gives it no probability"
+    if why:
+        raise UsageError(
+            f"method {method} does not work with {reader.name}: {why}; choose another method"
+        )
+
+
+def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]) -> None:
+    """Refuse prompts without context."""
     if len(contexts) != len(prompts):
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     for number, some in enumerate(contexts, 1):

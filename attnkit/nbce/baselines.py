@@ -8,7 +8,7 @@ from typing import Literal, cast
 import torch
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, padded
+from attnkit.nbce.reader import ContextReader, PromptRow, padded
 from attnkit.search.base import score_type
 
 Cut = Literal["end", "start"]
@@ -68,15 +68,7 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
     """One row whose windows are the contexts: parallel context windows (Ratner et al. 2023).
 
     What all windows begin with whatever the context, the begin token at least, is seen once.
-
-    Raises:
-        UsageError: the model cannot see several windows at once.
     """
-    if reader.window_refusal:
-        raise UsageError(
-            f"method window does not work with {reader.name}: {reader.window_refusal}; choose "
-            "another method"
-        )
     rows = [reader.row(context, prompt) for context in contexts]
     heads = tuple(row.head for row in rows)
     once = len(commonprefix([reader.row("", prompt).head, *heads]))
@@ -90,13 +82,8 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
     It is empty where a context is and the model has no begin token.
 
     Raises:
-        UsageError: the model reads contexts and prompts in a source, or a row does not fit.
+        UsageError: a row does not fit.
     """
-    if not isinstance(reader, CausalReader):
-        raise UsageError(
-            f"method retrieval does not work with {reader.name}: an encoder-decoder reads the "
-            "prompt in its source and gives it no probability; choose another method"
-        )
     reader.check(rows, 0)
     begun = [row for row in rows if row.head]
     many = max(1, reader.batch_tokens // max((row.longest for row in begun), default=1))

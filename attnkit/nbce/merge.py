@@ -170,6 +170,8 @@ def merge_rows(
             every = whole[:, 1:] != -math.inf
             uncut = combine(mixture(whole[:, 1:], every, weights), whole[:, 0], rule.beta)
             merged = torch.where(disjoint[:, None], _cut(uncut, union), merged)
+            # where no token of the union is possible for all, any that is
+            merged = torch.where((merged == -math.inf).all(-1, keepdim=True), uncut, merged)
     return MergedDistributions(merged.log_softmax(-1), chosen, entropies, disjoint)
 
 

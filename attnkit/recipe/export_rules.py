@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from attnkit.recipe import mechanism_registry
+from attnkit.recipe.mechanism_file import Facts
+from attnkit.recipe.mechanism_registry import Part
 from attnkit.recipe.schema import Recipe
 
 TARGETS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
@@ -63,9 +65,9 @@ def _obstacles(recipe: Recipe, target: str) -> Iterator[str]:
     if recipe.task == "question-answering":
         yield f"task: {recipe.task}"
     if target == "onnx":
-        for role, word in _words(recipe):
-            if role not in mechanism_registry.facts(word).onnx:
-                yield f"{word} in the {role}"
+        for role, facts, telling in _mechanisms(recipe):
+            if role not in facts.onnx:
+                yield f"{facts.word}{telling} in the {role}"
         return
     if model.shape == "encoder" or (target, model.shape) == ("ctranslate2", "decoder"):
         yield f"model.shape: {model.shape}"
@@ -86,12 +88,16 @@ def _obstacles(recipe: Recipe, target: str) -> Iterator[str]:
             yield "tokenizer.type: word"
 
 
-def _words(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """Places and the mechanisms there, parts of composites in their stead."""
+def _mechanisms(recipe: Recipe) -> Iterator[tuple[str, Facts, str]]:
+    """Places, the mechanisms there, parts of composites in their stead, and telling options."""
     for role in recipe.model.places:
         chosen = getattr(recipe.model.attention, role)
         known, options = mechanism_registry.facts(chosen.name), chosen.options()
-        inside = (
-            mechanism_registry.parts(known, options[known.composite]) if known.composite else ()
-        )
-        yield from ((role, word) for word in [part.word for part in inside] or [chosen.name])
+        inside = [Part(chosen.name, options)]
+        if known.composite:
+            inside = mechanism_registry.parts(known, options[known.composite])
+        for word, given in inside:
+            plain, able = mechanism_registry.facts(word), mechanism_registry.capable(word, given)
+            names = plain.facts_with if able.onnx != plain.onnx else ()
+            telling = [f" with {name}: {given[name]}" for name in names if name in given]
+            yield role, able, "".join(telling)

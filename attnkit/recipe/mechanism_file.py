@@ -47,8 +47,8 @@ class Facts:
     origin: str = "attnkit"
     """Who brings it: attnkit, a package, or the file of a plug-in."""
     uses: str = "qkv"
-    uses_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Option -> value -> what is read with that value, where it differs from `uses`."""
+    facts_with: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Option -> value -> facts that differ with it."""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option -> facts that differ once it is given."""
     causal: bool = True

@@ -136,13 +136,13 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
     missing list of parts, a number of parts that an option does not take.
     """
     known = facts(word)
-    for name, uses in known.uses_with.items():
-        known = replace(known, uses=uses.get(str(options.get(name)), known.uses))
+    for name, values in known.facts_with.items():
+        known = replace(known, **values.get(str(options.get(name)), {}))
     for name, changed in known.given.items():
         if options.get(name) is not None:
             known = replace(known, **changed)
-    for name, values in known.ahead.items():
-        found = next((value for value in options.get(name) or () if value in values), None)
+    for name, ahead in known.ahead.items():
+        found = next((value for value in options.get(name) or () if value in ahead), None)
         if found is not None:
             why = f"{known.why}, and {name}: {found} looks ahead"
             known = replace(known, causal=False, why=why)

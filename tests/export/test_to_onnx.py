@@ -14,7 +14,7 @@ from attnkit.data.tokenizer import PAD
 from attnkit.errors import DataError
 from attnkit.models import Model
 from attnkit.recipe import Recipe
-from attnkit.recipe.schema import Layers
+from attnkit.recipe.schema import DataConfig, Layers
 from attnkit.search import translate
 
 peer("onnxscript")
@@ -68,6 +68,33 @@ def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
         for one in (model, graphs)
     )
     assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
+
+
+def test_a_mixture_with_a_synthesizer(tmp_path: Path) -> None:
+    """Its table by position made the exporter fix the number of rows."""
+    mixture = {"name": "mixture", "parts": ["synthesizer-random", "scaled-dot"]}
+    chosen = recipe(attention={"encoder": mixture, "decoder": mixture}, layers=ONE)
+    model = build(chosen)
+    graphs = exported(model, chosen, tmp_path)
+    for rows, longest in ((1, 2), (3, LENGTH)):
+        differ(model, graphs, *batch(chosen, rows, longest))
+
+
+def test_sums_of_long_rows_are_of_any_length(tmp_path: Path) -> None:
+    """The chunks of training are those of one length."""
+    chosen = recipe("decoder", "linear", layers=ONE)
+    chosen = chosen.model_copy(update={"data": DataConfig(train="t.txt", max_length=70)})
+    model = build(chosen)
+    graphs = exported(model, chosen, tmp_path)
+    for longest in (2, 33, 64, 70):
+        differ(model, graphs, None, batch(chosen, 2, longest)[1][:, :70])
+
+
+def test_what_the_runtime_cannot_run_is_told_in_one_line(tmp_path: Path) -> None:
+    chosen = recipe("decoder", "dot", layers=ONE)
+    graphs = exported(build(chosen), chosen, tmp_path)
+    with pytest.raises(DataError, match="ONNX Runtime cannot run the exported model: .*indices"):
+        graphs(None, torch.full((1, 3), -(10**6)))
 
 
 def test_an_encoder(tmp_path: Path) -> None:

@@ -43,10 +43,13 @@ def tokenizer(shared: bool = True) -> Tokenizer:
 
 
 def recipe(shape: str = "encoder-decoder", attention: Any = "scaled-dot", **model: Any) -> Recipe:
-    """A recipe of a tiny model; `attention` is a word for all places, or a mapping."""
+    """A recipe of a tiny model; `attention` is a word for all places, or a mapping of places."""
     if isinstance(attention, str):
         attention = dict.fromkeys(("encoder", "decoder", "cross"), attention)
-    roles = Roles(**{place: AttentionConfig(name=word) for place, word in attention.items()})
+    chosen = {
+        place: {"name": one} if isinstance(one, str) else one for place, one in attention.items()
+    }
+    roles = Roles(**{place: AttentionConfig(**one) for place, one in chosen.items()})
     causal = shape == "decoder"
     return Recipe(
         task="language-modeling" if causal else "translation",
@@ -66,7 +69,9 @@ def build(chosen: Recipe, seed: int = 3) -> Model:
     pieces = tokenizer(chosen.tokenizer.shared)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = models.build(chosen.model, (len(pieces.source), len(pieces.target)), LENGTH)
+        model = models.build(
+            chosen.model, (len(pieces.source), len(pieces.target)), chosen.data.max_length
+        )
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.dim() == 1:

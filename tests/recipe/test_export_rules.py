@@ -27,6 +27,10 @@ def able(chosen: Recipe) -> list[str]:
         ({"attention": "synthesizer-random", "shape": "decoder"}, "onnx"),
         ({"attention": "performer", "shape": "decoder"}, ""),
         ({"attention": {"encoder": "performer"}}, "onnx"),
+        ({"attention": "block-topk", "shape": "decoder"}, ""),
+        ({"attention": {"decoder": {"name": "linear", "feature_map": "exp"}}}, ""),
+        ({"attention": {"encoder": {"name": "linear", "feature_map": "exp"}}}, "onnx"),
+        ({"attention": {"encoder": {"name": "nystrom", "pinv": "exact"}}}, ""),
         ({"attention": {"decoder": "gated-delta"}}, ""),
         ({"attention": {"encoder": "gated-delta"}}, ""),
         ({"attention": "decay", "shape": "decoder"}, ""),
@@ -88,3 +92,8 @@ def test_notes_say_why_where_variants_are_alike() -> None:
         "export of b: onnx",
         "export of c: huggingface (Marian), ctranslate2, onnx",
     ]
+
+
+def test_an_option_that_is_the_obstacle_is_named() -> None:
+    chosen = recipe(attention={"decoder": {"name": "linear", "feature_map": "softmax"}})
+    assert obstacle(chosen, "onnx") == "linear with feature_map: softmax in the decoder"

@@ -79,11 +79,12 @@ def convert(
     Weights with matching names and shapes are kept, a Random Synthesizer starts from averaged maps,
     and other new weights are initialised. Then the new layers learn, on the training text, to
     reproduce the outputs of the old ones (attention transfer), and the whole model is fine-tuned.
-    Each stage becomes a run, and the table compares them with the original run. You can repeat the
-    command at any time.
+    Each stage becomes a run, and the table compares them with the original run. Repeat the command
+    to continue one that was stopped.
 
     Of a causal Hugging Face model all layers get the mechanism, which reads its queries, keys and
-    values, the table has the perplexity of plain text, and one folder holds the last stage.
+    values, the table has the perplexity of plain text, and one folder holds the last stage. A
+    command that was stopped begins anew; --fresh replaces the folder.
 
       attnkit convert RUN --attention linear
       attnkit convert RUN --attention '{encoder: nystrom}' --tune 1000 train.lr=5e-4

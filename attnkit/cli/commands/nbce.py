@@ -173,6 +173,7 @@ def nbce(
         why = "add --window N" if window is None else f"must be below --window {window}"
         raise UsageError(f"--overlap {overlap}: {why}")
     from attnkit.nbce import open_model, row_limits
+    from attnkit.nbce.answer import check_method
     from attnkit.nbce.contexts import from_jsonl, from_text, prepare
     from attnkit.nbce.merge import Rule
 
@@ -182,6 +183,9 @@ def nbce(
             model, device=device, dtype=dtype, offline=offline, chat=chat,
             template=template.replace("\\n", "\n"), quantization=quantize,
         )  # fmt: skip
+    methods = list(dict.fromkeys([pool, *(baseline or ())]))
+    for method in methods:
+        check_method(reader, method)
     splitting: dict[str, Any] = {"window": window, "overlap": overlap, "unit": unit, "pack": pack}
     files = [from_text(path) for path in context or ()]
     files += [] if contexts is None else from_jsonl(contexts)
@@ -195,7 +199,6 @@ def nbce(
     if length < spec.max_length:
         console.say(f"--max-length is {length}: there is no room for longer answers")
     spec = spec.model_copy(update={"max_length": length})
-    methods = list(dict.fromkeys([pool, *(baseline or ())]))
     if warning := row_limits.beyond_training(row, texts, spec, fixed, splitting, methods, one_row):
         console.warn(warning)
     request = nbce_output.NbceRequest(
