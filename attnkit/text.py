@@ -21,6 +21,10 @@ class _Visible(dict[int, str | int]):
         return self[code]
 
 
+RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
+"""Pieces that every vocabulary begins with."""
+
+
 def _harmless(code: int) -> bool:
     if code in (0x09, 0x0A) or code in _VISIBLE_FORMATS:
         return True

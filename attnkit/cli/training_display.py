@@ -157,10 +157,10 @@ def follow(
             raise MemoryLimitError(f"out of memory: {advice}") from error
         raise
     except StoppedError as error:
+        fresh = "--fresh" in console.words()
+        old = " (runs that it had not begun keep their old weights)" if fresh else ""
         again = console.again(without=["--fresh"])
-        if "--fresh" in console.words():
-            again += "; runs that it had not begun keep their old weights"
-        raise StoppedError(f"{error}: {again}") from None
+        raise StoppedError(f"{error}{old}: {again}") from None
     except AttnkitError as error:
         if failed and all(name in str(error) for name in failed):  # shown with their reasons
             count = f"{len(failed)} of {len(board.runs)} runs failed"

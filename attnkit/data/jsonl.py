@@ -134,13 +134,14 @@ class _Fields:
         texts = [
             key
             for key, value in self.values.items()
-            if key != taken and (isinstance(value, str) or (numbers and type(value) is int))
+            if isinstance(value, str) or (numbers and type(value) is int)
         ]
         tried = f"{word!r} or {usual!r}" if word != usual else repr(word)
         text = f"{self.place}: no field {tried} for the {side}"
         if not texts:
             raise DataError(f'{text}, nor any other text; write rows such as {{"{usual}": "..."}}')
-        near = nearest(word, texts) or nearest(usual, texts) or texts[0 if side == "source" else -1]
+        free = [key for key in texts if key != taken] or texts
+        near = nearest(word, free) or nearest(usual, free) or free[0 if side == "source" else -1]
         names = ", ".join(map(repr, texts))
         raise DataError(f"{text}; the first row has {names}: set data.{side}={near}")
 

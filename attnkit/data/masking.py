@@ -13,7 +13,7 @@ from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
 from attnkit.data.large_array import CHUNK, large_array
 from attnkit.data.span_corruption import FIXED, corrupted
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
-from attnkit.recipe.schema import RESERVED
+from attnkit.text import RESERVED
 
 MASK = "<mask>"
 DENSITY, HIDDEN, RANDOM = 0.15, 0.8, 0.1

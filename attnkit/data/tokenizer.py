@@ -28,8 +28,8 @@ from attnkit.data.rows import Row
 from attnkit.data.subword_sampling import MARK, BpeDropout, Piece, UnigramSampler
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
-from attnkit.recipe.schema import RESERVED
 from attnkit.storage.files import atomic_write, reading, require_file
+from attnkit.text import RESERVED
 
 Item = TypeVar("Item")
 

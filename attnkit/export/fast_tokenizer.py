@@ -7,7 +7,7 @@ from attnkit.data.subword_sampling import MARK
 from attnkit.data.tokenizer import BOS, EOS, UNK, Vocabulary
 from attnkit.errors import DataError
 from attnkit.huggingface.quiet import transformers
-from attnkit.recipe.schema import RESERVED
+from attnkit.text import RESERVED
 
 UNIGRAM, BPE, WORD = 1, 2, 3
 """`TrainerSpec.ModelType` of sentencepiece; 4 is characters."""

@@ -16,11 +16,12 @@ from attnkit.errors import DataError, UnavailableError
 from attnkit.export.parity import Reader, outputs
 from attnkit.export.projections import position_table, projection, stacks
 from attnkit.recipe import Recipe
-from attnkit.recipe.schema import RESERVED, SearchConfig
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
 from attnkit.search import Hypothesis
 from attnkit.storage.cache import cache_dir, complete
+from attnkit.text import RESERVED
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 """Word of a recipe -> member of `ctranslate2.specs.Activation`."""

@@ -15,7 +15,6 @@ from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import (
-    RESERVED,
     AttentionConfig,
     ContextsConfig,
     NaiveBayesConfig,
@@ -24,7 +23,7 @@ from attnkit.recipe.schema import (
     places_of,
 )
 from attnkit.recipe.settings import field_at
-from attnkit.text import quoted
+from attnkit.text import RESERVED, quoted
 
 SHORTEST_CORRUPTED = 16
 """Least data.max_length for span corruption: a shorter source could grow by the sentinels."""

@@ -73,10 +73,6 @@ class DataConfig(Section):
     passage."""
 
 
-RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
-"""Pieces that every vocabulary begins with."""
-
-
 class TokenizerConfig(Section):
     """The sentencepiece model: trained as part of the run, or an existing one."""
 
@@ -89,8 +85,7 @@ class TokenizerConfig(Section):
     model: str | None = None
     """Existing sentencepiece model to use instead of training one, relative to the recipe file."""
     special: tuple[str, ...] = ()
-    """Strings that are always a single token, such as turn separators; with type word only between
-    spaces."""
+    """Strings that are always one token, such as turn separators; with type word between spaces."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the characters of the training text that the vocabulary covers."""
     sampling: Share = 0.0

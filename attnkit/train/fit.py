@@ -30,7 +30,6 @@ from attnkit.errors import (
     DivergedError,
     NotFiniteError,
     PeerLostError,
-    RecipeError,
     StoppedError,
     out_of_memory,
 )
@@ -364,11 +363,6 @@ class Training(TrainingState):
 
     def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         run = self.job.run
-        if newest.step > self.train.steps:
-            raise RecipeError(
-                f"train.steps: {self.train.steps}, but {newest.step} are done; set at least "
-                f"{newest.step}, or train again with --fresh"
-            )
         if checkpoint.sharded(newest.path):
             self.unpack(newest.path, newest.path, checkpoint.load_state(newest.path))
         else:

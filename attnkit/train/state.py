@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnkit import models
 from attnkit.data.preparation import PreparedData
-from attnkit.errors import DataError
+from attnkit.errors import DataError, RecipeError
 from attnkit.ranks import group
 from attnkit.recipe import schema
 from attnkit.runs import Run, json_files
@@ -161,6 +161,7 @@ class TrainingState:
 
         Raises:
             DataError: the checkpoint is of another model or another version.
+            RecipeError: it has more updates than the recipe.
         """
         json_files.check(values, StoredState, str(path))
         try:
@@ -194,6 +195,11 @@ class TrainingState:
                 f"{path}: the checkpoint does not fit this training ({error}); start over with"
                 " --fresh"
             ) from error
+        if (done := self.progress.step) > (steps := self.train.steps):
+            raise RecipeError(
+                f"train.steps: {steps}, but {done} are done; set at least {done}, or train again "
+                "with --fresh"
+            )
         if self.device.type == "cuda" and not isinstance(tensors, Path) and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
 

@@ -116,7 +116,7 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
     ranked = here("generate", run, "--n-best", "2", "--json", stdin=lines).out
     answers = [json.loads(line) for line in ranked.splitlines()]
     assert [(one["line"], one["rank"]) for one in answers] == [
-        (1, 1), (1, 2), (2, 1), (3, 1), (3, 2),
+        (1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2),
     ]  # fmt: skip
 
 

@@ -221,8 +221,8 @@ def test_a_stop_says_how_to_go_on(
     stop = errors.StoppedError("stopped by SIGTERM after step 40; run this to go on")
     assert train("--fresh", "train.steps=90", training=failing(stop)) == 75
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "attnkit: stopped by SIGTERM after step 40; run this to go on: "
-        "attnkit train toy.yaml train.steps=90"
+        "attnkit: stopped by SIGTERM after step 40; run this to go on (runs that it had not begun "
+        "keep their old weights): attnkit train toy.yaml train.steps=90"
     )
 
 

@@ -11,7 +11,8 @@ from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.masking import MASK, masked
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
-from attnkit.recipe.schema import RESERVED, TokenizerConfig
+from attnkit.recipe.schema import TokenizerConfig
+from attnkit.text import RESERVED
 
 VOCABULARY = Tokenizer.train(
     TokenizerConfig(type="char", size=60, special=(MASK,)),

@@ -25,7 +25,7 @@ from attnkit.data.tokenizer import (
 )
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import schema
-from attnkit.recipe.schema import RESERVED
+from attnkit.text import RESERVED
 
 WORDS = ["the", "old", "cat", "dog", "house", "tree", "runs", "sleeps", "sees", "red", "green"]
 WORDS += ["and", "in", "of", "seventeen", "garden"]

@@ -178,7 +178,7 @@ def test_the_window_baseline_is_refused_where_keys_are_found_by_their_distance(
     for word in ("local", "linear"):
         saved(tmp_path, word)
         refusals.append(HuggingFaceReader(open_model(tmp_path, device="cpu")).window_refusal)
-    assert "by their distance" in refusals[0]
+    assert "distances between keys" in refusals[0]
     assert refusals[1] == ""
 
 

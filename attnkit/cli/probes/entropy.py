@@ -100,7 +100,7 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> "Table":
     ]
     if any(one.spreads[1.0].entropy is None for one in found):
         notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
-    if any(one.spreads[1.0].gradient is None is not one.spreads[1.0].entropy for one in found):
+    if any(one.spreads[1.0].gradient is None for one in found):
         notes.append("a map that is no softmax of scores has no gradient by them")
     return Table(title, tuple(columns), tuple(rows), tuple(notes))
 
