@@ -6,6 +6,8 @@ import string
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
+"""Pieces that every vocabulary begins with."""
 _VISIBLE_FORMATS = frozenset(
     # joiners, which scripts and emoji need, and the number signs, which are drawn
     [0x200C, 0x200D, *range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD]
@@ -19,10 +21,6 @@ class _Visible(dict[int, str | int]):
     def __missing__(self, code: int) -> str | int:
         self[code] = code if _harmless(code) else _escape(code)
         return self[code]
-
-
-RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
-"""Pieces that every vocabulary begins with."""
 
 
 def _harmless(code: int) -> bool:

@@ -357,8 +357,9 @@ def _runs(
     )
     variants = dict.fromkeys(one.run.variant for one in tasks)
     folders = [one.run.path.as_posix() for one in tasks]
-    usual = found.baselines
-    baselines, method = _baseline(request.baseline, usual, [*variants], [*methods], folders)
+    baselines, method = _baseline(
+        request.baseline, found.baselines, [*variants], [*methods], folders
+    )
 
     from attnkit.nbce import question_sets
     from attnkit.scoring import evaluation
