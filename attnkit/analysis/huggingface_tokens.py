@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from attnkit.analysis.maps import Token
-from attnkit.data.subword_sampling import MARK
+from attnkit.data.text_form import MARK
 
 BYTE_MARK = "\u0120"
 """How byte-level BPE writes a space."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 from attnkit.data import formats, jsonl, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
+from attnkit.data.text_form import normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.data_rules import SPLITS, data_faults, files_of, format_of
@@ -113,6 +114,8 @@ class Corpus(ABC):
         read = self._read(split, counts, length)
         for number, row in enumerate(islice(read, self._limit(split) or None)):
             counts.rows += 1
+            read, row = row, self._normal(row)
+            counts.normalized += row != read
             if self._answers:
                 row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row
@@ -127,7 +130,7 @@ class Corpus(ABC):
         """
         self._require(split)
         self._check(split)
-        rows = list(self._read(split, Counts(), contexts))
+        rows = list(map(self._normal, self._read(split, Counts(), contexts)))
         if not rows:
             raise self._empty(split)
         return rows
@@ -146,9 +149,20 @@ class Corpus(ABC):
             "rows": self._limit(split),
             **({"reading": [data.gold, data.other, data.seed]} if self._answers else {}),
             **({"labels": self._labels} if self._labels else {}),
+            **({"normalize": form} if (form := data.normalize) != "none" else {}),
             **self._identity(split),
         }
         return sha256_json(content)
+
+    def _normal(self, row: Row) -> Row:
+        """The row in the normal form of the recipe."""
+        form = self._data.normalize
+        source, target = normal_form(row.source, form), normal_form(row.target, form)
+        references, contexts = (
+            tuple(normal_form(text, form) for text in texts)
+            for texts in (row.references, row.contexts)
+        )
+        return Row(source, target, references, contexts, row.gold)
 
     def _limit(self, split: str) -> int:
         """How many rows of a split are read at most; 0 is all."""

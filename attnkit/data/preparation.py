@@ -7,7 +7,7 @@ version of sentencepiece.
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,9 @@ from attnkit.data.masking import MASK, with_noise
 from attnkit.data.rows import Counts, Row
 from attnkit.data.span_corruption import FIXED, sentinels
 from attnkit.data.tokenizer import (
+    TRAINED,
     TRAINING_CHARACTERS,
+    UNKNOWN_WORD,
     LabelVocabulary,
     Tokenizer,
     drain,
@@ -309,29 +311,30 @@ def _tokenizer(
     recipe: schema.Recipe, corpus: Corpus, cache: Path, progress: Progress | None
 ) -> tuple[Tokenizer, list[str]]:
     """The tokenizer of a recipe, trained at the first call, and lines about it for people."""
-    spec = recipe.tokenizer
-    marks = sentinels(recipe.data.max_length) if recipe.corrupts else (MASK,) * recipe.masks
-    if marks:
-        spec = spec.model_copy(update={"special": (*spec.special, *marks)})
+    spec, form = recipe.tokenizer, recipe.data.normalize
+    controls = sentinels(recipe.data.max_length) if recipe.corrupts else (MASK,) * recipe.masks
     if spec.model is not None:
-        tokenizer = Tokenizer.train(spec, ())
+        tokenizer = Tokenizer.train(spec, (), controls=controls, form=form)
         return tokenizer, [f"tokenizer: {spec.model}, {len(tokenizer.source):,} pieces"]
     section = spec.model_dump(mode="json", exclude={"model", "sampling"})
     fingerprint = corpus.fingerprint("train")
-    version = sentencepiece.__version__
-    key = sha256_json(["tokenizer", TRAINING_CHARACTERS, version, section, fingerprint])
+    limits = [TRAINED, TRAINING_CHARACTERS, sentencepiece.__version__]
+    key = sha256_json(["tokenizer", limits, section, controls, form, fingerprint])
 
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
-        used, sample = len(rows), deque(rows)
+        used, sample, words = len(rows), deque(rows), _unknown_words(rows)
         del rows  # each goes when it is used: they are many
-        trained = Tokenizer.train(spec, drain(sample))
+        chosen = spec
+        if words and UNKNOWN_WORD not in spec.special:
+            chosen = spec.model_copy(update={"special": (*spec.special, UNKNOWN_WORD)})
+        trained = Tokenizer.train(chosen, drain(sample), controls=controls, form=form)
         trained.save(draft)
-        meta = {"digest": trained.digest, "rows": used, "seen": seen}
+        meta = {"digest": trained.digest, "rows": used, "seen": seen, "unknown_words": words}
         write_synced(draft / "meta.json", json.dumps(meta).encode())
 
     def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
-        meta, saved = read_json(path / "meta.json"), Tokenizer.load(path)
+        meta, saved = read_json(path / "meta.json"), Tokenizer.load(path, form)
         if saved.digest != meta.get("digest"):
             raise DataError(f"{path}: the model does not match its SHA-256")
         return saved, meta
@@ -348,9 +351,21 @@ def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, A
         if len(vocabulary) < spec.size:
             line += f" of the {spec.size:,} requested: the text gives no more"
         lines.append(line)
+    if words := meta["unknown_words"]:
+        lines.append(
+            f"tokenizer: {UNKNOWN_WORD} is a word of the text ({words:,} times) and has a piece of "
+            "its own, as any other word may"
+        )
     if meta["rows"] < meta["seen"]:
         lines.append(f"tokenizer: learned from {meta['rows']:,} of {meta['seen']:,} rows")
     return lines
+
+
+def _unknown_words(rows: Iterable[Row]) -> int:
+    """How often the text says `UNKNOWN_WORD` as a word of its own."""
+    return sum(
+        text.split().count(UNKNOWN_WORD) for row in rows for text in row[:2] if UNKNOWN_WORD in text
+    )
 
 
 def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:

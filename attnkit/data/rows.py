@@ -38,6 +38,7 @@ class Counts:
     crlf: int = 0
     breaks: int = 0
     control: int = 0
+    normalized: int = 0
 
     def add(self, other: "Counts") -> None:
         """Add the numbers of another count to these."""
@@ -65,5 +66,6 @@ COUNTED = {
     "crlf": "CRLF line end{s} read as LF",
     "breaks": "line break{s} inside JSON strings turned into spaces",
     "control": "control character{s} left in the text",
+    "normalized": "row{s} changed to the normal form of data.normalize",
 }
 """What each number counts, for people; `{s}` is the plural."""

@@ -14,8 +14,7 @@ from itertools import cycle
 from random import Random
 from typing import NamedTuple
 
-MARK = "\u2581"
-"""What sentencepiece writes for a space, here at the start of every word."""
+from attnkit.data.text_form import MARK
 
 # Draws of one word in one call; further occurrences take them in turn, so that the most frequent
 # words cost no more, and each occurrence still has the exact distribution.

@@ -1,21 +1,15 @@
 """Subword vocabularies by sentencepiece: train, encode, decode, sample.
 
-Text passes through unchanged but for white space: any run of Unicode white space becomes one
-space, at both ends none.  There is no NFKC (sentencepiece's default): it would rewrite the
-targets (ligatures, full-width forms, superscripts, the ellipsis), and a model trained on
-rewritten text cannot produce the references that sacrebleu compares with as they are.  White
-space alone is no loss: the metrics' own tokenizers split on it.
-
-sentencepiece's own mark of a space, U+2581, reads as a space; a lone surrogate reads as U+FFFD; a
-character without a piece decodes to U+2047.
+Text is read in the normal form of the recipe (`data.normalize`) and as `text_form` says, and is
+otherwise text: no spelling in it is a control token.  The control tokens are spelled with two
+marks of a space in front, which no text has.  A character without a piece decodes to U+2047.
 """
 
 import hashlib
 import io
 import json
-import math
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,12 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import sentencepiece
 
 from attnkit.data import subword_sampling
+from attnkit.data.pieces import Pieces
 from attnkit.data.rows import Row
-from attnkit.data.subword_sampling import MARK, BpeDropout, Piece, UnigramSampler
+from attnkit.data.subword_sampling import BpeDropout, Piece, UnigramSampler
+from attnkit.data.text_form import MARK, NormalForm, clean, from_model, normal_form, to_model
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.files import atomic_write, reading, require_file
-from attnkit.text import RESERVED
+from attnkit.text import RESERVED, quoted
 
 Item = TypeVar("Item")
 
@@ -39,13 +35,15 @@ LABELS_START = b'{"labels":'
 """With which a file of labels begins, and no sentencepiece model does."""
 SOURCE_FILE = "tokenizer.model"
 TARGET_FILE = "tokenizer.target.model"
+TRAINED = 2
+"""Raised when the same text and settings would give another model."""
 
 # Training reads at most this much text, about 0.3 million lines of WMT.  A unigram model takes some
 # 30 bytes of memory a character while it is trained.
 TRAINING_CHARACTERS = 40_000_000
 
-FEW = 8
-"""Up to so many texts are passed one at a time: for a list SentencePiece starts a thread."""
+UNKNOWN_WORD = RESERVED[UNK]
+"""Stands for rare words in some published corpora, as a word of its own."""
 
 # Words are counted without their neighbours, so that cutting long lines at spaces changes
 # nothing, whereas sentencepiece takes minutes for a line of some 100 kB and fails on such a word.
@@ -53,28 +51,24 @@ _SEGMENT = 1000
 
 _NEEDED = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 
-_REPAIRABLE = re.compile("[\ud800-\udfff\u2581]")
+
+def control(name: str) -> str:
+    """The spelling of a control token in a model: no text has two marks of a space in a row."""
+    return MARK * 2 + name
 
 
-def clean(text: str) -> str:
-    """The text that pieces are made from: white space collapsed, lone surrogates as U+FFFD."""
-    if not text.isascii():
-        text = _REPAIRABLE.sub(lambda match: " " if match[0] == MARK else "\ufffd", text)
-    return " ".join(text.split())
-
-
-class Vocabulary:
+class Vocabulary(Pieces):
     """The pieces of one sentencepiece model; ids 0 to 3 are PAD, UNK, BOS and EOS."""
 
-    def __init__(self, model: bytes, name: str = "tokenizer") -> None:
+    def __init__(self, model: bytes, name: str = "tokenizer", form: NormalForm = "none") -> None:
         """Read a serialised sentencepiece model; `name` stands in error messages.
+
+        `form` is the normal form in which text is read and written.
 
         Raises DataError: it is no sentencepiece model, or its special ids differ.
         """
-        self.model = model
-        self._processor = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.LoadFromSerializedProto(model)
+            super().__init__(model, form)
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{name}: not a sentencepiece model: {_reason(error)}") from error
         processor = self._processor
@@ -85,28 +79,35 @@ class Vocabulary:
                 "needs 0, 1, 2, 3: train it with --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3"
             )
 
-    def __len__(self) -> int:
-        """Number of pieces, special ones included."""
-        return int(self._processor.get_piece_size())
-
     def __contains__(self, piece: str) -> bool:
-        """Whether this very string is one piece."""
-        return bool(self._processor.piece_to_id(piece) != UNK)
+        """Whether this very string is one piece, or the name of a control token."""
+        return self._id(piece) is not None
 
     def id_of(self, piece: str) -> int:
-        """The id of this very string; a DataError where it is no piece."""
-        if piece not in self:
+        """The id of a piece or of a control token; a DataError where there is none."""
+        if (id_ := self._id(piece)) is None:
             raise DataError(f"the tokenizer has no piece {piece!r}: train it with this recipe")
-        return int(self._processor.piece_to_id(piece))
+        return id_
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without BOS and EOS; an empty text gives an empty list."""
-        cleaned = [clean(text) for text in texts]
-        if len(texts) <= FEW:
-            return [self._processor.encode(text, out_type=int) for text in cleaned]
-        # One thread: turning ids into lists costs more than finding them.
-        ids: list[list[int]] = self._processor.encode(cleaned, out_type=int, num_threads=1)
-        return ids
+    def _id(self, piece: str) -> int | None:
+        plain = to_model(piece)  # as earlier versions, and others, spell control tokens
+        for spelled in (control(piece), plain, *([MARK + plain] if self._is_words else [])):
+            if (id_ := int(self._processor.piece_to_id(spelled))) != UNK:
+                return id_
+        return None
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, with U+2581 at the start of a word; control tokens by name."""
+        return [from_model(piece.removeprefix(control(""))) for piece in self.spelled(ids)]
+
+    def unknown(self, texts: Iterable[str]) -> Counter[str]:
+        """What has no piece in some texts, and how often: characters, of a model of words words."""
+        units = Counter[str]()
+        for text in texts:
+            rest = self.special.sub(" ", to_model(self.text(text)))
+            units.update(rest.split() if self._is_words else rest.replace(" ", ""))
+        found = {unit: n for unit, n in units.items() if UNK in self._encode([f" {unit}"])[0]}
+        return Counter({from_model(unit): n for unit, n in found.items()})
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """Ids of one random segmentation of each text, without BOS and EOS.
@@ -124,23 +125,21 @@ class Vocabulary:
             RecipeError: the model has one segmentation only (words, characters), or its pieces
                 reach across spaces.
         """
-        pieces, special = self._pieces
         kind = UnigramSampler if self._is_unigram() else BpeDropout
-        segmenter = kind(pieces, UNK, alpha)
-        return subword_sampling.sample([clean(text) for text in texts], segmenter, special, seed)
+        segmenter, read = kind(self._learned, UNK, alpha), [to_model(self.text(t)) for t in texts]
+        return subword_sampling.sample(read, segmenter, self.symbols, seed)
 
     @cached_property
-    def _pieces(self) -> tuple[dict[str, Piece], dict[str, int]]:
-        """Pieces made from text with their scores, and user-defined symbols with their ids."""
-        learned, special = {}, {}
-        for id_ in range(len(RESERVED), len(self)):
-            piece, score = self._processor.id_to_piece(id_), self._processor.get_score(id_)
-            # Symbols score +0.0; learned pieces score below, or -0.0 (the first merge of BPE).
-            if math.copysign(1.0, score) > 0:
-                special[piece] = id_
-            else:
-                learned[piece] = Piece(id_, score)
-        return learned, special
+    def _is_words(self) -> bool:
+        """Whether the pieces are whole words: then their characters are none."""
+        return bool(self._processor.piece_to_id(MARK) == UNK)
+
+    @cached_property
+    def _learned(self) -> dict[str, Piece]:
+        """Pieces made from text, with their scores."""
+        ids = range(len(RESERVED), len(self))
+        scored = zip(self.spelled(ids), ids, map(self._processor.get_score, ids), strict=True)
+        return {piece: Piece(*rest) for piece, *rest in scored if piece not in self.symbols}
 
     def _is_unigram(self) -> bool:
         """Whether a model that can sample is a unigram one (then it lists the best) or BPE."""
@@ -157,25 +156,11 @@ class Vocabulary:
             )
         return unigram
 
-    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Text of each sequence of ids: one line each, whatever the pieces contain.
-
-        PAD, BOS and EOS vanish, UNK becomes U+2047.
-
-        Raises IndexError: an id is outside the vocabulary.
-        """
-        rows = [[int(i) for i in row] for row in ids]
-        if len(rows) <= FEW:
-            return [clean(self._processor.decode(row)) for row in rows]
-        return [clean(text) for text in self._processor.decode(rows, num_threads=1)]
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id as the model spells it, with U+2581 at the start of a word."""
-        return [str(self._processor.id_to_piece(int(i))) for i in ids]
-
 
 class LabelVocabulary(Vocabulary):
     """Labels as a vocabulary: ids 0 to 3 as in every other, then an id for each label."""
+
+    form: NormalForm = "none"
 
     def __init__(self, labels: Sequence[str]) -> None:
         self.labels = tuple(labels)
@@ -220,15 +205,26 @@ class Tokenizer(NamedTuple):
         total = hashlib.sha256()
         for vocabulary in (self.source,) if self.shared else (self.source, self.target):
             total.update(hashlib.sha256(vocabulary.model).digest())
+            if vocabulary.form != "none":
+                total.update(vocabulary.form.encode())
         return total.hexdigest()
 
     @classmethod
-    def train(cls, spec: schema.TokenizerConfig, rows: Iterable[Row]) -> "Tokenizer":
+    def train(
+        cls,
+        spec: schema.TokenizerConfig,
+        rows: Iterable[Row],
+        *,
+        controls: Sequence[str] = (),
+        form: NormalForm = "none",
+    ) -> "Tokenizer":
         """Train on all given rows, or read the existing model that the recipe names.
 
-        The result is a pure function of the recipe's section, the rows and the version of
-        sentencepiece.  With few distinct words it has fewer pieces than requested.  Without any
-        source text (language modelling) the target's vocabulary serves both sides.
+        The result is a pure function of the arguments and the version of sentencepiece.  With few
+        distinct words it has fewer pieces than requested.  Without any source text (language
+        modelling) the target's vocabulary serves both sides.
+
+        `controls` are names of control tokens beside PAD, UNK, BOS and EOS.
 
         Raises:
             RecipeError: the size is below the alphabet, or a special token is not usable.
@@ -236,25 +232,28 @@ class Tokenizer(NamedTuple):
             MissingInputError: the existing model is not there.
         """
         if spec.model is not None:
-            vocabulary = _read(Path(spec.model))
-            for piece in spec.special:
+            vocabulary = _read(Path(spec.model), form)
+            for piece in (*spec.special, *controls):
                 if piece not in vocabulary:
                     raise DataError(
-                        f"{spec.model}: has no piece {piece!r}, which tokenizer.special lists; "
-                        "take it out of the recipe or train the model with it as a user-defined "
-                        "symbol"
+                        f"{spec.model}: has no piece {piece!r}, which the recipe needs "
+                        "(tokenizer.special, train.objective); train the model with it as a "
+                        "user-defined symbol"
                     )
             return cls(vocabulary, vocabulary)
         sources, targets = deque[str](), deque[str]()
         for row in rows:
-            sources += _segments(row.source)
-            targets += _segments(row.target)
+            sources += _segments(row.source, form)
+            targets += _segments(row.target, form)
         if spec.shared or not sources:
             sources += targets
             targets.clear()
-            vocabulary = _train(spec, sources, "text")
+            vocabulary = _train(spec, sources, "text", controls, form)
             return cls(vocabulary, vocabulary)
-        return cls(_train(spec, sources, "source text"), _train(spec, targets, "target text"))
+        return cls(
+            _train(spec, sources, "source text", controls, form),
+            _train(spec, targets, "target text", controls, form),
+        )
 
     def with_labels(self, labels: Sequence[str]) -> "Tokenizer":
         """The source's vocabulary, and labels as that of the target."""
@@ -270,17 +269,29 @@ class Tokenizer(NamedTuple):
             atomic_write(folder / TARGET_FILE, self.target.model)
 
     @classmethod
-    def load(cls, folder: Path) -> "Tokenizer":
-        """Read what `save` wrote.
+    def load(cls, folder: Path, form: NormalForm = "none") -> "Tokenizer":
+        """Read what `save` wrote; `form` is the recipe's normal form (`data.normalize`).
 
         Raises:
             MissingInputError: there is no tokenizer.model.
             DataError: a file is damaged.
         """
-        source = _read(folder / SOURCE_FILE)
+        source = _read(folder / SOURCE_FILE, form)
         if not (folder / TARGET_FILE).exists():
             return cls(source, source)
-        return cls(source, _read(folder / TARGET_FILE))
+        return cls(source, _read(folder / TARGET_FILE, form))
+
+
+def unknown_note(found: Counter[str]) -> str:
+    """What to say of `Vocabulary.unknown`; "" where nothing was found."""
+    if not found:
+        return ""
+    most, times = found.most_common(1)[0]
+    code = "" if len(most) > 1 else f" U+{ord(most):04X}"
+    return (
+        f"the tokenizer has no piece for {found.total():,} characters or words of the input, most "
+        f"often {quoted(most)}{code} ({times:,})"
+    )
 
 
 def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tuple[list[Row], int]:
@@ -307,28 +318,28 @@ def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tup
     return sample, seen
 
 
-def _read(path: Path) -> Vocabulary:
+def _read(path: Path, form: NormalForm) -> Vocabulary:
     require_file(path)
     with reading(path):
         data = path.read_bytes()
     if not data.startswith(LABELS_START):
-        return Vocabulary(data, str(path))
+        return Vocabulary(data, str(path), form)
     try:
         return LabelVocabulary([str(label) for label in json.loads(data)["labels"]])
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: damaged list of labels ({error})") from error
 
 
-def _segments(text: str) -> list[str]:
-    """The cleaned text in parts of at most _SEGMENT characters, cut at spaces where possible."""
-    rest = clean(text)
-    parts = []
+def _segments(text: str, form: NormalForm) -> list[str]:
+    """The text in parts of at most _SEGMENT characters, cut before spaces where possible."""
+    rest = to_model(clean(normal_form(text, form)))
+    rest, parts = rest and f" {rest}", []
     while len(rest) > _SEGMENT:
         cut = rest.rfind(" ", 1, _SEGMENT + 1)
         if cut < 0:
             cut = _SEGMENT
         parts.append(rest[:cut])
-        rest = rest[cut:].lstrip(" ")
+        rest = rest[cut:]
     if rest:
         parts.append(rest)
     return parts
@@ -340,10 +351,23 @@ def drain(items: deque[Item]) -> Iterator[Item]:
         yield items.popleft()
 
 
-def _train(spec: schema.TokenizerConfig, lines: deque[str], what: str) -> Vocabulary:
+def _train(
+    spec: schema.TokenizerConfig,
+    lines: deque[str],
+    what: str,
+    controls: Sequence[str],
+    form: NormalForm,
+) -> Vocabulary:
     """A vocabulary learned from lines, which are used up."""
     if not lines:
         raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
+    special = [to_model(normal_form(piece, form)) for piece in spec.special]
+    if spec.type == "word":
+        # As symbols they would be taken out of other words, too.  As words, each is one of the
+        # `size` most frequent ones if it is more frequent than this bound on the last of them.
+        often = 1 + sum(line.count(" ") for line in lines) // spec.size
+        lines.extend(f" {word}" * often for word in special)
+        special = []
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -351,13 +375,21 @@ def _train(spec: schema.TokenizerConfig, lines: deque[str], what: str) -> Vocabu
             model_writer=model,
             model_type=spec.type,
             vocab_size=spec.size,
-            user_defined_symbols=list(spec.special),
+            user_defined_symbols=[*special, *map(control, controls)],
             character_coverage=spec.coverage,
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
+            **{
+                f"{role}_piece": control(name)
+                for role, name in zip(("pad", "unk", "bos", "eos"), RESERVED, strict=True)
+            },
             normalization_rule_name="identity",
+            # `encode` gives each text the space before its first word: only so can a part of a
+            # text be encoded that begins inside a word.
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
             hard_vocab_limit=False,
             # With more threads the sums of expected counts, and so the pieces, can differ.
             num_threads=1,
@@ -372,7 +404,7 @@ def _train(spec: schema.TokenizerConfig, lines: deque[str], what: str) -> Vocabu
                 f"least {needed[1]} is needed, or a lower tokenizer.coverage"
             ) from error
         raise DataError(f"the tokenizer cannot be trained: {_reason(error)}") from error
-    return Vocabulary(model.getvalue())
+    return Vocabulary(model.getvalue(), form=form)
 
 
 def _available(method: Callable[..., Any], **options: Any) -> bool:

@@ -16,36 +16,37 @@ given = tokenizer(["TEXT"], truncation=True, padding=True, return_tensors="pt")
 found = model.generate(**given){behind}
 {target}.batch_decode(found, skip_special_tokens=True)""",
     "ctranslate2": """\
-import ctranslate2, sentencepiece
+import ctranslate2
+from tokenizer import source, target  # the file beside this one; it needs sentencepiece
 
-source, target = map(sentencepiece.SentencePieceProcessor, ("tokenizer.model", "{model}"))
-tokens = source.encode(" ".join("TEXT".split()), out_type=str)[:{cut}]
+names = target.spelled(range(len(target)))
+tokens = source.spelled(source.encode(["TEXT"])[0][:{cut}])
 found = ctranslate2.Translator(".").translate_batch(
     [tokens], beam_size={beam}, length_penalty={length_penalty}, max_decoding_length={max_length},
-    suppress_sequences=[["<pad>"], ["<unk>"], ["<s>"]], return_end_token=True)
-target.decode(found[0].hypotheses[0])""",
+    suppress_sequences=[[name] for name in names[:3]], return_end_token=True)
+target.decode([[names.index(name) for name in found[0].hypotheses[0]]])""",
     "onnx": """\
-import numpy, onnxruntime, sentencepiece
+import numpy, onnxruntime
+from tokenizer import source, target  # the file beside this one; it needs sentencepiece
 
-source, target = map(sentencepiece.SentencePieceProcessor, ("tokenizer.model", "{model}"))
-text = " ".join("TEXT".split())  # ids: 0 pads behind, 2 begins what is written, 3 ends
+text = ["TEXT"]  # ids: 0 pads behind, 2 begins what is written, 3 ends
 {graphs}""",
 }
 GRAPHS = {
     "encoder-decoder": """\
 encoder, decoder = map(onnxruntime.InferenceSession, ("encoder.onnx", "decoder.onnx"))
-given = {{"source": numpy.array([[*source.encode(text)[:{cut}], 3]])}}
+given = {{"source": numpy.array([[*source.encode(text)[0][:{cut}], 3]])}}
 (given["memory"],) = encoder.run(None, given)
 found = [2]  # greedy; what may not be written is left out
 while found[-1] != 3 and len(found) <= {max_length}:
     (logits,) = decoder.run(None, given | {{"ids": numpy.array([found])}})
     found.append(int(logits[0, -1, 3:].argmax()) + 3)
-target.decode([one for one in found if one > 3])""",
+target.decode([found])""",
     "decoder": """\
-ids = numpy.array([[2, *target.encode(text)]])
+ids = numpy.array([[2, *target.encode(text)[0]]])
 (logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {{"ids": ids}})""",
     "encoder": """\
-ids = numpy.array([[*source.encode(text)[:{cut}], 3]])
+ids = numpy.array([[*source.encode(text)[0][:{cut}], 3]])
 (logits,) = onnxruntime.InferenceSession("model.onnx").run(None, {{"ids": ids}})""",
 }
 RESAVED = """
@@ -71,7 +72,6 @@ def card(run: Run, facts: Mapping[str, Any]) -> str:
         auto="AutoModelForCausalLM" if decoder else "AutoModelForSeq2SeqLM",
         behind='[:, given["input_ids"].shape[1]:]' if decoder else "",
         target='AutoTokenizer.from_pretrained("target")' if own else "tokenizer",
-        model="tokenizer.target.model" if own else "tokenizer.model",
         graphs=GRAPHS[recipe.model.shape].format(**limits),
         length_penalty=recipe.search.length_penalty,
         **limits,

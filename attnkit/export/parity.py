@@ -1,6 +1,7 @@
 """Whether what was exported answers as the run does, on lines of a corpus."""
 
 import math
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -8,8 +9,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from attnkit.data.masking import MASK
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer, control
 from attnkit.models import Model
 from attnkit.recipe import Recipe
 from attnkit.recipe.metrics import metric_facts
@@ -17,6 +19,7 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import score
 from attnkit.search import LineCounts, classify, translate
 from attnkit.search.decoding import Engine, encode_lines, pad
+from attnkit.text import RESERVED
 
 LINES, AT_ONCE = 200, 25
 """Lines that are compared, and how many of them at a time."""
@@ -73,9 +76,13 @@ def compare(
     longest, decoder = recipe.data.max_length, recipe.model.shape == "decoder"
     sources = encode_lines(tokenizer, texts, longest, LineCounts(), prompts=recipe.prompts)
     if reader.encode is not None:
+        odd = odd_lines(tokenizer)
+        coded = encode_lines(tokenizer, odd, longest, LineCounts(), prompts=recipe.prompts)
+        ends = [BOS] if recipe.prompts else [EOS]  # around a line without text
         behind = [BOS] if decoder and not recipe.prompts else []
-        wanted = [[*ids, *behind] for ids in sources]
-        yield _equal("ids of the tokenizer equal", wanted, reader.encode(texts), 1.0)
+        wanted = [[*(ids or ends), *behind] for ids in (*sources, *coded)]
+        found = reader.encode([*texts, *odd])
+        yield _equal("ids of the tokenizer equal, odd lines too", wanted, found, 1.0)
     targets = tokenizer.target.encode([row.target for row in rows])
     targets = [[BOS, *ids[: longest - 1], EOS] for ids in targets]
     worst = max(_difference(model, reader, *one) for one in _batches(recipe, sources, targets))
@@ -92,6 +99,23 @@ def compare(
         a, b = (score([name], lines, references, EvalConfig())[name] for lines in (ours, theirs))
         title = f"{metric_facts(name).title} of run and export"
         yield Agreement(title, f"{a.value:.2f} {b.value:.2f}", "-", True)
+
+
+def odd_lines(tokenizer: Tokenizer) -> list[str]:
+    """Lines in which a tokenizer may see what is not there: spellings of control tokens, special
+    symbols inside words, other normal forms, characters of several code points, none, and many."""
+    names = (*RESERVED, *tokenizer.source.symbols, MASK, control(RESERVED[EOS]))
+    whole = [form.format(name) for name in names for form in ("a {} b", "a{}b", "{0}{0}", "{} ")]
+    return [
+        *whole,
+        unicodedata.normalize("NFD", "Größe déjà vu \uac00") + " ﬁ Ω ½",
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",  # joined, and a flag
+        "<0x41><0x0A> <0xE2>",  # as pieces of bytes are spelled
+        "",
+        " \u00a0\u3000",
+        "a\0b \u2585 \u2581 \ufdd0 \ufeff \u200b \u2028 c",
+        "ab " * 1700,
+    ]
 
 
 def outputs(

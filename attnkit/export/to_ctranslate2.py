@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from attnkit.errors import DataError, UnavailableError
+from attnkit.export import standalone_tokenizer
 from attnkit.export.parity import Reader, outputs
 from attnkit.export.projections import position_table, projection, stacks
 from attnkit.recipe import Recipe
@@ -21,7 +22,6 @@ from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
 from attnkit.search import Hypothesis
 from attnkit.storage.cache import cache_dir, complete
-from attnkit.text import RESERVED
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 """Word of a recipe -> member of `ctranslate2.specs.Activation`."""
@@ -53,7 +53,7 @@ class CTranslate2Model:
             raise DataError(f"{folder}: ctranslate2 cannot open it: {error}") from error
         self.limit = limit
         parts = (tokenizer.source, tokenizer.target)
-        self.source, self.target = (part.pieces(range(len(part))) for part in parts)
+        self.source, self.target = (part.spelled(range(len(part))) for part in parts)
         self.ids = {piece: id_ for id_, piece in enumerate(self.target)}
 
     def search_all(
@@ -67,7 +67,7 @@ class CTranslate2Model:
             length_penalty=spec.length_penalty or NO_PENALTY,
             max_decoding_length=min(spec.max_length, self.limit or spec.max_length),
             min_decoding_length=spec.min_length, no_repeat_ngram_size=spec.no_repeat_ngram,
-            suppress_sequences=[[RESERVED[id_]] for id_ in (PAD, UNK, BOS)], max_input_length=0,
+            suppress_sequences=[[self.target[id_]] for id_ in (PAD, UNK, BOS)], max_input_length=0,
             max_batch_size=max(1, spec.batch_tokens // beams), batch_type="tokens",
             return_end_token=True, return_scores=True,
         )  # fmt: skip
@@ -77,7 +77,7 @@ class CTranslate2Model:
         ]
 
     def _hypothesis(self, tokens: list[str], score: float, spec: SearchConfig) -> Hypothesis:
-        ended = tokens[-1:] == [RESERVED[EOS]]
+        ended = tokens[-1:] == [self.target[EOS]]
         ids = [self.ids[token] for token in tokens[: len(tokens) - ended]]
         return Hypothesis(ids, score, score * len(tokens) ** spec.length_penalty, ended)
 
@@ -115,7 +115,7 @@ def write(
 
     Raises as `CTranslate2Model`.
     """
-    tokenizer.save(folder)
+    standalone_tokenizer.write(tokenizer, folder)
     specs: Any = importlib.import_module("ctranslate2.specs")
     shape, eps = recipe.model, nn.LayerNorm(1).eps
     options: dict[str, Any] = {
@@ -140,14 +140,20 @@ def write(
     decoder.projection.weight = _array(model.output.weight)
     whole = specs.TransformerSpec(encoder, decoder)
     whole.config.add_source_eos, whole.config.layer_norm_epsilon = True, eps
-    whole.register_source_vocabulary(tokenizer.source.pieces(range(len(tokenizer.source))))
-    whole.register_target_vocabulary(tokenizer.target.pieces(range(len(tokenizer.target))))
+    source, target = (part.spelled(range(len(part))) for part in tokenizer)
+    whole.register_source_vocabulary(source)
+    whole.register_target_vocabulary(target)
+    for role, id_ in (("unk", UNK), ("bos", BOS), ("decoder_start", BOS), ("eos", EOS)):
+        setattr(whole.config, f"{role}_token", target[id_])
     whole.validate()
     whole.optimize(weights)
     whole.save(str(folder))
     engine = CTranslate2Model(folder, tokenizer, model.limit, "cpu")
     answers = partial(outputs, engine, tokenizer)
-    return Reader(answers, log_probs=engine.log_probs, bans=False, exact=weights is None)
+    encode = standalone_tokenizer.encoder(folder, recipe)
+    return Reader(
+        answers, log_probs=engine.log_probs, encode=encode, bans=False, exact=weights is None
+    )
 
 
 def _block(spec: Any, block: Any) -> None:

@@ -203,7 +203,7 @@ def _tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> Any:
     decoder, prompts = recipe.model.shape == "decoder", recipe.prompts
     return fast_tokenizer(
         vocabulary,
-        "<s> $A" if prompts else "$A </s> <s>" if decoder else "$A </s>",
+        "BOS $A" if prompts else "$A EOS BOS" if decoder else "$A EOS",
         model_max_length=recipe.data.max_length + (decoder and not prompts),
         padding_side="left" if decoder else "right",
         truncation_side="left" if prompts else "right",

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
 from attnkit.errors import DataError
+from attnkit.export import standalone_tokenizer
 from attnkit.export.parity import Reader, outputs
 from attnkit.models import Decode, Model
 from attnkit.models.base import LogProbabilities
@@ -112,7 +113,7 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> R
     Raises:
         DataError: torch cannot export what a mechanism does.
     """
-    tokenizer.save(folder)
+    standalone_tokenizer.write(tokenizer, folder)
     longest = max(2, recipe.data.max_length)
     ids, targets = (torch.full((2, tokens), EOS) for tokens in (longest, longest + 1))
     graphs: dict[str, dict[str, Tensor]] = {WHOLE: {"ids": ids}}
@@ -128,7 +129,8 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> R
             raise DataError(f"torch cannot export this model to ONNX: {reason}") from error
     opened = OnnxModel(folder, model)
     writes = partial(outputs, opened, tokenizer)
-    return Reader(None if recipe.masks else writes, logits=opened)
+    encode = standalone_tokenizer.encoder(folder, recipe)
+    return Reader(None if recipe.masks else writes, logits=opened, encode=encode)
 
 
 def _reason(error: Exception) -> str:

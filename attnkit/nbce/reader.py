@@ -1,6 +1,7 @@
 """What reading many contexts needs of a model; rows are batched, and shared text is read once."""
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -64,6 +65,10 @@ class ContextReader(ABC):
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of some text, without any special token."""
+
+    def unknown(self, texts: Iterable[str]) -> Counter[str]:
+        """What the tokenizer does not know of some texts; nothing where it knows all bytes."""
+        return Counter()
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:

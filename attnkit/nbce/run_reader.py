@@ -1,6 +1,7 @@
 """attnkit's own runs as readers: language models, and encoder-decoders whose sources differ."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -33,6 +34,9 @@ class RunReader(ContextReader):
     @property
     def device(self) -> torch.device:
         return self.model.output.weight.device
+
+    def unknown(self, texts: Iterable[str]) -> Counter[str]:
+        return self.tokenizer.source.unknown(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.target.decode([ids])[0]

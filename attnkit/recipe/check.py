@@ -325,9 +325,6 @@ def _tokenizer(built: Built) -> Iterator[Fault]:
     for piece in spec.special:
         if _SPLIT.search(piece) or not piece:
             yield Fault(("tokenizer.special",), f"{quoted(piece)} must be text without white space")
-        elif piece in RESERVED:
-            text = f"{quoted(piece)} is reserved; choose another spelling"
-            yield Fault(("tokenizer.special",), text)
     least = len(RESERVED) + len(spec.special) + 1
     if spec.size < least:
         text = f"{spec.size} is too small: reserved and special tokens and one piece make {least}"

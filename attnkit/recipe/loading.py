@@ -143,6 +143,10 @@ def _without_twins(
     return kept, swept
 
 
+_BEFORE_THE_KEY = {("data", "normalize"): "none"}
+"""What runs did that were written before there was a key, where that is not its default."""
+
+
 def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
@@ -154,6 +158,9 @@ def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     root = read_file(path)
     settings = Settings(problems)
     settings.put((), root.place, root)
+    for key, value in _BEFORE_THE_KEY.items():
+        if key not in settings.values:
+            settings.put(key, root.place, Scalar(root.place, value))
     changes, later = _read_words(overrides)
     _by_variant(later, [], problems)
     for change, *more in changes:

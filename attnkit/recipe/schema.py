@@ -59,6 +59,8 @@ class DataConfig(Section):
     """Number of training rows to use, from the first; 0 uses all."""
     valid_rows: Count = 0
     """Number of validation rows to use, from the first; 0 uses all."""
+    normalize: Literal["nfc", "nfkc", "none"] = "nfc"
+    """Normal form of Unicode in which all text is read, in training, generation and scoring."""
     size: Positive | None = None
     """Generated corpora only: number of training rows to generate."""
     seed: Count = 1

@@ -334,7 +334,7 @@ class Run(Results):
         files.require_file(self.path / layout.TOKENIZERS[0])
         for name in layout.TOKENIZERS:
             self.check_file(name)
-        return Tokenizer.load(self.path)
+        return Tokenizer.load(self.path, self.recipe.data.normalize)
 
     def finish(
         self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any

@@ -7,8 +7,9 @@ settings on the same lines is not computed again.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from attnkit.data.preparation import check_reaches
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer
+from attnkit.data.tokenizer import Tokenizer, unknown_note
 from attnkit.device import pick_device
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
@@ -240,10 +241,16 @@ class _EvaluationJob:
             saved.scores |= model_scores(
                 measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
             )
-        saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": []}
+        if missing:
+            saved.facts["unknown"] = unknown_note(self._unknown(rows, missing))
+        noted = list(filter(None, [saved.facts.get("unknown")]))
+        saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": noted}
         if text:
             saved.facts["empty_references"] = empty_references(references)
-            found = warnings(saved.texts, references, metrics=text, tokenizers=self.eval.tokenizers)
+            found = [
+                *noted,
+                *warnings(saved.texts, references, metrics=text, tokenizers=self.eval.tokenizers),
+            ]
             decode = saved.facts["decode"]
             lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
             if cut:
@@ -289,8 +296,15 @@ class _EvaluationJob:
             "tokens": tokens,
             "device": self.device,
             "threads": torch.get_num_threads(),
-            **asdict(counts),
+            **{name: n for name, n in vars(counts).items() if name != "unknown"},
         }
+
+    def _unknown(self, rows: Sequence[Row], names: Sequence[str]) -> Counter[str]:
+        """What the tokenizer does not know of the sources, and of targets that are predicted."""
+        found = self.tokenizer.source.unknown([row.source for row in rows])
+        if set(names) & set(TEACHER_FORCED) and not self.run.recipe.data.labels:
+            found += self.tokenizer.target.unknown([row.target for row in rows])
+        return found
 
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:

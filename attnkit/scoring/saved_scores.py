@@ -27,8 +27,12 @@ from attnkit.scoring.metrics import Score, embedding
 from attnkit.scoring.systems import Entry
 from attnkit.storage import files
 
-SAVED_FACTS = ("sentences", "empty_references", "decode", "warnings")
-SOMETIMES = ("empty_references", "decode")  # facts that a run has not, by what it was scored
+SAVED_FACTS = ("sentences", "empty_references", "decode", "unknown", "warnings")
+SOMETIMES = (
+    "empty_references",
+    "decode",
+    "unknown",
+)  # facts that a run has not, by what it was scored
 TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_per_second",
                   "train_peak_memory_bytes", "train_device", "train_threads",
                   "train_precision", "train_processes")  # fmt: skip

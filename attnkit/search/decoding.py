@@ -3,8 +3,9 @@
 `search` takes one padded batch, `search_all` any number of sentences, `translate` lines of text.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -13,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.profiler import record_function
 
-from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
@@ -44,6 +45,8 @@ class LineCounts:
     """Lines of which only the first tokens (of a prompt: the last) were read."""
     unfinished: int = 0
     """Lines whose best output was closed without an end token, at the maximum length."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """What of the lines has no piece, and how often; see `Vocabulary.unknown`."""
 
 
 class Engine(Protocol):
@@ -121,8 +124,12 @@ def encode_lines(
     prompts: bool = False,
 ) -> list[list[int]]:
     """Source ids, with EOS (of prompts: with BOS before them); [] where there is no text."""
-    sources = []
-    for ids in (tokenizer.target if prompts else tokenizer.source).encode(texts):
+    vocabulary, sources = tokenizer.target if prompts else tokenizer.source, []
+    encoded = vocabulary.encode(texts)
+    counts.unknown += vocabulary.unknown(
+        text for text, ids in zip(texts, encoded, strict=True) if UNK in ids
+    )
+    for ids in encoded:
         counts.truncated += len(ids) >= longest
         if ids:
             ids = [BOS, *ids[-max(1, longest - 1) :]] if prompts else [*ids[: longest - 1], EOS]

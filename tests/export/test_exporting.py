@@ -1,6 +1,7 @@
 """Exports are whole or absent, say what they are, and name no place on this machine."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def test_the_card_can_be_followed(
     exporting.export(run, target, folder)
     code = (folder / "README.md").read_text("utf-8").split("```")[1].removeprefix("python\n")
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "tokenizer", raising=False)
     greedy = run.recipe.search.model_copy(update={"method": "greedy"})
     spec = greedy if target == "onnx" else run.recipe.search
     how = {"max_source": run.recipe.data.max_length}

@@ -22,7 +22,7 @@ SPECIAL = ("<sep>", "<se", "[x]")
 def pair(kind: str, special: tuple[str, ...] = ()) -> tuple[Vocabulary, Any]:
     spec = TokenizerConfig(type=kind, size=70, special=special)
     vocabulary = Tokenizer.train(spec, ROWS).source
-    return vocabulary, fast_tokenizer(vocabulary, "<s> $A </s>", model_max_length=1000)
+    return vocabulary, fast_tokenizer(vocabulary, "BOS $A EOS", model_max_length=1000)
 
 
 parts = st.sampled_from([*"adeginotcz \t\n\u00a0\u2581\x1c\u2603", *SPECIAL, "katze", " rote"])

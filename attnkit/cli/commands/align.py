@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -17,6 +18,7 @@ from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from attnkit.analysis.word_alignment import Gold, Head, HeadLinks, LinkCounts, LinkRule
+    from attnkit.data.tokenizer import Tokenizer
     from attnkit.runs import Run
     from attnkit.show.table import Table
 
@@ -107,6 +109,7 @@ def align(
         raise UsageError(f"--threshold {threshold}: must be at least 0")
     from attnkit.analysis import word_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
+    from attnkit.data.tokenizer import unknown_note
     from attnkit.runs import Run
 
     default = THRESHOLD if method == "threshold" else 0.0
@@ -123,7 +126,8 @@ def align(
         console.say(f"{heads[0]}; --dev SOURCE TARGET GOLD finds the best")
     if gold is not None and output is not None and len(heads) > 1:
         raise UsageError("--output takes one head: add --layer and --head, or --dev")
-    pairs: Iterable[Pair] = _pairs(source, target)
+    unknown = Counter[str]()
+    pairs: Iterable[Pair] = _watched(_pairs(source, target), trained.tokenizer(), unknown)
     golds = [] if gold is None else _golds(gold, pairs := list(pairs))
     aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device)
     aligned = aligned if gold is None else list(aligned)
@@ -138,6 +142,18 @@ def align(
     if gold is not None:
         scores = alignment.quality(aligned, golds)
         results.write_tables([table(str(run), scores, golds, rule)], format)
+    if note := unknown_note(unknown):
+        console.warn(note)
+
+
+def _watched(
+    pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str]
+) -> Iterator[Pair]:
+    """The pairs; what the tokenizer does not know of them is added to `unknown`."""
+    for pair in pairs:
+        for vocabulary, text in zip(tokenizer, pair, strict=True):
+            unknown.update(vocabulary.unknown([text]))
+        yield pair
 
 
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:

@@ -155,6 +155,8 @@ def generate(
 
 def _warn(lines: InputLines, counts: "LineCounts", longest: int) -> None:
     """Say what was not read or written as it is."""
+    from attnkit.data.tokenizer import unknown_note
+
     for count, what in (
         (lines.replaced, "malformed UTF-8 sequences of the input replaced by U+FFFD"),
         (counts.truncated, f"input lines cut to {longest} tokens"),
@@ -162,6 +164,8 @@ def _warn(lines: InputLines, counts: "LineCounts", longest: int) -> None:
     ):
         if count:
             console.warn(f"{what}: {count:,}")
+    if note := unknown_note(counts.unknown):
+        console.warn(note)
 
 
 def _check_engine(

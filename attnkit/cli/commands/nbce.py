@@ -172,6 +172,7 @@ def nbce(
     if overlap and (window is None or overlap >= window):
         why = "add --window N" if window is None else f"must be below --window {window}"
         raise UsageError(f"--overlap {overlap}: {why}")
+    from attnkit.data.tokenizer import unknown_note
     from attnkit.nbce import open_model, row_limits
     from attnkit.nbce.answer import check_method
     from attnkit.nbce.contexts import from_jsonl, from_text, prepare
@@ -194,6 +195,8 @@ def nbce(
         console.say(note)
     rule.check(len(read))
     texts, fixed = [context.text for context in read], max_length is not None
+    if note := unknown_note(reader.unknown([*texts, *questions])):
+        console.warn(note)
     row = row_limits.LongestRow.of(reader, texts, questions)
     length = row_limits.answer_length(row, spec, fixed, splitting, limit)
     if length < spec.max_length:

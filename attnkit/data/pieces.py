@@ -1,0 +1,92 @@
+"""Text to ids and back by one sentencepiece model, as runs and what is exported from them do it.
+
+A text is encoded in parts: between the special symbols, each of which is one piece wherever it
+stands.  sentencepiece alone prefers, in a unigram model, a likelier segmentation without them.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+import sentencepiece
+
+from attnkit.data.text_form import NormalForm, clean, from_model, normal_form, to_model
+
+FEW = 8
+"""Up to so many texts are passed one at a time: for a list SentencePiece starts a thread."""
+
+
+class Pieces:
+    """A sentencepiece model, and the normal form in which it reads and writes text."""
+
+    def __init__(self, model: bytes, form: NormalForm = "none") -> None:
+        """Raises RuntimeError, ValueError: it is no sentencepiece model."""
+        self.model, self.form = model, form
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(model)
+
+    def __len__(self) -> int:
+        """Number of pieces, special ones included."""
+        return int(self._processor.get_piece_size())
+
+    def text(self, text: str) -> str:
+        """A text as it is read: in its normal form, white space collapsed."""
+        return clean(normal_form(text, self.form))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, without begin and end tokens; an empty text gives an empty list."""
+        read = [to_model(self.text(text)) for text in texts]
+        if not self._reads_spaces:
+            return self._encode(read)
+        parts = [self.special.split(f" {text}") if text else [] for text in read]
+        ids = iter(self._encode([part for row in parts for part in row]))
+        return [[id_ for _ in row for id_ in next(ids)] for row in parts]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Text of each sequence of ids: one line each, whatever the pieces contain.
+
+        Pad, begin and end tokens vanish, the unknown token becomes U+2047.
+
+        Raises IndexError: an id is outside the vocabulary.
+        """
+        rows = [[int(i) for i in row] for row in ids]
+        if len(rows) <= FEW:
+            texts = [self._processor.decode(row) for row in rows]
+        else:
+            texts = self._processor.decode(rows, num_threads=1)
+        return [self.text(from_model(text)) for text in texts]
+
+    def spelled(self, ids: Sequence[int]) -> list[str]:
+        """The pieces of ids as the model spells them, each id another string."""
+        return [str(self._processor.id_to_piece(int(i))) for i in ids]
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
+        if len(texts) <= FEW:
+            return [self._processor.encode(text, out_type=int) for text in texts]
+        # One thread: turning ids into lists costs more than finding them.
+        ids: list[list[int]] = self._processor.encode(texts, out_type=int, num_threads=1)
+        return ids
+
+    @cached_property
+    def _reads_spaces(self) -> bool:
+        """Whether a text begins with the space that it is given, as attnkit trains models.
+
+        Others put a space before every text, so that no part of one can be encoded.
+        """
+        with_space, without = (self._processor.encode(t, out_type=str) for t in (" a", "a"))
+        return bool(with_space != without)
+
+    @cached_property
+    def symbols(self) -> dict[str, int]:
+        """The special symbols of the model, and their ids."""
+        # Symbols score +0.0; learned pieces score below, or -0.0 (the first merge of BPE).
+        scores = enumerate(map(self._processor.get_score, range(4, len(self))), 4)
+        ids = [id_ for id_, score in scores if math.copysign(1.0, score) > 0]
+        return dict(zip(self.spelled(ids), ids, strict=True))
+
+    @cached_property
+    def special(self) -> re.Pattern[str]:
+        """Finds the special symbols, the longest first; where there are none, nothing."""
+        names = sorted(map(re.escape, self.symbols), key=len, reverse=True)
+        return re.compile(f"({'|'.join(names) or '(?!)'})")

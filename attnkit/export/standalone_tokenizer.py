@@ -1,0 +1,62 @@
+"""tokenizer.py of an exported folder: text to ids and back without attnkit, by the run's own code.
+
+sentencepiece alone does not do it: text has a normal form, and special symbols are always whole.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnkit.data import pieces, text_form
+from attnkit.data.tokenizer import (
+    BOS,
+    EOS,
+    SOURCE_FILE,
+    TARGET_FILE,
+    LabelVocabulary,
+    Tokenizer,
+)
+from attnkit.recipe import Recipe
+
+FILE = "tokenizer.py"
+END = """
+
+_FOLDER = Path(__file__).parent
+source = Pieces((_FOLDER / "{source}").read_bytes(), "{form}")
+target = {target}
+"""
+
+
+def write(tokenizer: Tokenizer, folder: Path) -> None:
+    """Put the vocabularies into a folder, and the module that reads them."""
+    tokenizer.save(folder)
+    imported = inspect.getsource(text_form)
+    own = inspect.getsource(pieces)
+    for line in own.splitlines(keepends=True):
+        if line.startswith("from attnkit."):
+            own = own.replace(line, "from pathlib import Path\n")
+    target = "source"
+    if not tokenizer.shared and not isinstance(tokenizer.target, LabelVocabulary):
+        target = f'Pieces((_FOLDER / "{TARGET_FILE}").read_bytes(), "{tokenizer.target.form}")'
+    end = END.format(source=SOURCE_FILE, form=tokenizer.source.form, target=target)
+    (folder / FILE).write_text(f"{imported}\n\n{own}{end}", encoding="utf-8")
+
+
+def encoder(folder: Path, recipe: Recipe) -> Callable[[Sequence[str]], list[list[int]]]:
+    """What encodes the sources of a recipe, with their ends, by the module in a folder."""
+    spec = importlib.util.spec_from_file_location("exported_tokenizer", folder / FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    room = max(1, recipe.data.max_length - 1)
+
+    def encode(texts: Sequence[str]) -> list[list[int]]:
+        if recipe.prompts:
+            return [[BOS, *ids[-room:]] for ids in module.target.encode(texts)]
+        behind = [EOS, BOS] if recipe.model.shape == "decoder" else [EOS]
+        return [[*ids[:room], *behind] for ids in module.source.encode(texts)]
+
+    return encode
