@@ -6,7 +6,7 @@ Texts are drawn from escape sequences, controls, bidirectional marks, markup of 
 LaTeX and rich, formulas of spreadsheets and plain words.  They are sources, references and outputs
 of tiny runs (those of tests/helpers), whose results every command shows in every form.  Looked at:
 controls and marks in text, JSON that parses, elements of pages and drawings, cells of CSV.  Writes
-results/hostile-texts.md.
+the first part of results/hostile-texts.md; text_sweep.py writes the others.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from pathlib import Path
 from unittest.mock import patch
 from xml.etree import ElementTree
 
-from common import ROOT, command, load_before, publish, say, table, versions
+from common import ROOT, command, load_before, publish_part, say, table, versions
 
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -45,6 +45,8 @@ FRAGMENTS = (
     "\\input{x}", "\\write18{x}", "$x^2$", "%", "#", "_{", "=1+1", "=HYPERLINK(1)", "+1", "-1",
     "@x", "\t=1", ",", '"', ";", "\u4f60\u597d", "\u05d7\u05ea\u05d5\u05dc", "\U0001f600", "x" * 40,
 )  # fmt: skip
+ORDER = ("What is shown", "Every character", "Exports")
+"""Parts of the page."""
 BATCH = 5
 RUNS = ("runs/toy/good", "runs/toy/hostile")
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -217,7 +219,7 @@ def main() -> None:
     }
     rows = [[title, f"{many:,}"] for title, many in looked.items()]
     body = [*table(["result", "times"], rows), "", *(f"- {fault!a}" for fault in faults[:40])]
-    publish("hostile-texts", "Hostile texts", facts, body)
+    publish_part("hostile-texts", "Hostile texts", ORDER[0], ORDER, facts, body)
     sys.exit(bool(faults))
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import sentencepiece
 
-from attnkit.data.text_form import NormalForm, clean, from_model, normal_form, to_model
+from attnkit.data.text_form import MARK, NormalForm, clean, from_model, normal_form, to_model
 
 FEW = 8
 """Up to so many texts are passed one at a time: for a list SentencePiece starts a thread."""
@@ -39,9 +39,13 @@ class Pieces:
         read = [to_model(self.text(text)) for text in texts]
         if not self._reads_spaces:
             return self._encode(read)
-        parts = [self.special.split(f" {text}") if text else [] for text in read]
-        ids = iter(self._encode([part for row in parts for part in row]))
-        return [[id_ for _ in row for id_ in next(ids)] for row in parts]
+        rows = [self.special.split(f" {text}") if text else [] for text in read]
+        ids = iter(self._encode([part for row in rows for part in row[::2]]))  # between symbols
+        found = self.symbols
+        return [
+            [i for n, part in enumerate(row) for i in ([found[part]] if n % 2 else next(ids))]
+            for row in rows
+        ]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence of ids: one line each, whatever the pieces contain.
@@ -79,11 +83,11 @@ class Pieces:
 
     @cached_property
     def symbols(self) -> dict[str, int]:
-        """The special symbols of the model, and their ids."""
+        """The special symbols of the model, as text, and their ids."""
         # Symbols score +0.0; learned pieces score below, or -0.0 (the first merge of BPE).
         scores = enumerate(map(self._processor.get_score, range(4, len(self))), 4)
         ids = [id_ for id_, score in scores if math.copysign(1.0, score) > 0]
-        return dict(zip(self.spelled(ids), ids, strict=True))
+        return {piece.replace(MARK, " "): id_ for piece, id_ in zip(self.spelled(ids), ids)}
 
     @cached_property
     def special(self) -> re.Pattern[str]:

@@ -22,6 +22,7 @@ from attnkit.data.encoding import PARTIAL, encode
 from attnkit.data.masking import MASK, with_noise
 from attnkit.data.rows import Counts, Row
 from attnkit.data.span_corruption import FIXED, sentinels
+from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
     TRAINED,
     TRAINING_CHARACTERS,
@@ -327,7 +328,8 @@ def _tokenizer(
         del rows  # each goes when it is used: they are many
         chosen = spec
         if words and UNKNOWN_WORD not in spec.special:
-            chosen = spec.model_copy(update={"special": (*spec.special, UNKNOWN_WORD)})
+            # with its space, so that it is one token in the text, too
+            chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
         trained = Tokenizer.train(chosen, drain(sample), controls=controls, form=form)
         trained.save(draft)
         meta = {"digest": trained.digest, "rows": used, "seen": seen, "unknown_words": words}

@@ -127,7 +127,8 @@ class Vocabulary(Pieces):
         """
         kind = UnigramSampler if self._is_unigram() else BpeDropout
         segmenter, read = kind(self._learned, UNK, alpha), [to_model(self.text(t)) for t in texts]
-        return subword_sampling.sample(read, segmenter, self.symbols, seed)
+        special = {symbol.replace(" ", MARK): id_ for symbol, id_ in self.symbols.items()}
+        return subword_sampling.sample(read, segmenter, special, seed)
 
     @cached_property
     def _is_words(self) -> bool:
@@ -139,7 +140,8 @@ class Vocabulary(Pieces):
         """Pieces made from text, with their scores."""
         ids = range(len(RESERVED), len(self))
         scored = zip(self.spelled(ids), ids, map(self._processor.get_score, ids), strict=True)
-        return {piece: Piece(*rest) for piece, *rest in scored if piece not in self.symbols}
+        special = set(self.symbols.values())
+        return {piece: Piece(*rest) for piece, *rest in scored if rest[0] not in special}
 
     def _is_unigram(self) -> bool:
         """Whether a model that can sample is a unigram one (then it lists the best) or BPE."""
@@ -366,7 +368,7 @@ def _train(
         # As symbols they would be taken out of other words, too.  As words, each is one of the
         # `size` most frequent ones if it is more frequent than this bound on the last of them.
         often = 1 + sum(line.count(" ") for line in lines) // spec.size
-        lines.extend(f" {word}" * often for word in special)
+        lines.extend(f" {word.removeprefix(MARK)}" * often for word in special)
         special = []
     model = io.BytesIO()
     try:

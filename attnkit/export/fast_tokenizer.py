@@ -46,8 +46,8 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
         *(steps.Replace(text, spelled) for text, spelled in CARRIED.items()),
     ])  # fmt: skip
     found = "|".join(  # longer ones first, as in sentencepiece
-        "".join(f"\\x{{{ord(letter):x}}}" for letter in piece)
-        for piece in sorted(vocabulary.symbols, key=len, reverse=True)
+        "".join(f"\\x{{{ord(letter):x}}}" for letter in symbol.replace(" ", MARK))
+        for symbol in sorted(vocabulary.symbols, key=len, reverse=True)
     )
     parts = [words.Split(library.Regex(found), "isolated")] if found else []
     made.pre_tokenizer = words.Sequence([words.Metaspace(MARK, "always"), *parts])
