@@ -299,7 +299,8 @@ class TrainConfig(Section):
     log_every: Positive = 50
     """Updates between entries of the training log."""
     monitor: Monitor = "loss"
-    """Validation metric for early stopping and for the best checkpoint."""
+    """Validation metric for early stopping and for the best checkpoint; of equal values the one
+    with the lower loss is better."""
     choose: Literal["last", "best"] = "last"
     """Which weights are saved as the model: the last (averaged, if set) or the best by monitor."""
     patience: Count = 0

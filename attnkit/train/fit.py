@@ -36,6 +36,7 @@ from attnkit.errors import (
 from attnkit.models import Model
 from attnkit.ranks import group
 from attnkit.recipe import schema
+from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
@@ -48,6 +49,7 @@ from attnkit.train.optimiser import learning_rate
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
+from attnkit.train.validation import MonitoredScore
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
                     f"stopped by {name} after step {step}, which is saved; run the same command"
                     " again to resume"
                 )
+        if training.exhausted:
+            yield training.why_exhausted()
         yield training.finish()
     except RuntimeError as error:
         if (lost := group.lost(error)) is None:
@@ -128,6 +132,18 @@ class Training(TrainingState):
     def exhausted(self) -> bool:
         """Whether patience has run out."""
         return 0 < self.train.patience <= self.progress.worse
+
+    def why_exhausted(self) -> events.NoteEvent:
+        """Say that patience has run out, and at what."""
+        progress, monitor = self.progress, self.validator.monitor
+        title, also = "validation loss", ""
+        if monitor != "loss":
+            title = f"validation {metric_facts(monitor).title}"
+            also = ", and where it was equal, nor did the loss"
+        return events.NoteEvent(
+            f"stops after step {progress.step:,}: {progress.worse} validations (train.patience) did"
+            f" not improve the {title} of step {progress.best_step}, {progress.best:.4g}{also}"
+        )
 
     def resume(self) -> Iterator[events.Event]:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
@@ -297,8 +313,10 @@ class Training(TrainingState):
                 " train.lr or a longer train.warmup"
             ) from error
         progress.worse += 1
-        if self.validator.better(value, progress.best):
-            progress.worse, progress.best, progress.best_step = 0, value, step
+        score, best = MonitoredScore(value, sums.loss), progress.best_score
+        if best is None or score.better_than(best, monitor):
+            progress.worse, progress.best_step = 0, step
+            progress.best, progress.best_loss = score
             if self.train.choose == "best":
                 self.best = kept(weights)
         self._record(
