@@ -47,7 +47,8 @@ class DataConfig(Section):
     """Test data, given like train.  Without it and eval.splits the validation data is scored."""
     format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
     """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and
-    .json (also before .gz or .xz) are jsonl; anything else is plain."""
+    .json (also before .gz or .xz) are jsonl; anything else is plain.  jsonl has an object a line;
+    a .json file may be one array of objects."""
     errors: Literal["strict", "replace"] = "strict"
     """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256

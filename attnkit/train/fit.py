@@ -135,14 +135,12 @@ class Training(TrainingState):
 
     def why_exhausted(self) -> events.NoteEvent:
         """Say that patience has run out, and at what."""
-        progress, monitor = self.progress, self.validator.monitor
-        title, also = "validation loss", ""
-        if monitor != "loss":
-            title = f"validation {metric_facts(monitor).title}"
-            also = ", and where it was equal, nor did the loss"
+        progress, monitor, best = self.progress, self.validator.monitor, self.progress.best_score
+        assert best is not None
+        value = "" if monitor == "loss" else f"{metric_facts(monitor).title} {best.value:.4g}, "
         return events.NoteEvent(
-            f"stops after step {progress.step:,}: {progress.worse} validations (train.patience) did"
-            f" not improve the {title} of step {progress.best_step}, {progress.best:.4g}{also}"
+            f"stops after step {progress.step:,}: {progress.worse} validations (train.patience)"
+            f" were no better than that of step {progress.best_step:,} ({value}loss {best.loss:.4g})"
         )
 
     def resume(self) -> Iterator[events.Event]:

@@ -19,8 +19,8 @@ from attnkit.data.preparation import prepare
 from attnkit.errors import DivergedError, MemoryLimitError, StoppedError
 from attnkit.recipe.schema import AttentionConfig, DataConfig, Roles
 from attnkit.runs import Run
-from attnkit.storage.tensors import read
 from attnkit.storage import files
+from attnkit.storage.tensors import read
 from attnkit.train import checkpoint
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.events import (
@@ -323,7 +323,7 @@ def test_of_equal_scores_the_lower_loss_is_better(
     assert (finished["updates"], finished["step"]) == (ends, best)
     assert finished["reason"] == ("steps" if ends == 8 else "patience")
     said = [event.text for event in events if isinstance(event, NoteEvent)]
-    assert any("BLEU of step" in text for text in said) == (ends < 8)
+    assert any(f"step {best} (BLEU " in text for text in said) == (ends < 8)
     for stop in range(1, ends):  # what a validation has to better is in the checkpoint
         assert resumed(tmp_path / str(stop), recipe, [stop]) == list(digests(whole)), stop
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument
 
@@ -125,7 +125,8 @@ def align(
         raise UsageError("--output takes one head: add --layer and --head, or --dev")
     pairs: Iterable[Pair] = _pairs(source, target)
     golds = [] if gold is None else _golds(gold, pairs := list(pairs))
-    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device)
+    how: Any = {"device": device, "warn": console.warn}
+    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, **how)
     aligned = aligned if gold is None else list(aligned)
     if gold is None and format == "json":
         document = heads[0]._asdict() | {"sentences": [sorted(one[heads[0]]) for one in aligned]}
@@ -191,7 +192,8 @@ def _best(
     golds = _golds(dev[2], pairs)
     if not any(one.sure for one in golds):
         raise DataError(f"{dev[2]}: no sure link to choose by")
-    scores = quality(align(run, pairs, heads, rule, device=device), golds)
+    found = align(run, pairs, heads, rule, device=device, warn=console.warn)
+    scores = quality(found, golds)
     head = best(scores)
     console.say(f"{head}: best on {dev[0]}, alignment error rate {scores[head].error:.2f}")
     return head
