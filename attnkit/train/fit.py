@@ -137,10 +137,12 @@ class Training(TrainingState):
         """Say that patience has run out, and at what."""
         progress, monitor, best = self.progress, self.validator.monitor, self.progress.best_score
         assert best is not None
-        value = "" if monitor == "loss" else f"{metric_facts(monitor).title} {best.value:.4g}, "
+        reached = f"loss {best.loss:.4g}"
+        if monitor != "loss":
+            reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
         return events.NoteEvent(
             f"stops after step {progress.step:,}: {progress.worse} validations (train.patience)"
-            f" were no better than that of step {progress.best_step:,} ({value}loss {best.loss:.4g})"
+            f" were no better than that of step {progress.best_step:,} ({reached})"
         )
 
     def resume(self) -> Iterator[events.Event]:
