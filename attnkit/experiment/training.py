@@ -16,7 +16,7 @@ from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
-from attnkit.errors import AttnkitError, StoppedError
+from attnkit.errors import AttnkitError, DivergedError, StoppedError
 from attnkit.experiment import cost, initial_weights
 from attnkit.experiment.resumption import (
     Change,
@@ -82,8 +82,8 @@ def train(
             yield from experiment.train(variant, seed)
             yield from experiment.evaluate(variant, seed)
             if number == FIRST_LOOK < len(planned):
-                yield experiment.compare(planned[:number], len(planned) - number)
-        yield experiment.compare(planned)
+                yield from experiment.compare(planned[:number], len(planned) - number)
+        yield from experiment.compare(planned)
 
 
 class Experiment:
@@ -105,7 +105,7 @@ class Experiment:
 
     def run(self, variant: str, seed: int) -> Run:
         """Where the run is, or will be."""
-        return Run(Run.find(self.settings.out, self.file.name, variant, seed))
+        return Run(self.settings.folder(variant, seed))
 
     def recipe(self, variant: str, seed: int) -> Recipe:
         """The recipe of one run."""
@@ -172,9 +172,24 @@ class Experiment:
         with run.lock() as warning:
             if warning:
                 yield NoteEvent(warning, variant=variant, seed=seed)
-            for event in self._train(run, self.recipe(variant, seed), variant, seed):
+            how = self._try if variant in self.settings.trials else self._train
+            for event in how(run, self.recipe(variant, seed), variant, seed):
                 yield replace(event, variant=variant, seed=seed)
         settle_memory()
+
+    def _try(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
+        """A trial: one that diverges has lost, which is told once and kept."""
+        if run.exists and not self.settings.fresh:
+            old = Run.open(run.path)
+            if old.manifest.get(layout.TRIAL, {}).get("diverged"):
+                allowed_changes(old, recipe, allow=self.settings.allow_change)
+                yield events.SkippedEvent("diverged before")
+                return
+        try:
+            yield from self._train(run, recipe, variant, seed)
+        except DivergedError as error:
+            Run.open(run.path).update(**{layout.TRIAL: {"diverged": str(error)}})
+            yield events.FailedEvent(str(error), error.code)
 
     def _train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
         """The same with the run locked; its events do not say whose they are.
@@ -192,6 +207,8 @@ class Experiment:
             if any(change.of_files for change in changes):
                 require_same_data(run, (yield from self.prepared(recipe, initial)))
             if not needs_updates(run, recipe, changes):
+                if not any(change.of_weights for change in changes):
+                    run.update(**self._tuned(variant))
                 yield from rescore(run, recipe, changes)
                 return
         prepared = yield from self.prepared(recipe, initial)
@@ -212,7 +229,7 @@ class Experiment:
                     yield from accept(run, recipe, changes, event.resumed_from)
                     run.update(
                         parameters=event.parameters, precision=precision, failed=None,
-                        files={layout.LOG: None},
+                        files={layout.LOG: None}, **self._tuned(variant),
                     )  # fmt: skip
                 yield event
         except StoppedError:
@@ -273,10 +290,19 @@ class Experiment:
         }
         if initial is not None:
             fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
+        if trial := self.settings.trials.get(variant):
+            of = {"variant": trial.row, "key": trial.key, "value": trial.value}
+            fields[layout.TRIAL] = of
+        fields |= self._tuned(variant)
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
         run.write_tokenizer(prepared.tokenizer)
         return run
+
+    def _tuned(self, variant: str) -> dict[str, Any]:
+        """The entry of the manifest that says by which trials a value was chosen."""
+        entry = self.settings.tuned.get(variant)
+        return {} if entry is None else {layout.TUNED: entry.model_dump(exclude_none=True)}
 
     def _needs_updates(self, run: Run, recipe: Recipe) -> bool:
         """Whether a run that is there is trained further."""
@@ -313,12 +339,17 @@ class Experiment:
     def _precision_of_others(self, run: Run) -> str | None:
         """What earlier runs of this recipe chose on such a device."""
         root = self.settings.out.joinpath(*self.file.name.split("/"))
-        for path in sorted(root.glob("*/seed-*/manifest.json")):
+        trials, seeds = self.settings.trials, "seed-*/manifest.json"
+        rows = {
+            trials[name].row if name in trials else name: recipe
+            for name, recipe in self.file.variants.items()
+        }
+        for path in sorted([*root.glob(f"*/{seeds}"), *root.glob(f"*/{layout.TUNE}/*/{seeds}")]):
             if path.parent == run.path:
                 continue
             with suppress(AttnkitError):
                 manifest = Run.open(path.parent).manifest
-                recipe = self.file.variants.get(str(manifest.get("variant")))
+                recipe = rows.get(manifest.get(layout.TRIAL, manifest)["variant"])
                 trained = recipe is not None and not recipe.model.counted
                 chosen = recipe is not None and recipe.train.precision == "auto"
                 if trained and chosen and manifest.get("device") == str(self.device):
@@ -380,7 +411,9 @@ class Experiment:
             raise StoppedError(f"stopped by {self.stop.requested} {when}")
 
     def evaluate(self, variant: str, seed: int) -> Iterator[Event]:
-        """Decode and score one run, as far as that is not done."""
+        """Decode and score one run, as far as that is not done; a trial has its validations."""
+        if variant in self.settings.trials:
+            return
         run = Run.open(self.run(variant, seed).path)
         splits = tuple(run.recipe.eval.splits)
         yield NoteEvent(f"scoring {', '.join(splits)}", passing=True, variant=variant, seed=seed)
@@ -406,8 +439,10 @@ class Experiment:
 
     def compare(
         self, planned: Sequence[tuple[str, int]], unfinished: int = 0
-    ) -> events.ScoredEvent:
-        """Scored runs side by side, while others are `unfinished`."""
+    ) -> Iterator[events.ScoredEvent]:
+        """Scored runs side by side, while others are `unfinished`; trials are not scored."""
+        if self.settings.trials:
+            return
         runs = [Run.open(self.run(variant, seed).path) for variant, seed in planned]
         trained = {run.variant for run in runs}
         baseline = self.file.baseline if self.file.baseline in trained else None
@@ -426,7 +461,7 @@ class Experiment:
             result = comparison(
                 runs, splits, metrics=metrics, baseline=baseline, resamples=resamples
             )
-        return events.ScoredEvent(**result, unfinished=unfinished)
+        yield events.ScoredEvent(**result, unfinished=unfinished)
 
 
 def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *run: Any) -> None:
@@ -436,7 +471,7 @@ def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *r
     for file in plugged:
         mechanisms.plug_in(file)
     with StopSignals() as stop:
-        if _followed is None:
+        if _followed is None or _followed.settings != settings:
             _followed = Experiment(settings, stop)
             _followed.keep_memory()
         _followed.stop = stop

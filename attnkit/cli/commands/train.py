@@ -27,6 +27,7 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.cli.training_display import Happening, Notice
     from attnkit.experiment.settings import TrainingSettings
+    from attnkit.experiment.tuning import Tuning
     from attnkit.recipe import RecipeFile
 
 
@@ -83,6 +84,17 @@ def train(
             "COST",
         ),
     ] = None,
+    tune: Annotated[
+        str | None,
+        value(
+            "KEY=V1,V2,...",
+            "Choose the value of a train or model key for each variant on validation data, by a "
+            "trial for each value, then train with it.",
+        ),
+    ] = None,
+    tune_steps: Annotated[
+        int | None, value("N", "Updates of a trial of --tune. [default: train.steps]")
+    ] = None,
     dry_run: Annotated[
         bool,
         flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
@@ -102,22 +114,26 @@ def train(
     command at any time. Keys with several values make variants of all combinations. With --jobs N,
     each run gets its share of the cores (or of OMP_NUM_THREADS threads, if set), and a failed run
     does not stop the others. With --nproc N, or under torchrun, N processes train each run together
-    (train.parallel).
+    (train.parallel). Runs that --tune chose a value for go on with it.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
       attnkit train translation/multi30k --nproc 2
       attnkit train quickstart train.lr=1e-3,2e-3 model.attention=linear,scaled-dot
+      attnkit train quickstart --tune train.lr=1e-3,3e-3,1e-2 --tune-steps 200
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
+    from attnkit.experiment import tuning
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.recipe import load
 
     settings, variant, seed = sort_words(overrides or [], variant or [], seed or [])
     file = load(recipe, settings, option_check=check_options)
     planned = _plan(file, variant, seed, out)
-    _check_processes(jobs, planned, nproc, file)
+    _check_tuning(tune, tune_steps)
+    if tune is None:
+        _check_processes(jobs, planned, nproc, file)
     if not dry_run and options.in_processes(nproc, stopped=StoppedError.code):
         return
     if match is not None:
@@ -125,15 +141,30 @@ def train(
             file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
         )
         file = load(recipe, settings, option_check=check_options)
-    if dry_run:
-        _check_data(file, planned, data_dir)
-        _announce(
-            file, planned, out, jobs, max(nproc, group.processes()), as_json=as_json, fresh=fresh,
-            allow_change=allow_change,
-        )  # fmt: skip
-        return
     talks = not (as_json or quiet)
     variants = list(dict.fromkeys(run.variant for run in planned))
+    plan, before = None, {}
+    if tune is not None:
+        read = partial(_load, recipe, settings)
+        plan = tuning.Tuning.plan(read, tune, variants, tune_steps)
+    if not fresh and (before := tuning.recorded(file, variants, settings, out)):
+        file = _load(recipe, settings, tuning.recorded_words(before))
+    how = TrainingSettings(
+        file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
+        allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
+        offline=offline, tuned=before,
+    )  # fmt: skip
+    parts = [(how, planned)]
+    if plan is not None:
+        plan.check_runs(how)
+        trials = plan.settings(how)
+        parts.insert(0, (trials, _planned(trials)))
+    if plan is not None:
+        _check_processes(jobs, [run for _, some in parts for run in some], nproc, file)
+    if dry_run:
+        _check_data(file, planned, data_dir)
+        _announce(parts, jobs, max(nproc, group.processes()), as_json=as_json)
+        return
     if file.swept and len(variants) > MOST_UNASKED and not yes:
         many = f"{len(variants)} variants ({len(planned)} runs)"
         if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
@@ -141,14 +172,13 @@ def train(
             return
     if talks:
         counts = {"variant": len(variants), "run": len(planned)}
+        if plan is not None:
+            counts["trial"] = len(plan.trials)
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
-    how = TrainingSettings(
-        file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
-        allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
-        offline=offline,
-    )  # fmt: skip
-    _follow(how, planned, jobs, as_json=as_json, quiet=quiet)
+        for row, entry in before.items() if plan is None else ():
+            console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
+    _follow(how, parts, plan, jobs, as_json=as_json, quiet=quiet)
     if talks:
         _next_commands(file, planned, out)
 
@@ -195,9 +225,28 @@ def _matched(
     return [override for one in found for override in one.overrides]
 
 
+def _load(recipe: str, words: Sequence[str], more: Sequence[str]) -> "RecipeFile":
+    """The recipe with further words."""
+    from attnkit.recipe import load
+
+    return load(recipe, [*words, *more], option_check=check_options)
+
+
+def _check_tuning(tune: str | None, steps: int | None) -> None:
+    """Raise UsageError where one option lacks the other."""
+    if tune is None and steps is not None:
+        raise UsageError(f"--tune-steps {steps}: needs --tune KEY=V1,V2")
+
+
+def _planned(settings: "TrainingSettings") -> list[PlannedRun]:
+    """The trainings of some settings."""
+    return [PlannedRun(name, seed, settings.folder(name, seed)) for name, seed in settings.runs()]
+
+
 def _follow(
     settings: "TrainingSettings",
-    planned: Sequence[PlannedRun],
+    parts: "Sequence[tuple[TrainingSettings, Sequence[PlannedRun]]]",
+    plan: "Tuning | None",
     jobs: int,
     *,
     as_json: bool,
@@ -208,15 +257,15 @@ def _follow(
     from attnkit.show.training_board import Board, BoardRun
 
     def start(notice: "Notice") -> "Happening":
+        from attnkit.experiment import jobs as side_by_side
+        from attnkit.experiment import training, tuning
+
+        begin = partial(training.train, notice=notice)
         if jobs > 1:
-            from attnkit.experiment.jobs import train as side_by_side
+            begin = partial(side_by_side.train, jobs=jobs, notice=notice)
+        return begin(settings) if plan is None else tuning.train(settings, plan, begin, notice)
 
-            return side_by_side(settings, jobs=jobs, notice=notice)
-        from attnkit.experiment.training import train as one_by_one
-
-        return one_by_one(settings, notice=notice)
-
-    lines = tuple(BoardRun(run.variant, run.seed) for run in planned)
+    lines = tuple(BoardRun(run.variant, run.seed) for _, planned in parts for run in planned)
     board = Board(settings.file.name, lines, jobs=jobs, busy=load_note)
     spec = next(iter(settings.file.variants.values())).train
     follow(board, start, spec, as_json=as_json, quiet=quiet)
@@ -265,8 +314,9 @@ def _check_processes(
     from attnkit.recipe.capability import ranks_obstacle
 
     ranks = max(nproc, group.processes())
-    for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
-        if why := ranks_obstacle(file.variants[name], ranks):
+    for name, recipe in file.variants.items() if ranks > 1 else ():
+        planned_too = any(run.variant == name for run in planned)
+        if planned_too and (why := ranks_obstacle(recipe, ranks)):
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
         raise UsageError(
@@ -305,15 +355,11 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
 
 
 def _announce(
-    file: "RecipeFile",
-    planned: Sequence[PlannedRun],
-    out: Path,
+    parts: "Sequence[tuple[TrainingSettings, Sequence[PlannedRun]]]",
     jobs: int,
     ranks: int,
     *,
     as_json: bool,
-    fresh: bool,
-    allow_change: bool,
 ) -> None:
     """--dry-run: the trainings, their size, their folder, and what would be done with them.
 
@@ -326,10 +372,12 @@ def _announce(
     from attnkit.runs import Run
 
     rows, states, counts = [], [], dict[str, int]()
-    for variant, seed, folder in planned:
+    name = parts[0][0].file.name
+    for settings, (variant, seed, folder) in [(one, run) for one, some in parts for run in some]:
+        file, how = settings.file, {"fresh": settings.fresh, "allow_change": settings.allow_change}
         recipe = recipe_of_run(file, variant, seed)
-        start = partial(initial_run, file, variant, seed, out)
-        state = state_of(Run(folder), recipe, fresh=fresh, allow_change=allow_change, start=start)
+        start = partial(initial_run, file, variant, seed, settings.out)
+        state = state_of(Run(folder), recipe, **how, start=start)
         states.append(state)
         if variant not in counts:
             sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
@@ -345,14 +393,14 @@ def _announce(
             }
         )
     if as_json:
-        how = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
+        shared = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
         for row, state in zip(rows, states, strict=True):
             reason = state.error and str(state.error)
             then = {"resumes_from": state.step, "reason": reason}
-            plan = {"event": "planned", "recipe": file.name, **row, **how, **then}
+            plan = {"event": "planned", "recipe": name, **row, **shared, **then}
             output.write_json(plan, indent=None)
     else:
-        _write_plan(file.name, rows, jobs, ranks)
+        _write_plan(name, rows, jobs, ranks)
     if errors := [state.error for state in states if state.error is not None]:
         for error in errors[1:]:
             console.warn(str(error))
