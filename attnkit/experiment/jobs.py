@@ -78,7 +78,7 @@ def train(
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
-        settings = replace(settings, precision=experiment.precision)
+        settings = replace(settings, precision=experiment.precision.chosen)
         start = WorkerStart(settings, threads, tuple(mechanisms.plugged().values()))
         workers = Workers(jobs, start, stop)
         _start_server(threads)

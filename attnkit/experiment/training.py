@@ -17,7 +17,8 @@ from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
 from attnkit.errors import AttnkitError, DivergedError, StoppedError
-from attnkit.experiment import cost, initial_weights
+from attnkit.experiment import initial_weights
+from attnkit.experiment.precision import PrecisionChoice
 from attnkit.experiment.resumption import (
     Change,
     accept,
@@ -94,7 +95,7 @@ class Experiment:
         self.device = torch.device(pick_device(settings.device))
         self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
         self.data: dict[str, PreparedData] = {}
-        self.precision = settings.precision
+        self.precision = PrecisionChoice(settings, str(self.device))
         self.entries: dict[tuple[str, int], list[Entry]] = {}
         """Scores of the runs that this process has evaluated."""
 
@@ -164,7 +165,7 @@ class Experiment:
         for (variant, seed), prepared in unfinished.items():
             run = self.run(variant, seed)
             if self.settings.fresh or not run.exists:
-                yield from self._precision(prepared, self.recipe(variant, seed), run)
+                yield from self.precision.of(self.recipe(variant, seed), prepared, run)
 
     def train(self, variant: str, seed: int) -> Iterator[Event]:
         """One variant with one seed: skipped, resumed or trained from the start."""
@@ -219,7 +220,7 @@ class Experiment:
         precision: str = recipe.train.precision
         if precision == "auto":
             precision = str(run.manifest["precision"])
-            self.precision = self.precision or precision
+            self.precision.chosen = self.precision.chosen or precision
         job = self._job(run, recipe, seed, prepared, precision, initial)
         started = False
         try:
@@ -272,7 +273,7 @@ class Experiment:
     ) -> Generator[Event, None, Run]:
         """A new run; with --fresh it replaces an existing one."""
         processes = 1 if recipe.model.counted else group.processes()
-        precision = yield from self._precision(prepared, recipe, run)
+        precision = yield from self.precision.of(recipe, prepared, run)
         if self.settings.fresh:
             run.clear()
         hashes = {"recipe": digest(recipe), "data": prepared.digest}
@@ -318,43 +319,6 @@ class Experiment:
         now = (str(self.device), torch.get_num_threads(), group.processes())
         if note := other_device_note(run, now):
             yield NoteEvent(note)
-
-    def _precision(
-        self, prepared: PreparedData, recipe: Recipe, run: Run
-    ) -> Generator[Event, None, str]:
-        """Precision of a new run: the recipe's, else that of its other runs, else the faster.
-
-        Models that are counted take no part.
-        """
-        if recipe.model.counted:
-            return "fp32"
-        if recipe.train.precision != "auto":
-            return recipe.train.precision
-        self.precision = self.precision or self._precision_of_others(run)
-        if self.precision is None:
-            self.precision, why = cost.choose_precision(recipe, prepared, str(self.device))
-            yield NoteEvent(f"precision: {self.precision} ({why})")
-        return self.precision
-
-    def _precision_of_others(self, run: Run) -> str | None:
-        """What earlier runs of this recipe chose on such a device."""
-        root = self.settings.out.joinpath(*self.file.name.split("/"))
-        trials, seeds = self.settings.trials, "seed-*/manifest.json"
-        rows = {
-            trials[name].row if name in trials else name: recipe
-            for name, recipe in self.file.variants.items()
-        }
-        for path in sorted([*root.glob(f"*/{seeds}"), *root.glob(f"*/{layout.TUNE}/*/{seeds}")]):
-            if path.parent == run.path:
-                continue
-            with suppress(AttnkitError):
-                manifest = Run.open(path.parent).manifest
-                recipe = rows.get(manifest.get(layout.TRIAL, manifest)["variant"])
-                trained = recipe is not None and not recipe.model.counted
-                chosen = recipe is not None and recipe.train.precision == "auto"
-                if trained and chosen and manifest.get("device") == str(self.device):
-                    return str(manifest["precision"])
-        return None
 
     def prepared(self, recipe: Recipe, initial: Run | None) -> Generator[Event, None, PreparedData]:
         """The data, prepared once for all variants that share it, with notes on the progress."""

@@ -13,13 +13,13 @@ annealing) shrink in proportion; all else stays.
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from attnkit.data.corpus import splits_of
 from attnkit.errors import DivergedError, RecipeError, StoppedError, UsageError
 from attnkit.experiment.resumption import allowed_changes, recipe_of_run
 from attnkit.experiment.settings import TrainingSettings, Trial
+from attnkit.experiment.tuned_values import ABSENT, recorded_entry
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.recipe.dumping import flat
 from attnkit.recipe.schema import TrainConfig
@@ -27,7 +27,7 @@ from attnkit.recipe.settings import SCHEMA
 from attnkit.recipe.sweep import overrides, unique, value_text
 from attnkit.runs import Run
 from attnkit.runs.json_files import Tuned, TunedTrial
-from attnkit.runs.layout import TRIAL, TUNED
+from attnkit.runs.layout import TRIAL
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.signals import StopSignals
@@ -41,7 +41,6 @@ FIXED = ("train.steps", "train.seeds", "train.monitor", "train.log_to")
 """Keys of theirs that cannot: what trials have in common, or what decides nothing."""
 COUNTED = ("warmup", "valid_every", "save_every", "log_every")
 """Keys of `train` that count updates."""
-ABSENT = "(not set)"
 
 
 @dataclass(frozen=True)
@@ -218,39 +217,6 @@ def _notes(row: str, entry: Tuned) -> Iterator[NoteEvent]:
             end = ("smaller", "larger")[entry.value == numbers[-1]]
             yield NoteEvent(f"{row}: {entry.key}={entry.value} is at the end of the values tried;"
                             f" a {end} one may be better")  # fmt: skip
-
-
-def recorded(
-    file: RecipeFile, names: Sequence[str], words: Sequence[str], out: Path
-) -> dict[str, Tuned]:
-    """The entries of rows that were tuned before, so that their runs go on with what was chosen.
-
-    A row is left out whose recipe has changed in what was tuned, or where a word sets it.
-    """
-    found = dict[str, Tuned]()
-    given = {word.partition("=")[0].strip() for word in words}
-    for name in names:
-        for path in sorted(Run.find(out, file.name, name, 0).parent.glob("seed-*/manifest.json")):
-            entry = recorded_entry(Run.open(path.parent))
-            if entry is None:
-                continue
-            own = flat(file.variants[name])
-            same = all(own.get(key, ABSENT) == value for key, value in entry.was.items())
-            if same and not given & {entry.key, f"variants.{name}.{entry.key}"}:
-                found[name] = entry
-            break
-    return found
-
-
-def recorded_words(found: Mapping[str, Tuned]) -> list[str]:
-    """The KEY=VALUE words that set recorded values again."""
-    return [f"variants.{row}.{entry.key}={entry.value}" for row, entry in found.items()]
-
-
-def recorded_entry(run: Run) -> Tuned | None:
-    """What the manifest of a run says of its tuning."""
-    entry = run.manifest.get(TUNED)
-    return None if entry is None else Tuned.model_validate(entry)
 
 
 def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:

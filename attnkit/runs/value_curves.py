@@ -1,6 +1,7 @@
 """What runs and trials scored on validation data against the value of a key of their recipes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.runs.curves import Plot, Point, Series
@@ -61,7 +62,7 @@ def value_plot(
         raise UsageError(f"--x {key}: no run here has a value of it")
     if len(monitors) > 1 and not names:
         raise UsageError(
-            f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); add --y {LOSS}"
+            f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}"
         )
     values = [at for lines in found.values() for line in lines.values() for at in line]
     series = tuple(Series(row, _points(found[row])) for row in dict.fromkeys([*tried, *others]))
@@ -97,7 +98,7 @@ def _row(variant: str, key: str) -> str:
     return ",".join(p for p in variant.split(",") if not p.startswith(marks)) or variant
 
 
-def _chosen(run: Run) -> Mapping[str, object] | None:
+def _chosen(run: Run) -> Mapping[str, Any] | None:
     """The record of the validation of the chosen weights."""
     if not run.finished:
         return None

@@ -36,7 +36,6 @@ from attnkit.errors import (
 from attnkit.models import Model
 from attnkit.ranks import group
 from attnkit.recipe import schema
-from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
@@ -93,7 +92,7 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
                     " again to resume"
                 )
         if training.exhausted:
-            yield training.why_exhausted()
+            yield events.NoteEvent(training.progress.why_exhausted())
         yield training.finish()
     except RuntimeError as error:
         if (lost := group.lost(error)) is None:
@@ -132,18 +131,6 @@ class Training(TrainingState):
     def exhausted(self) -> bool:
         """Whether patience has run out."""
         return 0 < self.train.patience <= self.progress.worse
-
-    def why_exhausted(self) -> events.NoteEvent:
-        """Say that patience has run out, and at what."""
-        progress, monitor, best = self.progress, self.validator.monitor, self.progress.best_score
-        assert best is not None
-        reached = f"loss {best.loss:.4g}"
-        if monitor != "loss":
-            reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
-        return events.NoteEvent(
-            f"stops after step {progress.step:,}: {progress.worse} validations (train.patience)"
-            f" were no better than that of step {progress.best_step:,} ({reached})"
-        )
 
     def resume(self) -> Iterator[events.Event]:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
@@ -312,13 +299,9 @@ class Training(TrainingState):
                 f"step {step}: the model gave NaN or infinity in the validation; try a lower"
                 " train.lr or a longer train.warmup"
             ) from error
-        progress.worse += 1
-        score, best = MonitoredScore(value, sums.loss), progress.best_score
-        if best is None or score.better_than(best, monitor):
-            progress.worse, progress.best_step = 0, step
-            progress.best, progress.best_loss = score
-            if self.train.choose == "best":
-                self.best = kept(weights)
+        best = progress.validated(MonitoredScore(value, sums.loss), monitor)
+        if best and self.train.choose == "best":
+            self.best = kept(weights)
         self._record(
             "valid",
             step=step,

@@ -14,6 +14,7 @@ from attnkit.data.preparation import PreparedData
 from attnkit.errors import DataError, RecipeError
 from attnkit.ranks import group
 from attnkit.recipe import schema
+from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
 from attnkit.train import checkpoint
@@ -59,6 +60,28 @@ class TrainingProgress(json_files.Schema):
         if self.best is None:
             return None
         return MonitoredScore(self.best, math.inf if self.best_loss is None else self.best_loss)
+
+    def validated(self, score: MonitoredScore, monitor: str) -> bool:
+        """Count the validation after this step; whether it is the best so far."""
+        best = self.best_score
+        if best is not None and not score.better_than(best, monitor):
+            self.worse += 1
+            return False
+        self.worse, self.best_step = 0, self.step
+        self.best, self.best_loss = score
+        return True
+
+    def why_exhausted(self) -> str:
+        """What to say where patience has run out."""
+        best, monitor = self.best_score, self.monitor
+        assert best is not None
+        reached = f"loss {best.loss:.4g}"
+        if monitor not in (None, "loss"):
+            reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
+        return (
+            f"stops after step {self.step:,}: {self.worse} validations (train.patience) were no"
+            f" better than that of step {self.best_step:,} ({reached})"
+        )
 
 
 class StoredState(json_files.Schema):

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -124,43 +125,29 @@ def train(
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
-    from attnkit.experiment import tuning
     from attnkit.experiment.settings import TrainingSettings
-    from attnkit.recipe import load
 
-    settings, variant, seed = sort_words(overrides or [], variant or [], seed or [])
-    file = load(recipe, settings, option_check=check_options)
+    words, variant, seed = sort_words(overrides or [], variant or [], seed or [])
+    file = _load(recipe, words)
     planned = _plan(file, variant, seed, out)
-    _check_tuning(tune, tune_steps)
+    _check_processes(jobs, planned, nproc, file)
     if tune is None:
-        _check_processes(jobs, planned, nproc, file)
+        _check_jobs(jobs, len(planned), tune_steps)
     if not dry_run and options.in_processes(nproc, stopped=StoppedError.code):
         return
     if match is not None:
-        settings += _matched(
-            file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
-        )
-        file = load(recipe, settings, option_check=check_options)
-    talks = not (as_json or quiet)
+        words += _matched(file, match, variant, out, device, data_dir, offline=offline, fresh=fresh)
+        file = _load(recipe, words)
     variants = list(dict.fromkeys(run.variant for run in planned))
-    plan, before = None, {}
-    if tune is not None:
-        read = partial(_load, recipe, settings)
-        plan = tuning.Tuning.plan(read, tune, variants, tune_steps)
-    if not fresh and (before := tuning.recorded(file, variants, settings, out)):
-        file = _load(recipe, settings, tuning.recorded_words(before))
     how = TrainingSettings(
         file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
         allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
-        offline=offline, tuned=before,
+        offline=offline,
     )  # fmt: skip
-    parts = [(how, planned)]
-    if plan is not None:
-        plan.check_runs(how)
-        trials = plan.settings(how)
-        parts.insert(0, (trials, _planned(trials)))
-    if plan is not None:
-        _check_processes(jobs, [run for _, some in parts for run in some], nproc, file)
+    how, tuning = _tuning(how, recipe, words, tune, tune_steps)
+    parts = [how] if tuning is None else [tuning.settings(how), how]
+    if tuning is not None:
+        _check_jobs(jobs, len(planned) + len(tuning.trials))
     if dry_run:
         _check_data(file, planned, data_dir)
         _announce(parts, jobs, max(nproc, group.processes()), as_json=as_json)
@@ -170,17 +157,44 @@ def train(
         if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
             console.say("nothing was trained")
             return
+    talks = not (as_json or quiet)
     if talks:
         counts = {"variant": len(variants), "run": len(planned)}
-        if plan is not None:
-            counts["trial"] = len(plan.trials)
+        counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
         numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
         console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
-        for row, entry in before.items() if plan is None else ():
+        for row, entry in how.tuned.items() if tuning is None else ():
             console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
-    _follow(how, parts, plan, jobs, as_json=as_json, quiet=quiet)
+    _follow(parts, tuning, jobs, as_json=as_json, quiet=quiet)
     if talks:
         _next_commands(file, planned, out)
+
+
+def _load(recipe: str, words: Sequence[str], more: Sequence[str] = ()) -> "RecipeFile":
+    """The recipe with KEY=VALUE words."""
+    from attnkit.recipe import load
+
+    return load(recipe, [*words, *more], option_check=check_options)
+
+
+def _tuning(
+    how: "TrainingSettings", recipe: str, words: Sequence[str], tune: str | None, steps: int | None
+) -> "tuple[TrainingSettings, Tuning | None]":
+    """The settings with what earlier trials chose, and the plan of the trials to come."""
+    from attnkit.experiment import tuned_values
+
+    names = how.variants or ()
+    found = {} if how.fresh else tuned_values.recorded(how.file, names, words, how.out)
+    if found:
+        file = _load(recipe, words, tuned_values.recorded_words(found))
+        how = replace(how, file=file, tuned=found)
+    if tune is None:
+        return how, None
+    from attnkit.experiment.tuning import Tuning
+
+    plan = Tuning.plan(partial(_load, recipe, words), tune, names, steps)
+    plan.check_runs(how)
+    return how, plan
 
 
 def _matched(
@@ -225,47 +239,33 @@ def _matched(
     return [override for one in found for override in one.overrides]
 
 
-def _load(recipe: str, words: Sequence[str], more: Sequence[str]) -> "RecipeFile":
-    """The recipe with further words."""
-    from attnkit.recipe import load
-
-    return load(recipe, [*words, *more], option_check=check_options)
-
-
-def _check_tuning(tune: str | None, steps: int | None) -> None:
-    """Raise UsageError where one option lacks the other."""
-    if tune is None and steps is not None:
-        raise UsageError(f"--tune-steps {steps}: needs --tune KEY=V1,V2")
-
-
-def _planned(settings: "TrainingSettings") -> list[PlannedRun]:
-    """The trainings of some settings."""
-    return [PlannedRun(name, seed, settings.folder(name, seed)) for name, seed in settings.runs()]
-
-
 def _follow(
-    settings: "TrainingSettings",
-    parts: "Sequence[tuple[TrainingSettings, Sequence[PlannedRun]]]",
-    plan: "Tuning | None",
-    jobs: int,
-    *,
-    as_json: bool,
+    parts: "Sequence[TrainingSettings]", plan: "Tuning | None", jobs: int, *, as_json: bool,
     quiet: bool,
-) -> None:
-    """Train, and show what happens."""
+) -> None:  # fmt: skip
+    """Train the last part, after the trials where there are some, and show what happens."""
     from attnkit.cli.training_display import follow
     from attnkit.show.training_board import Board, BoardRun
 
+    *_, settings = parts
+
     def start(notice: "Notice") -> "Happening":
-        from attnkit.experiment import jobs as side_by_side
-        from attnkit.experiment import training, tuning
+        def begin(settings: "TrainingSettings") -> "Happening":
+            if jobs > 1:
+                from attnkit.experiment.jobs import train as side_by_side
 
-        begin = partial(training.train, notice=notice)
-        if jobs > 1:
-            begin = partial(side_by_side.train, jobs=jobs, notice=notice)
-        return begin(settings) if plan is None else tuning.train(settings, plan, begin, notice)
+                return side_by_side(settings, jobs=jobs, notice=notice)
+            from attnkit.experiment.training import train as one_by_one
 
-    lines = tuple(BoardRun(run.variant, run.seed) for _, planned in parts for run in planned)
+            return one_by_one(settings, notice=notice)
+
+        if plan is None:
+            return begin(settings)
+        from attnkit.experiment.tuning import train as tune
+
+        return tune(settings, plan, begin, notice)
+
+    lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
     board = Board(settings.file.name, lines, jobs=jobs, busy=load_note)
     spec = next(iter(settings.file.variants.values())).train
     follow(board, start, spec, as_json=as_json, quiet=quiet)
@@ -314,22 +314,26 @@ def _check_processes(
     from attnkit.recipe.capability import ranks_obstacle
 
     ranks = max(nproc, group.processes())
-    for name, recipe in file.variants.items() if ranks > 1 else ():
-        planned_too = any(run.variant == name for run in planned)
-        if planned_too and (why := ranks_obstacle(recipe, ranks)):
+    for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
+        if why := ranks_obstacle(file.variants[name], ranks):
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
         raise UsageError(
             "--jobs trains several runs at a time, --nproc and torchrun one with several "
             "processes: choose one of them"
         )
+
+
+def _check_jobs(jobs: int, count: int, trial_steps: int | None = None) -> None:
+    """Refuse more jobs than there are runs; and steps of trials without --tune."""
+    if trial_steps is not None:
+        raise UsageError(f"--tune-steps {trial_steps}: needs --tune KEY=V1,V2")
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be at least 1")
-    if jobs > len(planned):
-        there = "is 1 run" if len(planned) == 1 else f"are {len(planned)} runs"
+    if jobs > count:
+        there = "is 1 run" if count == 1 else f"are {count} runs"
         raise UsageError(
-            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs "
-            f"{len(planned)}"
+            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs {count}"
         )
 
 
@@ -355,7 +359,7 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
 
 
 def _announce(
-    parts: "Sequence[tuple[TrainingSettings, Sequence[PlannedRun]]]",
+    parts: "Sequence[TrainingSettings]",
     jobs: int,
     ranks: int,
     *,
@@ -372,8 +376,9 @@ def _announce(
     from attnkit.runs import Run
 
     rows, states, counts = [], [], dict[str, int]()
-    name = parts[0][0].file.name
-    for settings, (variant, seed, folder) in [(one, run) for one, some in parts for run in some]:
+    name = parts[0].file.name
+    for settings, (variant, seed) in [(part, key) for part in parts for key in part.runs()]:
+        folder = settings.folder(variant, seed)
         file, how = settings.file, {"fresh": settings.fresh, "allow_change": settings.allow_change}
         recipe = recipe_of_run(file, variant, seed)
         start = partial(initial_run, file, variant, seed, settings.out)
