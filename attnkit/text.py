@@ -83,3 +83,15 @@ def contains_answer(context: str, references: Sequence[str]) -> bool:
     text = f" {' '.join(answer_words(context))} "
     answers = [" ".join(answer_words(reference)) for reference in references]
     return any(f" {answer} " in text for answer in answers if answer)
+
+
+def short_number(text: str) -> str:
+    """A number as text, small ones as 3e-3; other text as it is."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not 0 < abs(number) < 0.1:
+        return text
+    digits, _, exponent = f"{number:.11e}".partition("e")
+    return f"{float(digits):.12g}e{int(exponent)}"

@@ -9,7 +9,7 @@ section 5.1, for the alignment error rate.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import tee
 from typing import Literal, NamedTuple
@@ -103,11 +103,12 @@ def align(
     rule: LinkRule = LinkRule(),  # noqa: B008 (immutable)
     *,
     device: str = "auto",
+    warn: Callable[[str], object] = lambda text: None,
 ) -> Iterator[HeadLinks]:
     """Links of each sentence pair by each wanted head; none where a side is empty.
 
     `pairs` are source and target lines, `wanted` some of `heads`; device auto takes a GPU where
-    there is one.
+    there is one.  `warn` is told, after the last pair, of those longer than in training.
 
     Raises:
         UsageError: the model has no cross attention, or no such layer or head.
@@ -123,7 +124,10 @@ def align(
     reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
     pairs, read = tee(pairs)
     captures = reader.read(pair if all(map(words, pair)) else BLANK for pair in read)
-    for (source, target), capture in zip(pairs, captures, strict=True):
+    notes: list[str] = []
+    for number, ((source, target), capture) in enumerate(zip(pairs, captures, strict=True), 1):
+        if note := capture.facts.get("note"):
+            notes.append(f"line {number}: {note}")
         sizes, maps = (len(words(source)), len(words(target))), capture.maps["cross"]
         out: HeadLinks = dict.fromkeys(wanted, frozenset())
         if all(sizes):
@@ -133,6 +137,9 @@ def align(
                 weights = rows.mean(0) if head.head is None else rows[maps.heads.index(head.head)]
                 out[head] = links(weights, *rule)
         yield out
+    if notes:
+        others = f"; so have {len(notes) - 1:,} more" if len(notes) > 1 else ""
+        warn(notes[0] + others)
 
 
 def word_weights(

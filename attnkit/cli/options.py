@@ -33,15 +33,19 @@ def flag(name: str, help: str, *short: str) -> Any:
     return Option(name, *short, help=help)
 
 
-def choice(name: str, words: Sequence[str], help: str, metavar: str = "") -> Any:
+def choice(
+    name: str, words: Sequence[str], help: str, metavar: str = "", *, keys: bool = False
+) -> Any:
     """An option that takes one of some words; TAB completes them; `metavar` is NAME for --name.
+
+    With `keys` it also takes a dotted key of a recipe.
 
     Its parameter is annotated with `str` or a `Literal`.  Any other word is a UsageError that
     names the nearest one.
     """
 
     def parse(word: str) -> str:
-        if word not in words:
+        if word not in words and not (keys and "." in word):
             raise UsageError(f"{name} {quoted(word)}: {suggestion(word, words)}")
         return word
 

@@ -91,7 +91,8 @@ class LiveDisplay(Display):
         self._board.update(event)
         lasting = isinstance(event, events.NoteEvent) and not event.passing
         failed = isinstance(event, events.FailedEvent)
-        if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent):
+        kept = events.PreparedEvent | events.SkippedEvent | events.TunedEvent
+        if lasting or failed or isinstance(event, kept):
             for line in log_lines(event):
                 self._screen.print(Text(line, "red" if failed else "dim"))
         _print_first_look(event)

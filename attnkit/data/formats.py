@@ -10,7 +10,7 @@ The rules, the same for every format:
 - gzip and xz are recognised by their first bytes, whatever the file is called.
 - A damaged or bomb-like compressed file and a line of more than a mebibyte are refused.
 
-Memory is a few blocks of a mebibyte, however long the file.
+Memory is a few blocks of a mebibyte, however long the file; but see `read_whole`.
 """
 
 import gzip
@@ -32,6 +32,8 @@ BLOCK = 1 << 20
 """Bytes read at once."""
 LONGEST = BLOCK
 """Longest line in bytes; not below BLOCK, so that only a line across blocks can exceed it."""
+WHOLE = 256 << 20
+"""Longest text that is read as a whole, in bytes."""
 RATIO = 100
 """Largest ratio of text to compressed bytes, once the text exceeds FREE; prose has 2 to 5."""
 FREE = 16 << 20
@@ -66,9 +68,36 @@ def read_lines(
         MissingInputError: the file is not there.
         DataError: malformed UTF-8, a line that is too long, a damaged compressed file.
     """
-    counts = Counts() if counts is None else counts
+    for text in _texts(path, errors, Counts() if counts is None else counts):
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()
+        yield from lines
+
+
+def read_whole(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> str:
+    """All of a text, for formats that are not read line by line; by the same rules.
+
+    Raises as `read_lines`; a DataError where it is longer than WHOLE, whatever its lines.
+    """
+    counts, size, texts = Counts() if counts is None else counts, 0, []
+    for text in _texts(path, errors, counts, WHOLE):
+        size += len(text)
+        if size > WHOLE:
+            raise _too_long(path)
+        texts.append(text)
+    return "".join(texts)
+
+
+def read_start(path: Path) -> bytes:
+    """The first BLOCK of a text, or all of it, without a byte order mark."""
+    return next(_blocks(path), b"").removeprefix(BOM)
+
+
+def _texts(path: Path, errors: Errors, counts: Counts, longest: int = LONGEST) -> Iterator[str]:
+    """The text in pieces of whole lines."""
     first = True
-    for number, piece in _pieces(path):
+    for number, piece in _pieces(path, longest):
         marked = first and piece.startswith(BOM)
         first = False
         if marked:
@@ -79,10 +108,7 @@ def read_lines(
             piece = piece.replace(b"\r\n", b"\n")
         counts.control += len(piece) - len(piece.translate(None, CONTROL))
         counts.control += len(UPPER_CONTROL.findall(piece))
-        lines = _decode(path, piece, number, marked, errors, counts).split("\n")
-        if not lines[-1]:
-            lines.pop()
-        yield from lines
+        yield _decode(path, piece, number, marked, errors, counts)
 
 
 def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
@@ -162,25 +188,34 @@ def _decode(
         ) from error
 
 
-def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
+def _pieces(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, bytes]]:
     """Blocks cut at line ends, each with the number of its first line, from 1."""
-    number, rest = 1, b""
+    number, rest = 1, bytearray()
     for block in _blocks(path):
         cut = block.rfind(b"\n") + 1
-        if len(rest) + (block.find(b"\n") if cut else len(block)) > LONGEST:
+        if len(rest) + (block.find(b"\n") if cut else len(block)) > longest:
+            if longest == WHOLE:
+                raise _too_long(path)
             raise DataError(
                 f"{path}:{number}: the line is longer than {LONGEST:,} bytes; is this a text "
                 "file with a sentence or a row a line?"
             )
         if cut:
-            piece = rest + block[:cut]
+            piece = bytes(rest + block[:cut])
             yield number, piece
             number += piece.count(b"\n")
-            rest = block[cut:]
+            rest = bytearray(block[cut:])
         else:
             rest += block
     if rest:
-        yield number, rest
+        yield number, bytes(rest)
+
+
+def _too_long(path: Path) -> DataError:
+    return DataError(
+        f"{path}: is longer than {WHOLE:,} bytes, the most that is read as one document; write a "
+        "row a line: jq -c '.[]' FILE.json > FILE.jsonl"
+    )
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -1,6 +1,9 @@
-"""Streaming readers of rows in JSON lines, and of dialogues in the format of ParlAI.
+"""Readers of rows in JSON: lines, one document, and dialogues in the format of ParlAI.
 
-A JSONL row has `source` and `target` (or other names, given by the caller) and may have
+A .jsonl file has an object a line and is streamed.  A .json file may also be one document: an array
+of objects, or an object with one such array (`{"version": 1, "data": [...]}`).
+
+A row has `source` and `target` (or other names, given by the caller) and may have
 `references`, a list of accepted outputs, and `contexts`, a list of passages with `gold`, the index
 of the one that answers. A dialogue row may have `persona` and `turns`, lists of
 strings, in place of `source`.  Strings hold one line each: line breaks inside become spaces and
@@ -11,9 +14,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from attnkit.data.formats import Errors, read_lines
+from attnkit.data.formats import Errors, read_lines, read_start, read_whole
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
 from attnkit.text import nearest
@@ -22,6 +25,9 @@ PERSONA_END = " __eop__ "
 TURN_END = " __eot__ "
 HISTORY = 5
 """How many earlier turns a row has in ParlAI's format."""
+
+NAME_IT = "; if the file is one JSON array, give it a name that ends in .json"
+"""What to do with an array in a file of JSON lines."""
 
 BREAK = re.compile(r"\r\n|[\r\n]")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -38,7 +44,7 @@ def read_jsonl(
     usual: tuple[str, str] | None = None,
     labels: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Rows of a JSONL file, gzip or not; `source` None leaves the source empty.
+    """Rows of a JSONL or JSON file, gzip or not; `source` None leaves the source empty.
 
     Without the target field the first reference is the target.  With `usual`, the names of fields
     where a recipe is silent, `source` and `target` may be languages: where the first row has no
@@ -47,12 +53,13 @@ def read_jsonl(
     Raises:
         MissingInputError: the file is not there.
         DataError: a line is not a JSON object (file:line:column), or a field is missing or is
-            not a string (file:line and the nearest field).
+            not a string (file:line, of a document: row, and the nearest field).
     """
     counts = Counts() if counts is None else counts
-    for number, line in enumerate(read_lines(path, errors, counts), 1):
-        fields = _Fields(f"{path}:{number}", line, errors, counts)
-        if number == 1 and usual:
+    records = _document if _is_document(path) else _lines
+    for number, record in enumerate(records(path, errors, counts)):
+        fields = _Fields(record, errors, counts)
+        if number == 0 and usual:
             source = source and fields.name("source", source, usual[0])
             target = fields.name("target", target, usual[1], source, numbers=bool(labels))
         references, contexts = fields.texts("references"), fields.texts("contexts")
@@ -99,23 +106,89 @@ def read_parlai(
         turns.append(replies[0])
 
 
-class _Fields:
-    """The fields of one JSON object, each checked when it is read."""
+class _Record(NamedTuple):
+    """One JSON object."""
 
-    def __init__(self, place: str, line: str, errors: Errors, counts: Counts) -> None:
-        self.place, self.errors, self.counts = place, errors, counts
-        # Only an escape can bring a line break, a control character or a lone surrogate.
-        self.escaped = "\\" in line
+    place: str
+    """Where it is, for messages."""
+    values: dict[str, Any]
+    escaped: bool
+    """Only an escape can bring a line break, a control character or a lone surrogate."""
+
+
+def _lines(path: Path, errors: Errors, counts: Counts) -> Iterator[_Record]:
+    """An object a line."""
+    for number, line in enumerate(read_lines(path, errors, counts), 1):
+        place = f"{path}:{number}"
         try:
             value = json.loads(line)
         except json.JSONDecodeError as error:
             what = "the line is empty" if not line.strip() else error.msg
-            raise DataError(f"{place}:{error.colno}: not JSON: {what}") from error
+            hint = NAME_IT if number == 1 and line.startswith("[") else ""
+            raise DataError(f"{place}:{error.colno}: not JSON: {what}{hint}") from error
         except (RecursionError, ValueError) as error:
             raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
         if not isinstance(value, dict):
-            raise DataError(f"{place}:1: each line must be one JSON object, not {_kind(value)}")
-        self.values: dict[str, Any] = value
+            hint = NAME_IT if number == 1 and isinstance(value, list) else ""
+            raise DataError(
+                f"{place}:1: each line must be one JSON object, not {_kind(value)}{hint}"
+            )
+        yield _Record(place, value, "\\" in line)
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file named .json is not JSON lines: its first line is no row."""
+    if not path.name.removesuffix(".gz").removesuffix(".xz").endswith(".json"):
+        return False
+    start = read_start(path).lstrip()
+    try:
+        first = json.loads(start.partition(b"\n")[0])
+    except (RecursionError, ValueError):
+        return bool(start)
+    return not isinstance(first, dict) or bool(_arrays(first))
+
+
+def _document(path: Path, errors: Errors, counts: Counts) -> Iterator[_Record]:
+    """The objects of one array; of an object without one, itself."""
+    text = read_whole(path, errors, counts)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"{path}:{error.lineno}:{error.colno}"
+        raise DataError(f"{place}: not JSON: {error.msg}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{path}: not JSON that can be read: {error}") from error
+    if isinstance(value, dict):
+        arrays = _arrays(value)
+        if len(arrays) > 1:
+            raise DataError(
+                f"{path}: has several arrays of objects ({', '.join(map(repr, arrays))}); write the"
+                f" rows of one as JSON lines: jq -c '.{arrays[0]}[]' {path.name} > rows.jsonl"
+            )
+        value = value[arrays[0]] if arrays else [value]
+    if not isinstance(value, list):
+        raise DataError(f"{path}: must be a JSON array of objects, not {_kind(value)}")
+    for number, one in enumerate(value, 1):
+        if not isinstance(one, dict):
+            raise DataError(f"{path}: row {number}: must be a JSON object, not {_kind(one)}")
+        yield _Record(f"{path}: row {number}", one, "\\" in text)
+
+
+def _arrays(values: dict[str, Any]) -> list[str]:
+    """The fields that hold arrays of objects."""
+    return [
+        key
+        for key, value in values.items()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]
+
+
+class _Fields:
+    """The fields of one JSON object, each checked when it is read."""
+
+    def __init__(self, record: _Record, errors: Errors, counts: Counts) -> None:
+        self.place, self.values, self.escaped = record
+        self.errors, self.counts = errors, counts
 
     def name(
         self, side: str, word: str, usual: str, taken: str | None = None, *, numbers: bool = False

@@ -78,7 +78,7 @@ def train(
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
-        settings = replace(settings, precision=experiment.precision)
+        settings = replace(settings, precision=experiment.precision.chosen)
         start = WorkerStart(settings, threads, tuple(mechanisms.plugged().values()))
         workers = Workers(jobs, start, stop)
         _start_server(threads)
@@ -89,10 +89,10 @@ def train(
             if isinstance(event, events.EvaluatedEvent):
                 scored += [key for key in planned if key == (event.variant, event.seed)]
                 if len(scored) == FIRST_LOOK < len(planned):
-                    yield experiment.compare(scored, len(planned) - FIRST_LOOK)
+                    yield from experiment.compare(scored, len(planned) - FIRST_LOOK)
         finished = [key for key in planned if key not in workers.failures]
         if finished:
-            yield experiment.compare(finished)
+            yield from experiment.compare(finished)
         if workers.failures:
             raise workers.failure()
 

@@ -1,10 +1,25 @@
 """What one command trains, and how: told to the trainings, and to each process of several."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from attnkit.recipe import RecipeFile
+from attnkit.runs import Run
+from attnkit.runs.json_files import Tuned
+from attnkit.runs.layout import TUNE
+
+
+class Trial(NamedTuple):
+    """What one run tries: a value of a key, for a row of the comparison."""
+
+    row: str
+    """The variant of the recipe."""
+    folder: str
+    """Name of its folder, such as train.lr=0.001."""
+    key: str
+    value: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +48,17 @@ class TrainingSettings:
     """Never download."""
     precision: str | None = None
     """What `precision: auto` means for all of them, where it has been chosen."""
+    trials: Mapping[str, Trial] = field(default_factory=dict)
+    """Where the variants are trials, what each of them tries."""
+    tuned: Mapping[str, Tuned] = field(default_factory=dict)
+    """By variant, how trials chose a value of it."""
+
+    def folder(self, variant: str, seed: int) -> Path:
+        """Where a run is, or will be: of a trial in a folder beside the runs of its row."""
+        name = self.file.name
+        if trial := self.trials.get(variant):
+            name, variant = f"{name}/{trial.row}/{TUNE}", trial.folder
+        return Run.find(self.out, name, variant, seed)
 
     def runs(self) -> list[tuple[str, int]]:
         """Variant and seed of every training, in the order of the recipe."""

@@ -16,8 +16,9 @@ from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
-from attnkit.errors import AttnkitError, StoppedError
-from attnkit.experiment import cost, initial_weights
+from attnkit.errors import AttnkitError, DivergedError, StoppedError
+from attnkit.experiment import initial_weights
+from attnkit.experiment.precision import PrecisionChoice
 from attnkit.experiment.resumption import (
     Change,
     accept,
@@ -82,8 +83,8 @@ def train(
             yield from experiment.train(variant, seed)
             yield from experiment.evaluate(variant, seed)
             if number == FIRST_LOOK < len(planned):
-                yield experiment.compare(planned[:number], len(planned) - number)
-        yield experiment.compare(planned)
+                yield from experiment.compare(planned[:number], len(planned) - number)
+        yield from experiment.compare(planned)
 
 
 class Experiment:
@@ -94,7 +95,7 @@ class Experiment:
         self.device = torch.device(pick_device(settings.device))
         self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
         self.data: dict[str, PreparedData] = {}
-        self.precision = settings.precision
+        self.precision = PrecisionChoice(settings, str(self.device))
         self.entries: dict[tuple[str, int], list[Entry]] = {}
         """Scores of the runs that this process has evaluated."""
 
@@ -105,7 +106,7 @@ class Experiment:
 
     def run(self, variant: str, seed: int) -> Run:
         """Where the run is, or will be."""
-        return Run(Run.find(self.settings.out, self.file.name, variant, seed))
+        return Run(self.settings.folder(variant, seed))
 
     def recipe(self, variant: str, seed: int) -> Recipe:
         """The recipe of one run."""
@@ -164,7 +165,7 @@ class Experiment:
         for (variant, seed), prepared in unfinished.items():
             run = self.run(variant, seed)
             if self.settings.fresh or not run.exists:
-                yield from self._precision(prepared, self.recipe(variant, seed), run)
+                yield from self.precision.of(self.recipe(variant, seed), prepared, run)
 
     def train(self, variant: str, seed: int) -> Iterator[Event]:
         """One variant with one seed: skipped, resumed or trained from the start."""
@@ -172,9 +173,24 @@ class Experiment:
         with run.lock() as warning:
             if warning:
                 yield NoteEvent(warning, variant=variant, seed=seed)
-            for event in self._train(run, self.recipe(variant, seed), variant, seed):
+            how = self._try if variant in self.settings.trials else self._train
+            for event in how(run, self.recipe(variant, seed), variant, seed):
                 yield replace(event, variant=variant, seed=seed)
         settle_memory()
+
+    def _try(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
+        """A trial: one that diverges has lost, which is told once and kept."""
+        if run.exists and not self.settings.fresh:
+            old = Run.open(run.path)
+            if old.manifest.get(layout.TRIAL, {}).get("diverged"):
+                allowed_changes(old, recipe, allow=self.settings.allow_change)
+                yield events.SkippedEvent("diverged before")
+                return
+        try:
+            yield from self._train(run, recipe, variant, seed)
+        except DivergedError as error:
+            Run.open(run.path).update(**{layout.TRIAL: {"diverged": str(error)}})
+            yield events.FailedEvent(str(error), error.code)
 
     def _train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
         """The same with the run locked; its events do not say whose they are.
@@ -192,6 +208,8 @@ class Experiment:
             if any(change.of_files for change in changes):
                 require_same_data(run, (yield from self.prepared(recipe, initial)))
             if not needs_updates(run, recipe, changes):
+                if not any(change.of_weights for change in changes):
+                    run.update(**self._tuned(variant))
                 yield from rescore(run, recipe, changes)
                 return
         prepared = yield from self.prepared(recipe, initial)
@@ -202,7 +220,7 @@ class Experiment:
         precision: str = recipe.train.precision
         if precision == "auto":
             precision = str(run.manifest["precision"])
-            self.precision = self.precision or precision
+            self.precision.chosen = self.precision.chosen or precision
         job = self._job(run, recipe, seed, prepared, precision, initial)
         started = False
         try:
@@ -212,7 +230,7 @@ class Experiment:
                     yield from accept(run, recipe, changes, event.resumed_from)
                     run.update(
                         parameters=event.parameters, precision=precision, failed=None,
-                        files={layout.LOG: None},
+                        files={layout.LOG: None}, **self._tuned(variant),
                     )  # fmt: skip
                 yield event
         except StoppedError:
@@ -255,7 +273,7 @@ class Experiment:
     ) -> Generator[Event, None, Run]:
         """A new run; with --fresh it replaces an existing one."""
         processes = 1 if recipe.model.counted else group.processes()
-        precision = yield from self._precision(prepared, recipe, run)
+        precision = yield from self.precision.of(recipe, prepared, run)
         if self.settings.fresh:
             run.clear()
         hashes = {"recipe": digest(recipe), "data": prepared.digest}
@@ -273,10 +291,19 @@ class Experiment:
         }
         if initial is not None:
             fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
+        if trial := self.settings.trials.get(variant):
+            of = {"variant": trial.row, "key": trial.key, "value": trial.value}
+            fields[layout.TRIAL] = of
+        fields |= self._tuned(variant)
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
         run.write_tokenizer(prepared.tokenizer)
         return run
+
+    def _tuned(self, variant: str) -> dict[str, Any]:
+        """The entry of the manifest that says by which trials a value was chosen."""
+        entry = self.settings.tuned.get(variant)
+        return {} if entry is None else {layout.TUNED: entry.model_dump(exclude_none=True)}
 
     def _needs_updates(self, run: Run, recipe: Recipe) -> bool:
         """Whether a run that is there is trained further."""
@@ -292,38 +319,6 @@ class Experiment:
         now = (str(self.device), torch.get_num_threads(), group.processes())
         if note := other_device_note(run, now):
             yield NoteEvent(note)
-
-    def _precision(
-        self, prepared: PreparedData, recipe: Recipe, run: Run
-    ) -> Generator[Event, None, str]:
-        """Precision of a new run: the recipe's, else that of its other runs, else the faster.
-
-        Models that are counted take no part.
-        """
-        if recipe.model.counted:
-            return "fp32"
-        if recipe.train.precision != "auto":
-            return recipe.train.precision
-        self.precision = self.precision or self._precision_of_others(run)
-        if self.precision is None:
-            self.precision, why = cost.choose_precision(recipe, prepared, str(self.device))
-            yield NoteEvent(f"precision: {self.precision} ({why})")
-        return self.precision
-
-    def _precision_of_others(self, run: Run) -> str | None:
-        """What earlier runs of this recipe chose on such a device."""
-        root = self.settings.out.joinpath(*self.file.name.split("/"))
-        for path in sorted(root.glob("*/seed-*/manifest.json")):
-            if path.parent == run.path:
-                continue
-            with suppress(AttnkitError):
-                manifest = Run.open(path.parent).manifest
-                recipe = self.file.variants.get(str(manifest.get("variant")))
-                trained = recipe is not None and not recipe.model.counted
-                chosen = recipe is not None and recipe.train.precision == "auto"
-                if trained and chosen and manifest.get("device") == str(self.device):
-                    return str(manifest["precision"])
-        return None
 
     def prepared(self, recipe: Recipe, initial: Run | None) -> Generator[Event, None, PreparedData]:
         """The data, prepared once for all variants that share it, with notes on the progress."""
@@ -380,7 +375,9 @@ class Experiment:
             raise StoppedError(f"stopped by {self.stop.requested} {when}")
 
     def evaluate(self, variant: str, seed: int) -> Iterator[Event]:
-        """Decode and score one run, as far as that is not done."""
+        """Decode and score one run, as far as that is not done; a trial has its validations."""
+        if variant in self.settings.trials:
+            return
         run = Run.open(self.run(variant, seed).path)
         splits = tuple(run.recipe.eval.splits)
         yield NoteEvent(f"scoring {', '.join(splits)}", passing=True, variant=variant, seed=seed)
@@ -406,8 +403,10 @@ class Experiment:
 
     def compare(
         self, planned: Sequence[tuple[str, int]], unfinished: int = 0
-    ) -> events.ScoredEvent:
-        """Scored runs side by side, while others are `unfinished`."""
+    ) -> Iterator[events.ScoredEvent]:
+        """Scored runs side by side, while others are `unfinished`; trials are not scored."""
+        if self.settings.trials:
+            return
         runs = [Run.open(self.run(variant, seed).path) for variant, seed in planned]
         trained = {run.variant for run in runs}
         baseline = self.file.baseline if self.file.baseline in trained else None
@@ -426,7 +425,7 @@ class Experiment:
             result = comparison(
                 runs, splits, metrics=metrics, baseline=baseline, resamples=resamples
             )
-        return events.ScoredEvent(**result, unfinished=unfinished)
+        yield events.ScoredEvent(**result, unfinished=unfinished)
 
 
 def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *run: Any) -> None:
@@ -436,7 +435,7 @@ def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *r
     for file in plugged:
         mechanisms.plug_in(file)
     with StopSignals() as stop:
-        if _followed is None:
+        if _followed is None or _followed.settings != settings:
             _followed = Experiment(settings, stop)
             _followed.keep_memory()
         _followed.stop = stop

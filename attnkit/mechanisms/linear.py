@@ -37,6 +37,30 @@ from torch.nn import functional as F
 from attnkit.attention import Kernel, Mask, Shape, at_least, one_head, one_of
 
 
+class _EluPlusOne(torch.autograd.Function):
+    """elu(x) + 1 as e^min(x, 0) + max(x, 0), which does not add 1 to a number near -1.
+
+    The derivative is min(y, 1), so that the backward pass needs the output alone.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        y: Tensor = x.clamp_max(0).exp_().add_(x.clamp_min(0))
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        y: Tensor
+        (y,) = ctx.saved_tensors
+        return gradient * y.clamp_max(1)
+
+
 class LinearAttention(Kernel):
     """A chosen feature map; cost T*M*E, M = D without `features`."""
 
@@ -96,8 +120,8 @@ class LinearAttention(Kernel):
 
 
 def _elu_plus_one(x: Tensor) -> Tensor:
-    """elu(x) + 1, without adding 1 to a number near -1."""
-    return torch.where(x > 0, x + 1, x.clamp_max(0).exp())
+    y: Tensor = _EluPlusOne.apply(x)  # type: ignore[no-untyped-call]
+    return y
 
 
 def _with_one(x: Tensor, one: float) -> Tensor:

@@ -47,7 +47,7 @@ class DataConfig(Section):
     """Test data, given like train.  Without it and eval.splits the validation data is scored."""
     format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
     """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and
-    .json (also before .gz or .xz) are jsonl; anything else is plain."""
+    .json (which may hold one array; also before .gz or .xz) are jsonl; anything else is plain."""
     errors: Literal["strict", "replace"] = "strict"
     """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256
@@ -301,7 +301,7 @@ class TrainConfig(Section):
     log_every: Positive = 50
     """Updates between entries of the training log."""
     monitor: Monitor = "loss"
-    """Validation metric for early stopping and for the best checkpoint."""
+    """Validation metric for early stopping and the best checkpoint; equal values go by the loss."""
     choose: Literal["last", "best"] = "last"
     """Which weights are saved as the model: the last (averaged, if set) or the best by monitor."""
     patience: Count = 0

@@ -71,7 +71,7 @@ def overrides(key: Key, text: str) -> list[Override]:
         refuse(
             COMMAND_LINE, f"has an empty value, got {quoted(text)}; write A,B without spaces", key
         )
-    texts = [_text(node) for node in nodes]
+    texts = [value_text(node) for node in nodes]
     if twice := next((one for number, one in enumerate(texts) if one in texts[:number]), None):
         refuse(COMMAND_LINE, f"names {quoted(twice)[1:-1]} twice; name each value once", key)
     return [Override(key, COMMAND_LINE, node) for node in nodes]
@@ -103,7 +103,7 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
     found = []
     for chosen in product(*changes):
         nodes = [one.node for one, options in zip(chosen, changes, strict=True) if options[1:]]
-        parts = [f"{label}={_text(node)}" for label, node in zip(labels, nodes, strict=True)]
+        parts = [f"{label}={value_text(node)}" for label, node in zip(labels, nodes, strict=True)]
         found.append(Combination(",".join(parts), chosen))
     names = unique([point.name for point in found])
     return [point._replace(name=name) for point, name in zip(found, names, strict=True)]
@@ -139,7 +139,7 @@ def _label(key: Key, keys: Iterable[Key]) -> str:
     return ".".join(key[-size:])
 
 
-def _text(node: Node) -> str:
+def value_text(node: Node) -> str:
     """A value in one spelling: 0.001 for 1e-3."""
     return shown(as_json(node), LARGEST)
 

@@ -38,12 +38,14 @@ def find_runs(
     paths: Iterable[str | Path],
     *,
     unfinished: bool = False,
+    trials: bool = False,
     note: Callable[[str], object] | None = None,
 ) -> list[Run]:
     """The finished runs in run folders, variant folders, recipe folders or roots of runs.
 
     Sorted by `order`.  Unfinished ones are returned too where `unfinished` is set; else they are
-    skipped, and `note` is called with a sentence about each.
+    skipped, and `note` is called with a sentence about each.  Trials of a tuned key are left out
+    unless `trials` is set.
 
     Raises:
         MissingInputError: a path does not exist, or no such run is in any of them.
@@ -54,7 +56,7 @@ def find_runs(
     folders = [Path(path) for path in paths]
     for folder in folders:
         require_folder(folder, "folder of runs", MAKES_RUNS)
-        for path in run_folders(folder):
+        for path in run_folders(folder, trials=trials):
             run = Run.open(path)
             if run.finished or unfinished:
                 found.setdefault(path.resolve(), run)

@@ -48,6 +48,40 @@ class PluginFile(Schema):
     sha256: Sha256
 
 
+class TrialOf(Schema):
+    """What a run is a trial of: a value of a key for a variant."""
+
+    variant: str
+    key: str
+    value: str
+    diverged: str | None = None
+    """Why it ended before its last update."""
+
+
+class TunedTrial(Schema):
+    """What one value came to."""
+
+    value: str
+    score: float | None = None
+    """Value of the monitor on validation data; None where it diverged."""
+    loss: float | None = None
+    diverged: str | None = None
+
+
+class Tuned(Schema):
+    """How a value of the recipe was chosen by trials."""
+
+    key: str
+    value: str
+    was: dict[str, str]
+    """What the recipe itself says of the keys that this changes."""
+    steps: Count | None = None
+    """Updates of a trial, where they are not those of the recipe."""
+    seed: Count
+    monitor: str
+    trials: list[TunedTrial]
+
+
 class Manifest(Schema):
     """manifest.json of a run."""
 
@@ -73,6 +107,8 @@ class Manifest(Schema):
     plugins: dict[str, PluginFile | None] = {}
     init: dict[str, Any] | None = None
     log_id: str | None = None
+    trial: TrialOf | None = None
+    tuned: Tuned | None = None
 
 
 class StoredMetric(Schema):

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from attnkit.errors import OutputPathError
+from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
 MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
+TUNE = "tune"  # beside the runs of a variant, the folder of the trials that chose its values
+TRIAL, TUNED = "trial", "tuned"  # entries of the manifest: of a trial; of a run that trials chose
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
 WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in windows: split, tokens
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
@@ -48,14 +50,32 @@ def refuse_part_of_run(path: Path) -> None:
             raise OutputPathError(f"{path}: belongs to the run in {folder}; choose another name")
 
 
-def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:
+def run_folders(folder: Path, *, trials: bool = False) -> Iterator[Path]:
     """The folders of runs in a folder, itself included, sorted by path.
 
-    Hidden folders and links to folders are passed over.
+    Hidden folders and links to folders are passed over, and so are trials (see `TUNE`), unless they
+    are asked for or the folder is one of a trial, of a value or of all trials of a variant.
 
     Raises:
         MissingInputError: a folder cannot be read.
     """
+    for path in _runs_below(folder, 8):
+        near = path, path.parent, path.parent.parent
+        if trials or folder in near or not _is_trial(path):
+            yield path
+
+
+def _is_trial(path: Path) -> bool:
+    """Whether a run is a trial; a variant may be called so as well."""
+    if path.parent.parent.name != TUNE:
+        return False
+    with suppress(AttnkitError):
+        return TRIAL in files.read_json(path / MANIFEST)
+    return False
+
+
+def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
+    """The folders of runs in a folder, so many folders down."""
     if (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
         yield folder
         return
@@ -63,7 +83,7 @@ def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:
         children = sorted(child for child in folder.iterdir() if child.is_dir())
     for child in children if depth else []:
         if not child.name.startswith(".") and not child.is_symlink():
-            yield from run_folders(child, depth - 1)
+            yield from _runs_below(child, depth - 1)
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

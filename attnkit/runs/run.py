@@ -71,7 +71,7 @@ class Run(Results):
         files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not (run.path / name).is_file():
-                near = ", ".join(map(str, islice(layout.run_folders(run.path, 3), 3)))
+                near = ", ".join(map(str, islice(layout.run_folders(run.path), 3)))
                 hint = f"; there are runs in {near}" if near else ""
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
         run.check_file(layout.RECIPE)

@@ -157,6 +157,7 @@ class SavedScores:
             "sentences": self.facts["sentences"],
             "empty_references": self.facts.get("empty_references", 0),
             **{name: system.get(name) for name in (*TRAINING_FACTS, "corpus", "budget")},
+            **{name: system[name] for name in ("tuned", "train_lr") if system.get(name)},
             "changes": system.get("changes", []),
             "decode_sentences_per_second": decode.get("sentences_per_second"),
             "decode_tokens_per_second": decode.get("tokens_per_second"),
@@ -290,6 +291,8 @@ def describe_run(run: Run) -> dict[str, Any]:
         "training_data": hashes.get("corpus"),
         "budget": _budget(recipe, processes),
         "changes": list(run.manifest.get("changes", [])),
+        "tuned": run.manifest.get(layout.TUNED),
+        "train_lr": None if recipe.model.counted else recipe.train.lr,
         "settings": settings,
     }  # fmt: skip
 

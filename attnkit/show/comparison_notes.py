@@ -8,6 +8,7 @@ from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, me
 from attnkit.recipe.search_text import search_text
 from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
 from attnkit.show.table import PLUS_MINUS
+from attnkit.text import short_number
 
 MEMORY = "train_peak_memory_bytes"
 
@@ -48,7 +49,12 @@ def comparison_notes(comparison: Object, metrics: Sequence[str]) -> dict[str, li
         notes.append(_sentences(rows))
     if trained(rows):
         notes.append(_seeds(rows))
-    notes += _training(rows) + condition_notes(comparison) + _significance(comparison)
+    notes += (
+        _training(rows)
+        + tuning_notes(rows)
+        + condition_notes(comparison)
+        + _significance(comparison)
+    )
     notes += _published(comparison) + run_notes(rows)
     return {note: about.get(note, []) for note in notes}
 
@@ -265,6 +271,35 @@ def _training(rows: Sequence[Object]) -> list[str]:
     elif not any(row["train_device"] == "cpu" for row in rows):
         peak = "; peak memory: of tensors on the device"
     return [f"training: {span} updates{where}{peak}"]
+
+
+LEARNING_RATE = "train.lr"
+
+
+def tuning_notes(rows: Sequence[Object]) -> list[str]:
+    """Which values were chosen for each system by trials; else that learning rates were not."""
+    systems: dict[str, Object] = {}
+    for row in rows:
+        if row.get("train_lr"):
+            systems.setdefault(_named(rows, row["recipe"], system_of(row)), row)
+    chosen: dict[str, list[str]] = {}
+    for name, row in systems.items():
+        if entry := row.get("tuned"):
+            key, count = entry["key"].rpartition(".")[2], len(entry["trials"])
+            steps = f" (trials of {entry['steps']:,} updates)" if entry.get("steps") else ""
+            what = f"{key} chosen per row from {count} values on validation{steps}"
+            chosen.setdefault(what, []).append(f"{name} {short_number(entry['value'])}")
+    notes = [f"{what}: {', '.join(values)}" for what, values in chosen.items()]
+    rates: dict[str, list[str]] = {}
+    for name, row in systems.items():
+        if (row.get("tuned") or {}).get("key") != LEARNING_RATE:
+            rates.setdefault(short_number(str(row["train_lr"])), []).append(name)
+    if len(systems) < 2 or not rates:
+        return notes
+    if len(rates) == 1 and len(*rates.values()) == len(systems):
+        return [*notes, f"lr not tuned: one learning rate serves all rows, {next(iter(rates))}"]
+    listed = "; ".join(f"{', '.join(names)} {rate}" for rate, names in rates.items())
+    return [*notes, f"lr not tuned, but set by the recipe: {listed}"]
 
 
 def _published(comparison: Object) -> list[str]:

@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from attnkit.runs.curves import Plot, Point, Series
-from attnkit.text import safe_text
+from attnkit.text import safe_text, short_number
 
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
 """Of the lines, in turn: six of the colours that every terminal has, so its theme decides."""
@@ -255,7 +255,7 @@ def horizontal(plot: Plot, values: Sequence[float], most: int, pad: float) -> Sc
 def number(value: float, axis: Scale) -> str:
     """A label that is short and tells its neighbours apart."""
     if axis.logarithmic:
-        return f"{value:,.0f}"
+        return logarithmic_label(value)
     step = axis.ticks[1] - axis.ticks[0] if len(axis.ticks) > 1 else abs(value) or 1.0
     most = max(map(abs, axis.ticks))
     if not 1e-3 <= most < 1e12:
@@ -265,6 +265,11 @@ def number(value: float, axis: Scale) -> str:
             divisor = limit if unit != "k" else 1e3
             return "0" if value == 0 else f"{_decimals(value / divisor, step / divisor)}{unit}"
     return _decimals(value, step)
+
+
+def logarithmic_label(value: float) -> str:
+    """A label of a logarithmic axis, which stands at a value itself: 1,024 or 3e-3."""
+    return f"{value:,.0f}" if value == round(value) else short_number(f"{value:.6g}")
 
 
 def _decimals(value: float, step: float) -> str:

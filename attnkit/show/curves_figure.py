@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnkit.runs.curves import Plot
+from attnkit.show.curves_chart import logarithmic_label
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.text import safe_text
 
@@ -64,7 +65,8 @@ def _draw(axes: "Axes", plot: Plot, names: Sequence[str]) -> dict[str, Any]:
             "linewidth": 1.4 if len(one.lines) == 1 else 0.9, "markersize": 5,
         }  # fmt: skip
         for line in one.lines:
-            marker = MARKERS[turn % len(MARKERS)] if len(line) == 1 else ""
+            alone = len(line) == 1 or plot.logarithmic
+            marker = MARKERS[turn % len(MARKERS)] if alone else ""
             xs, ys = zip(*line, strict=True)
             (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
     if plot.from_zero:
@@ -72,7 +74,7 @@ def _draw(axes: "Axes", plot: Plot, names: Sequence[str]) -> dict[str, Any]:
     if plot.logarithmic:
         at = sorted({x for one in plot.series for line in one.lines for x, _ in line})
         axes.set_xscale("log", base=2)
-        axes.set_xticks(at, [f"{x:,.0f}" for x in at], rotation=45)
+        axes.set_xticks(at, [logarithmic_label(x) for x in at], rotation=45)
         axes.minorticks_off()
     for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
         if most >= LONG and axis.get_scale() == "linear":

@@ -384,7 +384,8 @@ def score_text(monitor: str, value: float) -> str:
 
 def log_lines(event: events.Event) -> list[str]:
     """An event as lines of a log; some events are not worth a line."""
-    name = f"{one_line(event.variant)} seed {event.seed}: " if event.variant is not None else ""
+    seed = "" if event.seed is None else f" seed {event.seed}"
+    name = f"{one_line(event.variant)}{seed}: " if event.variant is not None else ""
     match event:
         case events.NoteEvent():
             return [name + one_line(line) for line in event.text.split("\n")]
@@ -428,6 +429,13 @@ def log_lines(event: events.Event) -> list[str]:
             return [f"{name}skipped: {one_line(event.reason)}"]
         case events.FailedEvent():
             return [f"{name}failed: {one_line(event.reason)}"]
+        case events.TunedEvent():
+            tried = ", ".join(
+                f"{one['value']}: "
+                + (score_text(event.monitor, one["score"]) if "score" in one else "diverged")
+                for one in event.trials
+            )
+            return [f"{name}chose {event.key}={event.value} ({tried})"]
         case events.EvaluatedEvent():
             return [f"{name}scored {', '.join(map(one_line, event.splits))}"]
     return []

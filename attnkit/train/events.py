@@ -121,6 +121,19 @@ class FailedEvent(Event):
 
 
 @dataclass(frozen=True)
+class TunedEvent(Event):
+    """The value of a key is chosen for a variant; `trials` as in manifest.json, with their scores.
+
+    `monitor` names what the scores measure on validation data.
+    """
+
+    key: str
+    value: str
+    monitor: str
+    trials: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class EvaluatedEvent(Event):
     """One run is scored on these splits."""
 

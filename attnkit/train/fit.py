@@ -48,6 +48,7 @@ from attnkit.train.optimiser import learning_rate
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
+from attnkit.train.validation import MonitoredScore
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
                     f"stopped by {name} after step {step}, which is saved; run the same command"
                     " again to resume"
                 )
+        if training.exhausted:
+            yield events.NoteEvent(training.progress.why_exhausted())
         yield training.finish()
     except RuntimeError as error:
         if (lost := group.lost(error)) is None:
@@ -296,11 +299,9 @@ class Training(TrainingState):
                 f"step {step}: the model gave NaN or infinity in the validation; try a lower"
                 " train.lr or a longer train.warmup"
             ) from error
-        progress.worse += 1
-        if self.validator.better(value, progress.best):
-            progress.worse, progress.best, progress.best_step = 0, value, step
-            if self.train.choose == "best":
-                self.best = kept(weights)
+        best = progress.validated(MonitoredScore(value, sums.loss), monitor)
+        if best and self.train.choose == "best":
+            self.best = kept(weights)
         self._record(
             "valid",
             step=step,

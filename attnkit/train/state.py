@@ -1,5 +1,6 @@
 """The state of a training: what a checkpoint stores and restores."""
 
+import math
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,14 @@ from attnkit.data.preparation import PreparedData
 from attnkit.errors import DataError, RecipeError
 from attnkit.ranks import group
 from attnkit.recipe import schema
+from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
 from attnkit.train import checkpoint
 from attnkit.train.averaging import Averaging, Weights, kept, weights_of
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
-from attnkit.train.validation import Validator
+from attnkit.train.validation import MonitoredScore, Validator
 
 Stored = dict[str, Tensor] | Path
 """The tensors of a checkpoint: in memory, or the folder of shards to read them from."""
@@ -42,6 +44,8 @@ class TrainingProgress(json_files.Schema):
     """What `best` is a value of; None in checkpoints of earlier versions."""
     best: float | None = None
     """Best monitored value."""
+    best_loss: float | None = None
+    """Validation loss of the best one; None in checkpoints of earlier versions."""
     best_step: Count | None = None
     worse: Count = 0
     """Validations since the best one."""
@@ -49,6 +53,35 @@ class TrainingProgress(json_files.Schema):
     """Steps of the validations whose weights the next average includes."""
     peak_memory_bytes: Count | None = None
     """Most memory in use so far; None where it cannot be known."""
+
+    @property
+    def best_score(self) -> MonitoredScore | None:
+        """What the next validation has to better; an unknown loss is bettered by any."""
+        if self.best is None:
+            return None
+        return MonitoredScore(self.best, math.inf if self.best_loss is None else self.best_loss)
+
+    def validated(self, score: MonitoredScore, monitor: str) -> bool:
+        """Count the validation after this step; whether it is the best so far."""
+        best = self.best_score
+        if best is not None and not score.better_than(best, monitor):
+            self.worse += 1
+            return False
+        self.worse, self.best_step = 0, self.step
+        self.best, self.best_loss = score
+        return True
+
+    def why_exhausted(self) -> str:
+        """What to say where patience has run out."""
+        best, monitor = self.best_score, self.monitor
+        assert best is not None
+        reached = f"loss {best.loss:.4g}"
+        if monitor not in (None, "loss"):
+            reached = f"{metric_facts(monitor).title} {best.value:.4g}, {reached}"
+        return (
+            f"stops after step {self.step:,}: {self.worse} validations (train.patience) were no"
+            f" better than that of step {self.best_step:,} ({reached})"
+        )
 
 
 class StoredState(json_files.Schema):
@@ -170,6 +203,7 @@ class TrainingState:
                 "peak_memory_bytes": None,
                 "logged_seconds": counters["seconds"],
                 "monitor": None,
+                "best_loss": None,
             }
             counters = new | counters
             self.progress = TrainingProgress(
@@ -208,7 +242,8 @@ class TrainingState:
         progress, train = self.progress, self.train
         other = progress.monitor not in (None, train.monitor)
         if other or (train.choose == "best" and self.best is None):
-            progress.best, progress.best_step, progress.worse, self.best = None, None, 0, None
+            progress.best, progress.best_loss, progress.best_step = None, None, None
+            progress.worse, self.best = 0, None
         progress.monitor = train.monitor
 
     def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:

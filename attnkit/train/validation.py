@@ -37,6 +37,28 @@ class TeacherForcedSums(NamedTuple):
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
 
+class MonitoredScore(NamedTuple):
+    """What one validation is ranked by: the monitored value, then the loss in nats a token."""
+
+    value: float
+    loss: float
+
+    def better_than(self, other: "MonitoredScore", monitor: str) -> bool:
+        """Whether the value is better, or the same with a lower loss.
+
+        A metric may stay at 0 for the first validations while the loss falls.
+        """
+        if self.value == other.value:
+            return self.loss < other.loss
+        lower = lower_is_better(monitor)
+        return self.value < other.value if lower else self.value > other.value
+
+
+def lower_is_better(monitor: str) -> bool:
+    """Whether a lower value of `train.monitor` is better."""
+    return monitor == "loss" or METRICS[monitor].better == "lower"
+
+
 class Validator:
     """Measures candidate weights on the validation split, in float32.
 
@@ -50,11 +72,6 @@ class Validator:
         self.monitor = recipe.train.monitor
         decodes = self.monitor not in ("loss", "accuracy")
         self.rows = list(prepared.corpus.rows("valid")) if decodes else []
-
-    def better(self, value: float, best: float | None) -> bool:
-        """Whether a monitored value is better than the best so far."""
-        lower = self.monitor == "loss" or METRICS[self.monitor].better == "lower"
-        return best is None or (value < best if lower else value > best)
 
     def measure(self, weights: Mapping[str, Tensor]) -> tuple[TeacherForcedSums, float]:
         """The teacher-forced sums and the monitored value of these weights."""

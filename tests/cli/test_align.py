@@ -52,6 +52,20 @@ def test_standard_input_and_an_output_file_say_the_same(align: Any) -> None:
     assert Path("links.txt").read_text() == expected
 
 
+def test_lines_longer_than_in_training_are_told(align: Any, run: Run) -> None:
+    longest = run.recipe.data.max_length
+    lines = ["a dog ||| ein hund", f"a dog ||| {'hund ' * 100}", f"{'dog ' * 90} ||| ein hund"]
+    done = align(stdin="\n".join([*lines, ""]))
+    assert (done.code, done.out.count("\n")) == (0, 3)
+    told = [line for line in done.err.splitlines() if "warning" in line]
+    assert len(told) == 1
+    assert "line 2: a side has " in told[0]
+    assert told[0].endswith(
+        f" tokens, and training had at most {longest} (data.max_length); so have 1 more"
+    )
+    assert "warning" not in align(*FILES).err
+
+
 def test_gold_gives_the_scores_of_all_heads(align: Any) -> None:
     done = align(*SCORED, "--format", "json")
     rows = json.loads(done.out)["rows"]

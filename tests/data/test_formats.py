@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attnkit.data.formats import (
+    BOM,
     FREE,
     LONGEST,
     count_lines,
@@ -341,6 +342,91 @@ def test_malformed_rows_are_refused_with_their_place(
     tmp_path: Path, line: str, message: str
 ) -> None:
     assert json_fails(tmp_path, line).startswith(message)
+
+
+ROWS = [{"source": "a\nb", "target": "ü"}, {"source": "c", "references": ["d", "e"]}]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda rows: rows,
+        lambda rows: {"data": rows},
+        lambda rows: {"version": "1", "tags": ["x"], "rows": rows, "more": {"a": []}},
+    ],
+    ids=["array", "data", "beside others"],
+)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda text: BOM + text])
+def test_a_json_document_has_the_rows_of_its_array(
+    tmp_path: Path, form: Any, indent: int | None, pack: Any
+) -> None:
+    text = json.dumps(form(ROWS), indent=indent, ensure_ascii=indent is None)
+    counts = Counts()
+    path = write(tmp_path, pack(text.encode()), "rows.json")
+    assert list(read_jsonl(path, counts=counts)) == [Row("a b", "ü"), Row("c", "d", ("d", "e"))]
+    assert counts.breaks == 1
+
+
+@pytest.mark.parametrize("ends", ["", "\n", "\r\n"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_json_lines_may_be_named_json(tmp_path: Path, rows: int, ends: str) -> None:
+    row = {"source": "a", "target": "b", "contexts": ["c"]}
+    path = write(tmp_path, (ends or "\n").join([json.dumps(row)] * rows) + ends, "rows.json")
+    assert list(read_jsonl(path)) == [Row("a", "b", (), ("c",))] * rows
+
+
+def test_a_document_of_one_long_line_is_read(tmp_path: Path) -> None:
+    """json.dump writes no line breaks, and lines have at most a mebibyte."""
+    rows = [{"source": f"{number} " + "x" * 1000, "target": "y"} for number in range(3000)]
+    path = write(tmp_path, json.dumps(rows), "rows.json")
+    assert path.stat().st_size > LONGEST
+    assert [row.source[:6].split()[0] for row in read_jsonl(path)] == [*map(str, range(3000))]
+
+
+def test_a_document_that_is_too_long_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.data.formats.WHOLE", 100)
+    for indent in (None, 0):
+        path = write(tmp_path, json.dumps(ROWS * 4, indent=indent), "rows.json")
+        with pytest.raises(DataError, match=r"rows\.json: is longer than 100 bytes.* jq -c"):
+            list(read_jsonl(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"source": "a", "target": "b"},\n {"source": "a"}]', ": row 2: no field 'target'"),
+        (
+            '{"data": [{"source": "a", "target": "b"}, 3]}',
+            ": row 2: must be a JSON object",
+        ),
+        ('[{"source": "a", "target": "b"},\n {"source" 1}]', ":2:12: not JSON: Expecting ':'"),
+        ('[{"source": "a", "target": "b"}', ":1:32: not JSON: Expecting ',' delimiter"),
+        ('{"train": [{}], "test": [{}]}', ": has several arrays of objects ('train', 'test');"),
+        ('{\n"source": "a"}', ": row 1: no field 'target'; fields here: 'source'"),
+        ("3", ": must be a JSON array of objects, not a number"),
+        ("[" * 100_000, ": not JSON that can be read"),
+    ],
+)
+def test_faults_of_a_document_are_named_by_row_or_place(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    path = write(tmp_path, text, "rows.json")
+    with pytest.raises(DataError) as caught:
+        list(read_jsonl(path))
+    assert str(caught.value).removeprefix(str(path)).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_in_a_file_of_json_lines_is_told_its_name(
+    tmp_path: Path, indent: int | None
+) -> None:
+    path = write(tmp_path, json.dumps(ROWS, indent=indent), "rows.jsonl")
+    with pytest.raises(DataError, match=r"jsonl:1:\d+: .* give it a name that ends in \.json"):
+        list(read_jsonl(path))
 
 
 def test_other_columns_may_be_source_and_target(tmp_path: Path) -> None:

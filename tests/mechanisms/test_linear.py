@@ -1,13 +1,16 @@
 """Linear attention: its feature maps and their worked numbers."""
 
+import math
+
 import pytest
 import torch
+from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, one_head
 from attnkit.errors import UsageError
 from attnkit.kernels.linear_attention import quotient
 from attnkit.layers import MultiHead
-from attnkit.mechanisms.linear import LinearAttention
+from attnkit.mechanisms.linear import LinearAttention, _elu_plus_one
 
 ROWS = one_head((1, 0), (0, 1), (1, 1))
 
@@ -95,3 +98,19 @@ def test_features_of_low_scores_keep_their_digits() -> None:
     mask = Mask.packed(2, x.device, causal=False)
     exact = mechanism.double().weights(x.double(), x.double(), x.double(), mask)
     torch.testing.assert_close(mechanism.float().weights(x, x, x, mask).double(), exact)
+
+
+def test_the_feature_map_has_the_values_and_derivatives_of_elu_plus_one() -> None:
+    x = torch.tensor([-700.0, -30, -2, -1e-9, 0, 1e-9, 3], dtype=torch.float64, requires_grad=True)
+    y = _elu_plus_one(x)
+    torch.testing.assert_close(y, F.elu(x) + 1, atol=1e-15, rtol=1e-15)
+    assert y.log()[:3].tolist() == pytest.approx([-700, -30, -2])  # where elu(x) + 1 has no digits
+    (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    torch.testing.assert_close(slope, x.clamp_max(0).exp())
+    (curvature,) = torch.autograd.grad(slope.sum(), x)
+    assert curvature.tolist()[:4] == pytest.approx([math.exp(-700), math.exp(-30), math.exp(-2), 1])
+    assert curvature.tolist()[5:] == [0, 0]
+    away = torch.linspace(-3, 3, 20, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(_elu_plus_one, away)
+    assert torch.autograd.gradgradcheck(_elu_plus_one, away)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(_elu_plus_one))(x), slope)

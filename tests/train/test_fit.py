@@ -19,7 +19,9 @@ from attnkit.data.preparation import prepare
 from attnkit.errors import DivergedError, MemoryLimitError, StoppedError
 from attnkit.recipe.schema import AttentionConfig, DataConfig, Roles
 from attnkit.runs import Run
+from attnkit.storage import files
 from attnkit.storage.tensors import read
+from attnkit.train import checkpoint
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.events import (
     FinishedEvent,
@@ -32,6 +34,7 @@ from attnkit.train.events import (
 from attnkit.train.fit import Training, fit
 from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
+from attnkit.train.validation import TeacherForcedSums, Validator
 
 EPOCH = 5  # updates of one batch in an epoch of the small corpus
 
@@ -279,6 +282,69 @@ def test_training_stops_when_validations_no_longer_improve(tmp_path: Path) -> No
     assert worst == 2
     assert events[-1].reason == "patience"
     assert events[-1].step == values.index(min(values)) + 1
+    said = [event.text for event in events if isinstance(event, NoteEvent)]
+    assert said[-1].startswith(f"stops after step {len(values)}: 2 validations (train.patience)")
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]]) -> None:
+    """Have the validations after steps 1, 2, ... give these values of the monitor and losses."""
+
+    def measure(self: Validator, weights: Any) -> tuple[TeacherForcedSums, float]:
+        value, loss = scores[training[-1].progress.step - 1]
+        return TeacherForcedSums(loss, 0, 1), value
+
+    training: list[Training] = []
+    begin = Training.__init__
+    monkeypatch.setattr(
+        Training, "__init__", lambda self, made: (training.append(self), begin(self, made))[1]
+    )
+    monkeypatch.setattr(Validator, "measure", measure)
+
+
+@pytest.mark.parametrize(
+    ("scores", "ends", "best"),
+    [
+        ([(0.0, 9 - n) for n in range(8)], 8, 8),  # BLEU 0 throughout, the loss falls
+        ([(0.0, 9.0), (0.0, 8.0), (0.0, 8.0), (0.0, 8.5)] + [(0.0, 1.0)] * 4, 4, 2),
+        ([(0.0, 5.0), (0.0, 4.0), (1.0, 6.0), (0.0, 1.0), (1.0, 7.0)] + [(2.0, 2.0)] * 3, 5, 3),
+        ([(0.0, 5.0)] * 2 + [(3.0, 9.0)] + [(3.0, 9.0 - n) for n in range(5)], 8, 8),
+    ],
+    ids=["zeros", "zeros whose loss stops falling", "a worse score", "equal scores"],
+)
+def test_of_equal_scores_the_lower_loss_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scores: Any, ends: int, best: int
+) -> None:
+    scripted(monkeypatch, scores)
+    options: Any = {"monitor": "bleu", "choose": "best", "patience": 2, "valid_every": 1}
+    recipe = small_recipe(write_corpus(tmp_path), steps=8, **options)
+    whole = tmp_path / "whole"
+    events = run_through(job(whole, recipe))
+    finished = Run.open(whole / "run").manifest["finished"]
+    assert (finished["updates"], finished["step"]) == (ends, best)
+    assert finished["reason"] == ("steps" if ends == 8 else "patience")
+    said = [event.text for event in events if isinstance(event, NoteEvent)]
+    assert any(f"step {best} (BLEU " in text for text in said) == (ends < 8)
+    for stop in range(1, ends):  # what a validation has to better is in the checkpoint
+        assert resumed(tmp_path / str(stop), recipe, [stop]) == list(digests(whole)), stop
+
+
+def test_a_checkpoint_that_knows_no_loss_of_its_best_validation_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of earlier versions: of equal values the next is better."""
+    scripted(monkeypatch, [(0.0, 5.0), (0.0, 6.0), (0.0, 7.0), (0.0, 8.0)])
+    options: Any = {"monitor": "bleu", "choose": "best", "valid_every": 1}
+    recipe = small_recipe(write_corpus(tmp_path), steps=4, **options)
+    with pytest.raises(StoppedError):
+        run_through(job(tmp_path, recipe, StopAt([2])))
+    run = Run.open(tmp_path / "run")
+    values, state = checkpoint.load(run.checkpoints / "step-2")
+    assert state["counters"].pop("best_loss") == 5.0
+    assert state["counters"]["best_step"] == 1
+    files.remove(run.checkpoints / "step-2")
+    checkpoint.save(run, 2, values, state)
+    run_through(job(tmp_path, recipe))
+    assert Run.open(tmp_path / "run").manifest["finished"]["step"] == 3
 
 
 def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument
 
@@ -129,7 +129,8 @@ def align(
     unknown = Counter[str]()
     pairs: Iterable[Pair] = _watched(_pairs(source, target), trained.tokenizer(), unknown)
     golds = [] if gold is None else _golds(gold, pairs := list(pairs))
-    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, device=device)
+    how: Any = {"device": device, "warn": console.warn}
+    aligned: Iterable[HeadLinks] = alignment.align(trained, pairs, heads, rule, **how)
     aligned = aligned if gold is None else list(aligned)
     if gold is None and format == "json":
         document = heads[0]._asdict() | {"sentences": [sorted(one[heads[0]]) for one in aligned]}
@@ -207,7 +208,8 @@ def _best(
     golds = _golds(dev[2], pairs)
     if not any(one.sure for one in golds):
         raise DataError(f"{dev[2]}: no sure link to choose by")
-    scores = quality(align(run, pairs, heads, rule, device=device), golds)
+    found = align(run, pairs, heads, rule, device=device, warn=console.warn)
+    scores = quality(found, golds)
     head = best(scores)
     console.say(f"{head}: best on {dev[0]}, alignment error rate {scores[head].error:.2f}")
     return head

@@ -37,8 +37,10 @@ def plot(
             "--x",
             AXES,
             "updates, tokens (target tokens so far) or time (of training); for scores also "
-            "parameters or length (eval.lengths). [default: updates; for scores time]",
+            "parameters or length (eval.lengths). A key that was tuned or swept, such as train.lr, "
+            "for validation scores. [default: updates; for scores time]",
             "AXIS",
+            keys=True,
         ),
     ] = None,
     save: Annotated[
@@ -46,7 +48,7 @@ def plot(
     ] = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """Plot learning curves of runs, or their scores against time and parameters.
+    """Plot learning curves of runs, or their scores against time, parameters and tuned values.
 
     Runs that differ only in their seed share one colour. A letter marks the end of each line, and
     each score.
@@ -54,14 +56,21 @@ def plot(
       attnkit plot runs/quickstart
       attnkit plot runs/quickstart --y learning-rate,gradient-norm --x tokens
       attnkit plot runs/quickstart --y bleu --x parameters --save bleu.svg
+      attnkit plot runs/quickstart --x train.lr
     """
     from attnkit.runs import find_runs
     from attnkit.runs.curves import plots
+    from attnkit.runs.value_curves import value_plot
 
     if save is not None:
         output.check_save(save, output.PICTURES)
     names = [name.strip() for name in y.split(",")] if y is not None else []
-    drawn = plots(find_runs(folders, unfinished=True), names, x, note=console.warn)
+    of_values = x is not None and "." in x
+    runs = find_runs(folders, unfinished=True, trials=of_values)
+    if of_values and x is not None:
+        drawn = [value_plot(runs, x, names, note=console.warn)]
+    else:
+        drawn = plots(runs, names, x, note=console.warn)
     if save is None:
         from attnkit.show.curves_chart import CurvesChart
 

@@ -168,6 +168,11 @@ def _checked(words: Sequence[str], *, array: bool) -> tuple[list[str], list[str]
             "--array makes a job of each variant and seed: leave --variant and --seed out, and "
             "choose jobs by `sbatch --array`"
         )
+    if array and "tune" in named:
+        raise UsageError(
+            "--array trains the seeds of a variant side by side, and --tune comes before them: "
+            "leave --array out, or tune first and let the jobs go on with what was chosen"
+        )
     settings, variants, _ = sort_words(*(list(named.get(name, [])) for name in WORDS))
     places = [
         word for option, name in PLACES.items() if name in named

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -27,6 +28,7 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.cli.training_display import Happening, Notice
     from attnkit.experiment.settings import TrainingSettings
+    from attnkit.experiment.tuning import Tuning
     from attnkit.recipe import RecipeFile
 
 
@@ -83,6 +85,17 @@ def train(
             "COST",
         ),
     ] = None,
+    tune: Annotated[
+        str | None,
+        value(
+            "KEY=V1,V2,...",
+            "Choose the value of a train or model key for each variant on validation data, by a "
+            "trial for each value, then train with it.",
+        ),
+    ] = None,
+    tune_steps: Annotated[
+        int | None, value("N", "Updates of a trial of --tune. [default: train.steps]")
+    ] = None,
     dry_run: Annotated[
         bool,
         flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
@@ -102,55 +115,86 @@ def train(
     command at any time. Keys with several values make variants of all combinations. With --jobs N,
     each run gets its share of the cores (or of OMP_NUM_THREADS threads, if set), and a failed run
     does not stop the others. With --nproc N, or under torchrun, N processes train each run together
-    (train.parallel).
+    (train.parallel). Runs that --tune chose a value for go on with it.
 
       attnkit train quickstart
       attnkit train quickstart --jobs 2
       attnkit train translation/multi30k --nproc 2
       attnkit train quickstart train.lr=1e-3,2e-3 model.attention=linear,scaled-dot
+      attnkit train quickstart --tune train.lr=1e-3,3e-3,1e-2 --tune-steps 200
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
     from attnkit.experiment.settings import TrainingSettings
-    from attnkit.recipe import load
 
-    settings, variant, seed = sort_words(overrides or [], variant or [], seed or [])
-    file = load(recipe, settings, option_check=check_options)
+    words, variant, seed = sort_words(overrides or [], variant or [], seed or [])
+    file = _load(recipe, words)
     planned = _plan(file, variant, seed, out)
     _check_processes(jobs, planned, nproc, file)
+    if tune is None:
+        _check_jobs(jobs, len(planned), tune_steps)
     if not dry_run and options.in_processes(nproc, stopped=StoppedError.code):
         return
     if match is not None:
-        settings += _matched(
-            file, match, variant, out, device, data_dir, offline=offline, fresh=fresh
-        )
-        file = load(recipe, settings, option_check=check_options)
-    if dry_run:
-        _check_data(file, planned, data_dir)
-        _announce(
-            file, planned, out, jobs, max(nproc, group.processes()), as_json=as_json, fresh=fresh,
-            allow_change=allow_change,
-        )  # fmt: skip
-        return
-    talks = not (as_json or quiet)
+        words += _matched(file, match, variant, out, device, data_dir, offline=offline, fresh=fresh)
+        file = _load(recipe, words)
     variants = list(dict.fromkeys(run.variant for run in planned))
-    if file.swept and len(variants) > MOST_UNASKED and not yes:
-        many = f"{len(variants)} variants ({len(planned)} runs)"
-        if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
-            console.say("nothing was trained")
-            return
-    if talks:
-        counts = {"variant": len(variants), "run": len(planned)}
-        numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
-        console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
     how = TrainingSettings(
         file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
         allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
         offline=offline,
     )  # fmt: skip
-    _follow(how, planned, jobs, as_json=as_json, quiet=quiet)
+    how, tuning = _tuning(how, recipe, words, tune, tune_steps)
+    parts = [how] if tuning is None else [tuning.settings(how), how]
+    if tuning is not None:
+        _check_jobs(jobs, len(planned) + len(tuning.trials))
+    if dry_run:
+        _check_data(file, planned, data_dir)
+        _announce(parts, jobs, max(nproc, group.processes()), as_json=as_json)
+        return
+    if file.swept and len(variants) > MOST_UNASKED and not yes:
+        many = f"{len(variants)} variants ({len(planned)} runs)"
+        if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
+            console.say("nothing was trained")
+            return
+    talks = not (as_json or quiet)
+    if talks:
+        counts = {"variant": len(variants), "run": len(planned)}
+        counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
+        numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
+        console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
+        for row, entry in how.tuned.items() if tuning is None else ():
+            console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
+    _follow(parts, tuning, jobs, as_json=as_json, quiet=quiet)
     if talks:
         _next_commands(file, planned, out)
+
+
+def _load(recipe: str, words: Sequence[str], more: Sequence[str] = ()) -> "RecipeFile":
+    """The recipe with KEY=VALUE words."""
+    from attnkit.recipe import load
+
+    return load(recipe, [*words, *more], option_check=check_options)
+
+
+def _tuning(
+    how: "TrainingSettings", recipe: str, words: Sequence[str], tune: str | None, steps: int | None
+) -> "tuple[TrainingSettings, Tuning | None]":
+    """The settings with what earlier trials chose, and the plan of the trials to come."""
+    from attnkit.experiment import tuned_values
+
+    names = how.variants or ()
+    found = {} if how.fresh else tuned_values.recorded(how.file, names, words, how.out)
+    if found:
+        file = _load(recipe, words, tuned_values.recorded_words(found))
+        how = replace(how, file=file, tuned=found)
+    if tune is None:
+        return how, None
+    from attnkit.experiment.tuning import Tuning
+
+    plan = Tuning.plan(partial(_load, recipe, words), tune, names, steps)
+    plan.check_runs(how)
+    return how, plan
 
 
 def _matched(
@@ -196,27 +240,32 @@ def _matched(
 
 
 def _follow(
-    settings: "TrainingSettings",
-    planned: Sequence[PlannedRun],
-    jobs: int,
-    *,
-    as_json: bool,
+    parts: "Sequence[TrainingSettings]", plan: "Tuning | None", jobs: int, *, as_json: bool,
     quiet: bool,
-) -> None:
-    """Train, and show what happens."""
+) -> None:  # fmt: skip
+    """Train the last part, after the trials where there are some, and show what happens."""
     from attnkit.cli.training_display import follow
     from attnkit.show.training_board import Board, BoardRun
 
+    *_, settings = parts
+
     def start(notice: "Notice") -> "Happening":
-        if jobs > 1:
-            from attnkit.experiment.jobs import train as side_by_side
+        def begin(settings: "TrainingSettings") -> "Happening":
+            if jobs > 1:
+                from attnkit.experiment.jobs import train as side_by_side
 
-            return side_by_side(settings, jobs=jobs, notice=notice)
-        from attnkit.experiment.training import train as one_by_one
+                return side_by_side(settings, jobs=jobs, notice=notice)
+            from attnkit.experiment.training import train as one_by_one
 
-        return one_by_one(settings, notice=notice)
+            return one_by_one(settings, notice=notice)
 
-    lines = tuple(BoardRun(run.variant, run.seed) for run in planned)
+        if plan is None:
+            return begin(settings)
+        from attnkit.experiment.tuning import train as tune
+
+        return tune(settings, plan, begin, notice)
+
+    lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
     board = Board(settings.file.name, lines, jobs=jobs, busy=load_note)
     spec = next(iter(settings.file.variants.values())).train
     follow(board, start, spec, as_json=as_json, quiet=quiet)
@@ -273,13 +322,18 @@ def _check_processes(
             "--jobs trains several runs at a time, --nproc and torchrun one with several "
             "processes: choose one of them"
         )
+
+
+def _check_jobs(jobs: int, count: int, trial_steps: int | None = None) -> None:
+    """Refuse more jobs than there are runs; and steps of trials without --tune."""
+    if trial_steps is not None:
+        raise UsageError(f"--tune-steps {trial_steps}: needs --tune KEY=V1,V2")
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be at least 1")
-    if jobs > len(planned):
-        there = "is 1 run" if len(planned) == 1 else f"are {len(planned)} runs"
+    if jobs > count:
+        there = "is 1 run" if count == 1 else f"are {count} runs"
         raise UsageError(
-            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs "
-            f"{len(planned)}"
+            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs {count}"
         )
 
 
@@ -305,15 +359,11 @@ def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Pat
 
 
 def _announce(
-    file: "RecipeFile",
-    planned: Sequence[PlannedRun],
-    out: Path,
+    parts: "Sequence[TrainingSettings]",
     jobs: int,
     ranks: int,
     *,
     as_json: bool,
-    fresh: bool,
-    allow_change: bool,
 ) -> None:
     """--dry-run: the trainings, their size, their folder, and what would be done with them.
 
@@ -326,10 +376,13 @@ def _announce(
     from attnkit.runs import Run
 
     rows, states, counts = [], [], dict[str, int]()
-    for variant, seed, folder in planned:
+    name = parts[0].file.name
+    for settings, (variant, seed) in [(part, key) for part in parts for key in part.runs()]:
+        folder = settings.folder(variant, seed)
+        file, how = settings.file, {"fresh": settings.fresh, "allow_change": settings.allow_change}
         recipe = recipe_of_run(file, variant, seed)
-        start = partial(initial_run, file, variant, seed, out)
-        state = state_of(Run(folder), recipe, fresh=fresh, allow_change=allow_change, start=start)
+        start = partial(initial_run, file, variant, seed, settings.out)
+        state = state_of(Run(folder), recipe, **how, start=start)
         states.append(state)
         if variant not in counts:
             sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
@@ -345,14 +398,14 @@ def _announce(
             }
         )
     if as_json:
-        how = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
+        shared = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
         for row, state in zip(rows, states, strict=True):
             reason = state.error and str(state.error)
             then = {"resumes_from": state.step, "reason": reason}
-            plan = {"event": "planned", "recipe": file.name, **row, **how, **then}
+            plan = {"event": "planned", "recipe": name, **row, **shared, **then}
             output.write_json(plan, indent=None)
     else:
-        _write_plan(file.name, rows, jobs, ranks)
+        _write_plan(name, rows, jobs, ranks)
     if errors := [state.error for state in states if state.error is not None]:
         for error in errors[1:]:
             console.warn(str(error))

@@ -1,0 +1,292 @@
+"""One value of a key chosen for each row of a comparison, on validation data (`train --tune`).
+
+The plan is rows x values.  A trial is an ordinary run, in a folder of its own beside the runs of
+its row, with the first seed of the recipe; it is never scored on other than validation data.  A row
+gets the value whose trial has the best `train.monitor` for the weights that it chose, of equal ones
+that with the lower loss, else the first.  Its runs are then trained with that value, and their
+manifests keep what was tried.
+
+On a shortened schedule the updates that a recipe counts (warm-up, validations, checkpoints, log,
+annealing) shrink in proportion; all else stays.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnkit.data.corpus import splits_of
+from attnkit.errors import DivergedError, RecipeError, StoppedError, UsageError
+from attnkit.experiment.resumption import allowed_changes, recipe_of_run
+from attnkit.experiment.settings import TrainingSettings, Trial
+from attnkit.experiment.tuned_values import ABSENT, recorded_entry
+from attnkit.recipe import Recipe, RecipeFile
+from attnkit.recipe.dumping import flat
+from attnkit.recipe.schema import TrainConfig
+from attnkit.recipe.settings import SCHEMA
+from attnkit.recipe.sweep import overrides, unique, value_text
+from attnkit.runs import Run
+from attnkit.runs.json_files import Tuned, TunedTrial
+from attnkit.runs.layout import TRIAL
+from attnkit.train import events
+from attnkit.train.events import Event, NoteEvent
+from attnkit.train.signals import StopSignals
+from attnkit.train.validation import MonitoredScore
+
+Load = Callable[[Sequence[str]], RecipeFile]
+"""Reads a recipe with further KEY=VALUE words."""
+TUNABLE = ("train", "model")
+"""Sections of a recipe whose keys can be tuned."""
+FIXED = ("train.steps", "train.seeds", "train.monitor", "train.log_to")
+"""Keys of theirs that cannot: what trials have in common, or what decides nothing."""
+COUNTED = ("warmup", "valid_every", "save_every", "log_every")
+"""Keys of `train` that count updates."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The plan: the trials of each row, and what becomes of the recipe."""
+
+    word: str
+    """KEY=V1,V2 as it was given."""
+    key: str
+    """What is tuned: train.lr."""
+    steps: int | None
+    """Updates of a trial; None where they are those of the recipe."""
+    rows: Mapping[str, Mapping[str, str]]
+    """Row -> the words KEY=VALUE by value, in the order of the values."""
+    was: Mapping[str, Mapping[str, str]]
+    """Row -> the values of the recipe itself for the keys that differ among its trials."""
+    file: RecipeFile
+    """The trials as variants."""
+    trials: Mapping[str, Trial]
+    """What each of these is a trial of."""
+    load: Load
+
+    @staticmethod
+    def plan(load: Load, word: str, names: Sequence[str], steps: int | None = None) -> "Tuning":
+        """The plan for these variants of a recipe.
+
+        A row for which a later word fixes the key is trained as it is.
+
+        Args:
+            load: reads the recipe.
+            word: KEY=V1,V2; the key may begin with `variants.NAME.`, for one row.
+            names: the rows.
+            steps: updates of a trial.
+
+        Raises:
+            UsageError: the key cannot be tuned, there is one value, or more steps than in training.
+            RecipeError: there is no such key or value, or no validation data.
+        """
+        file = load(())
+        key, values = _read(word, file)
+        inner = key.removeprefix(f"variants.{_owner(key, file)}.")
+        files = {text: load((f"{key}={text}",)) for text in values}
+        rows, was = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
+        for name in names:
+            found = [flat(files[text].variants[name]) for text in values]
+            told = [one for one in dict.fromkeys(key for some in found for key in some)
+                    if len({some.get(one) for some in found}) > 1]  # fmt: skip
+            if not told:
+                continue
+            if len({tuple(some.get(one) for one in told) for some in found}) < len(found):
+                raise UsageError(f"--tune {word}: some values make the same recipe of {name}")
+            rows[name] = {text: f"variants.{name}.{inner}={text}" for text in values}
+            own = flat(file.variants[name])
+            was[name] = {one: own.get(one, ABSENT) for one in told}
+            _check_row(file.variants[name], name, word, steps)
+        if not rows:
+            raise UsageError(f"--tune {word}: changes none of {', '.join(names)}")
+        variants, origins, trials = dict[str, Recipe](), {}, dict[str, Trial]()
+        folders = unique([f"{inner}={text}" for text in values])
+        for row in rows:
+            for text, folder in zip(values, folders, strict=True):
+                name = f"{row},{inner.rpartition('.')[2]}={text}"
+                recipe = files[text].variants[row]
+                seeds = recipe.train.seeds[:1]
+                train = shortened(recipe.train, steps).model_copy(update={"seeds": seeds})
+                variants[name] = recipe.model_copy(update={"train": train})
+                origins[name] = files[text].origins.get(row, {})
+                trials[name] = Trial(row, folder, inner, text)
+        made = file.swept or {row: [row] for row in rows}
+        swept = {
+            base: [name for name, one in trials.items() if one.row in some]
+            for base, some in made.items()
+        }
+        tried = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
+        return Tuning(word, inner, steps, rows, was, tried, trials, load)
+
+    def settings(self, of: TrainingSettings) -> TrainingSettings:
+        """Those of the trials."""
+        return replace(of, file=self.file, variants=None, seeds=None, trials=self.trials)
+
+    def check_runs(self, settings: TrainingSettings) -> None:
+        """Before trials: refuse where the runs that follow them are there with another choice.
+
+        Raises RecipeError.
+        """
+        if settings.fresh or settings.allow_change:
+            return
+        for row, seed in settings.runs():
+            run = Run(settings.folder(row, seed))
+            if row not in self.rows or not run.exists:
+                continue
+            run = Run.open(run.path)
+            entry = recorded_entry(run)
+            if entry is None:
+                recipes = [recipe_of_run(self.load((word,)), row, seed)
+                           for word in self.rows[row].values()]  # fmt: skip
+                if not any(_same_weights(run, recipe) for recipe in recipes):
+                    allowed_changes(run, recipes[0], allow=False)
+            elif (before := _request(entry)) != (now := self._request(row)):
+                raise RecipeError(
+                    f"{run.path}: was tuned by other trials ({before} -> {now}); use --fresh to"
+                    " start over, --allow-change to keep a finished run as it is, another --out, or"
+                    " leave out --tune to go on with the recorded value"
+                )
+
+    def _request(self, row: str) -> str:
+        return _words(self.key, self.rows[row], self.steps)
+
+    def entry(self, settings: TrainingSettings, row: str) -> Tuned:
+        """What the trials of a row came to.  Raises DivergedError where none has a score."""
+        tried, best = list[TunedTrial](), None
+        for name, trial in self.trials.items():
+            if trial.row != row:
+                continue
+            recipe = self.file.variants[name]
+            run = Run.open(settings.folder(name, recipe.train.seeds[0]))
+            one = _outcome(run, trial.value)
+            tried.append(one)
+            if one.score is None or one.loss is None:
+                continue
+            score = MonitoredScore(one.score, one.loss)
+            if best is None or score.better_than(best[0], recipe.train.monitor):
+                best = score, trial.value, recipe
+        if best is None:
+            raise DivergedError(
+                f"{row}: every trial of {self.key} diverged ({', '.join(self.rows[row])}); try"
+                f" smaller values ({tried[0].diverged})"
+            )
+        _, value, recipe = best
+        return Tuned(
+            key=self.key, value=value, was=dict(self.was[row]), steps=self.steps,
+            seed=recipe.train.seeds[0], monitor=recipe.train.monitor, trials=tried,
+        )  # fmt: skip
+
+
+def train(
+    settings: TrainingSettings,
+    tuning: Tuning,
+    start: Callable[[TrainingSettings], Generator[Event, None, None]],
+    notice: Callable[[str], object] | None = None,
+) -> Generator[Event, None, None]:
+    """The trials, the choice of each row, and then its runs; `start` trains what settings name.
+
+    Raises:
+        DivergedError: all trials of a row diverged.
+        StoppedError: a signal came; the state is saved.
+        AttnkitError: whatever `start` raises.
+    """
+    tuning.check_runs(settings)
+    trials = tuning.settings(settings)
+    yield from start(trials)
+    with StopSignals(notice) as stop:
+        tuned = {row: tuning.entry(trials, row) for row in tuning.rows}
+        for row, entry in tuned.items():
+            tried = [one.model_dump(exclude_none=True) for one in entry.trials]
+            yield events.TunedEvent(entry.key, entry.value, entry.monitor, tried, variant=row)
+            yield from _notes(row, entry)
+        words = [tuning.rows[row][entry.value] for row, entry in tuned.items()]
+        file = tuning.load(words)
+        if stop.requested:
+            raise StoppedError(f"stopped by {stop.requested}; run the same command again to resume")
+    yield from start(replace(settings, file=file, tuned=tuned))
+
+
+def _notes(row: str, entry: Tuned) -> Iterator[NoteEvent]:
+    """What a reader should know of a choice."""
+    scores = {one.value: (one.score, one.loss) for one in entry.trials}
+    same = [value for value, score in scores.items() if score == scores[entry.value]]
+    if len(same) > 1:
+        yield NoteEvent(f"{row}: {entry.key}: equal scores of {', '.join(same)}; takes the first")
+    with suppress(ValueError):  # words have no ends
+        numbers = sorted(scores, key=float)
+        if entry.value in (numbers[0], numbers[-1]):
+            end = ("smaller", "larger")[entry.value == numbers[-1]]
+            yield NoteEvent(f"{row}: {entry.key}={entry.value} is at the end of the values tried;"
+                            f" a {end} one may be better")  # fmt: skip
+
+
+def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
+    """The schedule in fewer updates: what counts updates shrinks in proportion, to at least 1."""
+    if steps is None or steps == train.steps:
+        return train
+
+    def scaled(count: int) -> int:
+        return max(1, round(count * steps / train.steps)) if count else 0
+
+    changes: dict[str, Any] = {name: scaled(getattr(train, name)) for name in COUNTED}
+    changes["tailr"] = train.tailr.model_copy(update={"anneal": scaled(train.tailr.anneal)})
+    return train.model_copy(update={"steps": steps, **changes})
+
+
+def _read(word: str, file: RecipeFile) -> tuple[str, list[str]]:
+    """The key and the values of KEY=V1,V2.  Raises UsageError, RecipeError."""
+    key, equals, text = (part.strip() for part in word.partition("="))
+    if not equals or not key:
+        raise UsageError(f"--tune {word}: must be KEY=V1,V2, such as train.lr=1e-3,3e-3")
+    inner = key.removeprefix(f"variants.{_owner(key, file)}.")
+    section = inner.partition(".")[0]
+    if inner in FIXED:
+        raise UsageError(f"--tune {inner}: is what all trials have in common; tune another key")
+    if section not in TUNABLE and (section,) in SCHEMA:
+        raise UsageError(f"--tune {inner}: only keys of train and model can be tuned")
+    options = overrides(tuple(inner.split(".")), text)
+    if len(options) < 2:
+        raise UsageError(f"--tune {word}: needs two values or more, between commas")
+    return key, [value_text(one.node) for one in options]
+
+
+def _owner(key: str, file: RecipeFile) -> str:
+    """The row that a key of the form variants.NAME.KEY is about; names may have dots."""
+    rest = key.removeprefix("variants.")
+    fitting = (name for name in file.variants if rest != key and rest.startswith(f"{name}."))
+    return max(fitting, key=len, default="")
+
+
+def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
+    """Refuse what no trial of a row can do.  Raises UsageError, RecipeError."""
+    if "valid" not in splits_of(recipe.data):
+        raise RecipeError(
+            f"--tune {word}: chooses on validation data, and the data of {name} has no valid split"
+        )
+    if steps is not None and not 1 <= steps <= recipe.train.steps:
+        raise UsageError(
+            f"--tune-steps {steps}: must be from 1 to the train.steps of {name}, "
+            f"{recipe.train.steps}"
+        )
+
+
+def _outcome(run: Run, value: str) -> TunedTrial:
+    """The validation of the weights that a trial chose."""
+    if why := run.manifest[TRIAL].get("diverged"):
+        return TunedTrial(value=value, diverged=why)
+    run.require_finished()
+    step = run.manifest["finished"]["step"]
+    *_, last = (one for one in run.log.records() if one["step"] == step and "value" in one)
+    return TunedTrial(value=value, score=float(last["value"]), loss=float(last["valid_loss"]))
+
+
+def _same_weights(run: Run, recipe: Recipe) -> bool:
+    return not any(one.of_weights for one in allowed_changes(run, recipe, allow=True))
+
+
+def _request(entry: Tuned) -> str:
+    return _words(entry.key, [one.value for one in entry.trials], entry.steps)
+
+
+def _words(key: str, values: Any, steps: int | None) -> str:
+    """What was asked for, in the words of the command line."""
+    return f"{key}={','.join(values)}" + (f" in {steps} steps" if steps else "")

@@ -1,0 +1,171 @@
+"""`attnkit train --tune` as people type it: plans, events, jobs, stops, tables and pictures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.called import Caller
+from helpers.shell import environment
+
+from attnkit.runs import Run
+
+RECIPE = """\
+task: translation
+data: {train: [a.src, a.tgt], valid: [b.src, b.tgt], test: [b.src, b.tgt]}
+tokenizer: {type: word, size: 60}
+model: {width: 16, heads: 2, layers: 1, ff: 32}
+train: {steps: 12, batch_tokens: 128, valid_every: 6, log_every: 6, warmup: 4, precision: fp32}
+search: {method: greedy, max_length: 20}
+eval: {bootstrap: 0}
+variants: {one: {}, two: {model.attention: linear}}
+"""
+TUNE = ("train", "tiny.yaml", "--tune", "train.lr=1e-3,3e-3,1e-2", "--tune-steps", "6")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """Counting backwards."""
+    words = [f"w{i:02}" for i in range(50)]
+    for name, rows in (("a", 40), ("b", 10)):
+        lines = [[words[(7 * i + j) % 50] for j in range(3 + i % 5)] for i in range(rows)]
+        (tmp_path / f"{name}.src").write_text("".join(" ".join(x) + "\n" for x in lines))
+        (tmp_path / f"{name}.tgt").write_text("".join(" ".join(x[::-1]) + "\n" for x in lines))
+    (tmp_path / "tiny.yaml").write_text(RECIPE)
+    return tmp_path
+
+
+def on_one_line(text: str) -> str:
+    """Notes as they are on a wide screen."""
+    return " ".join(text.split())
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -> None:
+    plan = here(*TUNE, "--dry-run", "--json")
+    rows = [json.loads(line) for line in plan.out.splitlines()]
+    names = [(row["variant"], row["state"], row["steps"]) for row in rows]
+    assert names == [
+        *((f"{v},lr={lr}", "new", 6) for v in ("one", "two") for lr in ("0.001", "0.003", "0.01")),
+        ("one", "new", 12), ("two", "new", 12),
+    ]  # fmt: skip
+    assert not (tmp_path / "runs").exists()
+
+    done = here(*TUNE)
+    assert done.code == 0, done.err
+    assert "tiny: 2 variants, 2 runs, 6 trials, runs go to runs/tiny" in done.err
+    assert "one: chose train.lr=0.01 (0.001: validation loss " in done.err
+    assert "two: train.lr=0.01 is at the end of the values tried; a larger one may" in done.err
+    note = "lr chosen per row from 3 values on validation (trials of 6 updates): one 1e-2, two 1e-2"
+    assert note in on_one_line(done.out)
+    trials = list(tmp_path.glob("runs/tiny/*/tune/train.lr=*/seed-1/manifest.json"))
+    assert len(trials) == 6
+    scored = here("eval", "runs/tiny", "--format", "json")
+    found = json.loads(scored.out)["rows"]
+    assert [(row["variant"], row["tuned"]["value"]) for row in found] == [
+        ("one", "0.01"), ("two", "0.01"),
+    ]  # fmt: skip
+
+    again = here("train", "tiny.yaml")
+    assert again.code == 0, again.err
+    assert again.err.count("skipped: already trained") == 2
+    assert "one: train.lr=0.01, as it was tuned before" in again.err
+    assert note in on_one_line(again.out)
+    changed = here("train", "tiny.yaml", "train.lr=0.001")
+    assert changed.code == 78
+    assert "train.lr: 0.01 -> 0.001" in changed.refusal
+    other = here(*TUNE[:3], "train.lr=1e-3,1e-1")
+    assert other.code == 78
+    assert "was tuned by other trials" in other.refusal
+
+    drawn = here("plot", "runs", "--x", "train.lr")
+    assert (drawn.code, drawn.err) == (0, "")
+    assert drawn.out.startswith("validation loss\n")
+    assert "a one" in drawn.out
+    assert "1e-3" in drawn.out.splitlines()[-3]
+    assert here("plot", "runs", "--x", "train.lr", "--save", "lr.svg").code == 0
+    assert here("plot", "runs", "--x", "train.schedule").code == 2
+    assert here("plot", "runs", "--x", "train.nothing").code == 2
+
+
+@pytest.mark.usefixtures("tiny")
+def test_trials_side_by_side_score_as_one_after_the_other(here: Caller, tmp_path: Path) -> None:
+    one = here(*TUNE, "--json")
+    side = subprocess.run(
+        [sys.executable, "-m", "attnkit", *TUNE, "--json", "--jobs", "2", "--out", "side"],
+        capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300,
+        env=environment(OMP_NUM_THREADS=str(2 * int(os.environ.get("OMP_NUM_THREADS", "1")))),
+    )  # fmt: skip
+    tuned = [
+        {event["variant"]: event for event in map(json.loads, text.splitlines())
+         if event["event"] == "tuned"}
+        for text in (one.out, side.stdout)
+    ]  # fmt: skip
+    assert tuned[0].keys() == tuned[1].keys() == {"one", "two"}
+    for row in ("one", "two"):
+        first, second = (some[row]["trials"] for some in tuned)
+        assert [one["value"] for one in first] == ["0.001", "0.003", "0.01"]
+        for left, right in zip(first, second, strict=True):
+            assert left["score"] == pytest.approx(right["score"], rel=1e-3)
+
+
+def test_a_stopped_trial_is_gone_on_with(tiny: Path, here: Caller) -> None:
+    words = ["train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--variant", "one",
+             "train.steps=3000", "train.valid_every=0", "train.log_every=5"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnkit", *words, "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tiny, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "progress":
+            process.send_signal(signal.SIGTERM)
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 75, errors
+    plan = here(*words, "--dry-run", "--json")
+    states = [json.loads(line)["state"] for line in plan.out.splitlines()]
+    assert states == ["begun", "new", "new"]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_rows_that_were_not_tuned_say_so(here: Caller) -> None:
+    done = here("train", "tiny.yaml", "train.steps=2", "-q")
+    assert "lr not tuned: one learning rate serves all rows, 1e-3" in on_one_line(done.out)
+    assert "lr not tuned" not in here("eval", "runs/tiny/one").out
+    words = ("variants.one.train.lr=2e-3", "--out", "other")
+    other = here("train", "tiny.yaml", "train.steps=2", "-q", *words)
+    assert "lr not tuned, but set by the recipe: one 2e-3; two 1e-3" in on_one_line(other.out)
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--tune-steps", "3"), 2, "--tune-steps 3: needs --tune KEY=V1,V2"),
+        (("--tune", "train.lr=1"), 2, "--tune train.lr=1: needs two values or more"),
+        (("--tune", "train.lrr=1,2"), 78, "train.lrr: unknown key; did you mean train.lr?"),
+        (("--tune", "search.beam=1,2"), 2, "only keys of train and model can be tuned"),
+        (("--tune", "train.lr=1,2", "--jobs", "9"), 2, "there are 6 runs to train"),
+    ],
+)
+def test_what_cannot_be_tuned_is_one_line(
+    here: Caller, tmp_path: Path, words: tuple[str, ...], code: int, message: str
+) -> None:
+    done = here("train", "tiny.yaml", *words)
+    assert (done.code, done.out) == (code, "")
+    assert message in done.refusal
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_picture_of_a_sweep_has_a_line_for_each_variant(here: Caller, tmp_path: Path) -> None:
+    assert here("train", "tiny.yaml", "train.lr=1e-3,2e-3", "train.steps=2", "-q").code == 0
+    drawn = here("plot", "runs", "--x", "train.lr")
+    assert drawn.code == 0, drawn.err
+    run = Run.open(tmp_path / "runs/tiny/one,lr=0.002/seed-1")
+    loss = f"{run.log.records()[-1]['valid_loss']:.3g}"
+    assert f"a one {loss}   b two " in drawn.out
