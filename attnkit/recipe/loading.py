@@ -143,15 +143,17 @@ def _without_twins(
     return kept, swept
 
 
-def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_resolved(
+    path: Path, overrides: Sequence[str] = (), content: bytes | None = None
+) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
-    Types and ranges are checked; what fits together is not checked again, because the run exists.
+    `content` is that of the file where it has been read already.  Types and ranges are checked; what fits together is not checked again, because the run exists.
 
     Raises RecipeError, MissingInputError.
     """
     problems = Problems()
-    root = read_file(path)
+    root = read_file(path, content)
     settings = Settings(problems)
     settings.put((), root.place, root)
     changes, later = _read_words(overrides)

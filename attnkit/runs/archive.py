@@ -30,7 +30,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
         The number of files in it.
 
     Raises:
-        DataError, MissingInputError: a file of a run is damaged or missing.
+        DataError, MissingInputError: a file of a run is damaged or missing, or was left out.
         OutputPathError: two runs have one name, or the archive would lie in a run.
         OutputError: the disk is full.
     """
@@ -38,6 +38,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
     for run in runs:
         if target.resolve().is_relative_to(run.path.resolve()):
             raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
+        run.require_weights()
         run.verify()
         folder = Run.find("", run.name, run.variant, run.seed).as_posix()
         if any(name.startswith(f"{folder}/") for name in members):
@@ -98,6 +99,11 @@ def _files(folder: Path, checkpoints: bool) -> Iterator[Path]:
 def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
     """One member, with the content alone."""
     with files.open_file(path) as file:
-        member = tarfile.TarInfo(name)
-        member.size, member.mtime, member.mode = os.fstat(file.fileno()).st_size, EPOCH, 0o644
-        archive.addfile(member, file)
+        archive.addfile(member(name, os.fstat(file.fileno()).st_size), file)
+
+
+def member(name: str, size: int) -> tarfile.TarInfo:
+    """A file of an archive, without an owner or a time of its own."""
+    about = tarfile.TarInfo(name)
+    about.size, about.mtime, about.mode = size, EPOCH, 0o644
+    return about

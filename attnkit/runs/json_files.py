@@ -48,6 +48,14 @@ class PluginFile(Schema):
     sha256: Sha256
 
 
+class LeftOut(Schema):
+    """What the results of a run lack."""
+
+    files: list[str]
+    log_records: Count | None
+    log_sha256: Sha256 | None
+
+
 class Manifest(Schema):
     """manifest.json of a run."""
 
@@ -73,6 +81,7 @@ class Manifest(Schema):
     plugins: dict[str, PluginFile | None] = {}
     init: dict[str, Any] | None = None
     log_id: str | None = None
+    left_out: LeftOut | None = None
 
 
 class StoredMetric(Schema):

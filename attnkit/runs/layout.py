@@ -16,6 +16,8 @@ STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoint
 WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in windows: split, tokens
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
+RESULTS_FILE = ".results.tar.xz"
+"""End of the name of a results file: a run without weights; see attnkit.runs.results_file."""
 OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
 
 
@@ -48,22 +50,44 @@ def refuse_part_of_run(path: Path) -> None:
             raise OutputPathError(f"{path}: belongs to the run in {folder}; choose another name")
 
 
-def run_folders(folder: Path, depth: int = 8) -> Iterator[Path]:
-    """The folders of runs in a folder, itself included, sorted by path.
+def is_results_file(path: Path) -> bool:
+    """Whether a path has the name of a results file."""
+    return path.name.endswith(RESULTS_FILE)
 
-    Hidden folders and links to folders are passed over.
+
+def require_runs(path: Path, hint: str) -> None:
+    """Raise MissingInputError, with a hint, where neither a folder nor a results file is."""
+    if not is_results_file(path) or path.is_dir():
+        files.require_folder(path, "folder of runs", hint)
+    else:
+        files.require_file(path)
+
+
+def run_paths(path: Path, depth: int = 8) -> Iterator[Path]:
+    """The folders of runs and the results files in a folder, itself included, sorted by path.
+
+    Hidden folders and links to folders are passed over, and results files beside their runs.
 
     Raises:
         MissingInputError: a folder cannot be read.
     """
-    if (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
-        yield folder
+    if is_results_file(path) and path.is_file():
+        yield path
         return
-    with files.reading(folder):
-        children = sorted(child for child in folder.iterdir() if child.is_dir())
+    if (path / MANIFEST).is_file() and (path / RECIPE).is_file():
+        yield path
+        return
+    with files.reading(path):
+        children = sorted(path.iterdir())
     for child in children if depth else []:
-        if not child.name.startswith(".") and not child.is_symlink():
-            yield from run_folders(child, depth - 1)
+        if child.name.startswith("."):
+            continue
+        if child.is_dir() and not child.is_symlink():
+            yield from run_paths(child, depth - 1)
+        elif is_results_file(child) and child.is_file():
+            run = path / child.name.removesuffix(RESULTS_FILE)
+            if not (run / MANIFEST).is_file():
+                yield child
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

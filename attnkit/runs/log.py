@@ -56,6 +56,13 @@ class Log:
         """
         return [record for record, _ in self._lines()]
 
+    def content(self) -> bytes:
+        """The whole file; empty where there is none yet."""
+        if not self.path.exists():
+            return b""
+        with files.open_file(self.path) as file, files.reading(self.path):
+            return file.read()
+
     def sha256(self) -> str | None:
         """SHA-256 of the whole file; None where there is none yet."""
         return files.sha256_file(self.path) if self.path.exists() else None
@@ -98,12 +105,8 @@ class Log:
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Records, each with the offset where its line ends."""
-        data = b""
-        if self.path.exists():
-            with files.open_file(self.path) as file, files.reading(self.path):
-                data = file.read()
         end = 0
-        for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        for number, line in enumerate(self.content().split(b"\n")[:-1], start=1):
             where = f"{self.path}:{number}"
             end += len(line) + 1
             try:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from attnkit.errors import DataError
 from attnkit.runs import json_files, layout
@@ -24,6 +25,34 @@ class Results:
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         self.path, self.fs = Path(path), fs
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name, such as outputs/test.hyp.txt."""
+        return (self.path / name).exists()
+
+    def open_file(self, name: str) -> BinaryIO:
+        """One of its files, for reading.
+
+        Raises:
+            MissingInputError: there is no such regular file.
+        """
+        files.require_file(self.path / name)
+        return files.open_file(self.path / name)
+
+    def read(self, name: str) -> bytes:
+        """The content of one of its files; raises as `open_file`."""
+        with self.open_file(name) as file, files.reading(self.path / name):
+            return file.read()
+
+    def read_json(self, name: str, limit: int = files.JSON_LIMIT) -> dict[str, Any]:
+        """One of its files, as `attnkit.storage.files.read_json` reads it."""
+        with self.open_file(name) as file:
+            return files.read_object(file, self.path / name, limit)
+
+    @property
+    def writable(self) -> bool:
+        """Whether results can be stored."""
+        return self.may_be_made or os.access(self.path, os.W_OK)
 
     def output_path(self, split: str) -> Path:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
@@ -53,12 +82,13 @@ class Results:
         Raises:
             DataError: scores.json is damaged; scoring again with force repairs it.
         """
-        path = self.path / layout.SCORES
-        if not path.exists():
+        if not self.has(layout.SCORES):
             return {}
         self.check_file(layout.SCORES)
         try:
-            return json_files.read(path, json_files.Scores, SCORES_LIMIT)
+            stored = self.read_json(layout.SCORES, SCORES_LIMIT)
+            json_files.check(stored, json_files.Scores, str(self.path / layout.SCORES))
+            return stored
         except DataError as error:
             raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 

@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
+LEFT_OUT = "left_out"
+"""Entry of manifest.json in packed results: what was left out; see `attnkit.runs.json_files`."""
 _OWN = "sha256"
 """Entry of manifest.json: the SHA-256 of all others."""
 _REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`",
@@ -61,17 +63,23 @@ class Run(Results):
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run, finished or not.
+        """An existing run, finished or not; or a results file.
 
         Raises:
             MissingInputError: there is no run; says which part is missing.
-            DataError: manifest.json or recipe.yaml is damaged.
+            DataError: manifest.json, recipe.yaml or the results file is damaged.
         """
+        if layout.is_results_file(Path(path)) and Path(path).is_file():
+            from attnkit.runs.results_file import ResultsFile
+
+            run: Run = ResultsFile(path)
+            run.check_file(layout.RECIPE)
+            return run
         run = cls(path)
         files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not (run.path / name).is_file():
-                near = ", ".join(map(str, islice(layout.run_folders(run.path, 3), 3)))
+                near = ", ".join(map(str, islice(layout.run_paths(run.path, 3), 3)))
                 hint = f"; there are runs in {near}" if near else ""
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
         run.check_file(layout.RECIPE)
@@ -179,11 +187,16 @@ class Run(Results):
             DataError: recipe.yaml is not the one that was trained.
             MissingInputError: the plug-in of one of its mechanisms is missing.
         """
+        return self.changed_recipe(())
+
+    def changed_recipe(self, overrides: Sequence[str]) -> "Recipe":
+        """The resolved recipe with KEY=VALUE words; raises as `recipe`, and RecipeError."""
         from attnkit.recipe import load_resolved
 
         plugins.require(self.path, self.manifest)
         self.check_file(layout.RECIPE)
-        return load_resolved(self.path / layout.RECIPE)
+        content = self.read(layout.RECIPE)
+        return load_resolved(self.path / layout.RECIPE, overrides, content)
 
     def replace_recipe(self, recipe: "Recipe") -> None:
         """Store a changed recipe (--allow-change), and the plug-ins that it uses."""
@@ -205,7 +218,7 @@ class Run(Results):
             MissingInputError, DataError: the file is missing or damaged.
         """
         path = self.path / layout.MANIFEST
-        entries = files.read_json(path)
+        entries = self.read_json(layout.MANIFEST)
         if entries.pop(_OWN, None) not in (None, files.sha256_json(entries)):
             raise DataError(
                 f"{path}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
@@ -242,6 +255,8 @@ class Run(Results):
     def check_file(self, name: str) -> bool:
         """Compare a file with its SHA-256 in the manifest; False where none is recorded.
 
+        False also for a file that was left out of packed results.
+
         Raises:
             DataError: they differ.
             MissingInputError: the file is missing.
@@ -251,10 +266,11 @@ class Run(Results):
             if read_again:  # another process may have written both meanwhile
                 self.__dict__.pop("manifest", None)
             expected = self.manifest["files"].get(name)
-            if expected is None:
+            if expected is None or name in self.left_out:
                 return False
-            if files.sha256_file(path) == expected:
-                return True
+            with self.open_file(name) as file, files.reading(path):
+                if hashlib.file_digest(file, "sha256").hexdigest() == expected:  # type: ignore[arg-type]
+                    return True
         remedy = _REMEDY.get(name.partition("/")[0], "train again with --fresh")
         raise DataError(
             f"{path}: is not the file that was written (its SHA-256 differs from "
@@ -264,7 +280,7 @@ class Run(Results):
     def verify(self) -> None:
         """`check_file` for every file in the manifest; scores need not be there."""
         for name in self.manifest["files"]:
-            if (self.path / name).exists() or name.partition("/")[0] not in _REMEDY:
+            if self.has(name) or name.partition("/")[0] not in _REMEDY:
                 self.check_file(name)
 
     @property
@@ -286,12 +302,27 @@ class Run(Results):
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end and the weights are there."""
+        """Whether training came to its end, and the weights are there or were left out."""
         return (
             self.exists
             and self.manifest.get("finished") is not None
-            and (self.path / layout.MODEL).is_file()
+            and (layout.MODEL in self.left_out or (self.path / layout.MODEL).is_file())
         )
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """Files that `attnkit runs pack --results` left out: weights and tokenizer; else empty."""
+        entry = self.manifest.get(LEFT_OUT)
+        return () if entry is None else entry["files"]
+
+    def require_weights(self) -> None:
+        """Refuse the results of a run without its weights.  Raises MissingInputError."""
+        if layout.MODEL in self.left_out:
+            command = f"attnkit train {self.name} --variant {self.variant} --seed {self.seed}"
+            raise MissingInputError(
+                f"{self.path}: holds the results of a run without its weights: name the run that "
+                f"they were packed from, or train it again ({command})"
+            )
 
     @property
     def trained(self) -> bool:
@@ -326,9 +357,10 @@ class Run(Results):
         """The tokenizer.
 
         Raises:
-            MissingInputError: there is none yet.
+            MissingInputError: there is none yet, or it was left out.
             DataError: it is not the one that was trained.
         """
+        self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
         files.require_file(self.path / layout.TOKENIZERS[0])
@@ -360,12 +392,13 @@ class Run(Results):
         """The chosen weights, in main memory.
 
         Raises:
-            MissingInputError: training has not come to its end.
+            MissingInputError: training has not come to its end, or they were left out.
             DataError: the file is damaged, or holds NaN or infinities.
         """
         from attnkit.storage import tensors
 
         self.require_finished()
+        self.require_weights()
         if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
