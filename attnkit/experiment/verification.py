@@ -16,13 +16,11 @@ from attnkit.nbce.question_sets import Condition, EvaluatedModel
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run, json_files, layout
-from attnkit.runs.run import LEFT_OUT
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
 from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, run_id
-from attnkit.storage import files
 from attnkit.train import checkpoint
 
 SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
@@ -141,7 +139,7 @@ class _Verification:
             if name in run.left_out:
                 why = "left out of packed results"
             elif name == layout.LOG and run.left_out:
-                why = f"thinned: the run's log has {run.manifest[LEFT_OUT]['log_records']} records"
+                why = f"thinned from {run.manifest[layout.LEFT_OUT]['log_records']} records"
             yield self.check("file", name, "same" if hashed else "not checked", why)
         for step in run.checkpoint_steps():
             fault = checkpoint.fault_of(run.checkpoints / f"step-{step}")
@@ -181,6 +179,8 @@ class _Verification:
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
             why = f"its rows: {_short(error, self.run.path)}"
+            if self.run.left_out:
+                why = f"no weights; scores follow from what is kept of each line, {why}"
             yield self.check("output", name, _state(error), why)
             return
         if (digest(*maker.source), digest(*maker.references)) != (saved.source, saved.references):
@@ -189,7 +189,7 @@ class _Verification:
         yield from self._scores(saved, told, saved.scores | maker.scores(saved))
         if saved.texts and self.run.left_out:
             cell = f"{saved.name}: 0 of {len(saved.texts)} lines"
-            why = "no weights are there to decode them again"
+            why = "no weights to decode them again"
             yield self.check("output", cell, "not checked", why)
         elif saved.texts:
             yield self._outputs(saved, maker)

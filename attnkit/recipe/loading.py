@@ -148,7 +148,8 @@ def load_resolved(
 ) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
-    `content` is that of the file where it has been read already.  Types and ranges are checked; what fits together is not checked again, because the run exists.
+    `content` is that of the file where it has been read already.  Types and ranges are checked;
+    what fits together is not checked again, because the run exists.
 
     Raises RecipeError, MissingInputError.
     """

@@ -30,7 +30,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
         The number of files in it.
 
     Raises:
-        DataError, MissingInputError: a file of a run is damaged or missing, or was left out.
+        DataError, MissingInputError: a file of a run is damaged or missing.
         OutputPathError: two runs have one name, or the archive would lie in a run.
         OutputError: the disk is full.
     """
@@ -38,7 +38,6 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
     for run in runs:
         if target.resolve().is_relative_to(run.path.resolve()):
             raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
-        run.require_weights()
         run.verify()
         folder = Run.find("", run.name, run.variant, run.seed).as_posix()
         if any(name.startswith(f"{folder}/") for name in members):

@@ -21,8 +21,9 @@ class Log:
     Lines reach the file at once, so that it can be watched, and the disk with each `flush`.
     """
 
-    def __init__(self, path: Path, fs: Filesystem = DISK) -> None:
-        self.path, self._fs = path, fs
+    def __init__(self, path: Path, fs: Filesystem = DISK, content: bytes | None = None) -> None:
+        """`content` is that of a log in a results file, where `path` is only its name."""
+        self.path, self._fs, self._content = path, fs, content
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record; log all that belongs to a step before its checkpoint is saved.
@@ -58,6 +59,8 @@ class Log:
 
     def content(self) -> bytes:
         """The whole file; empty where there is none yet."""
+        if self._content is not None:
+            return self._content
         if not self.path.exists():
             return b""
         with files.open_file(self.path) as file, files.reading(self.path):

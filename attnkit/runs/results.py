@@ -1,13 +1,15 @@
 """What evaluations leave in a folder: decoded lines of each split, and their scores."""
 
 import hashlib
+import io
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import json_files, layout
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
@@ -18,7 +20,10 @@ SCORES_LIMIT = 64 << 20
 
 
 class Results:
-    """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run."""
+    """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run.
+
+    Or a results file, which is opened like a run's folder, and never written.
+    """
 
     may_be_made = True
     """Whether writing makes the folder, should it be missing."""
@@ -26,8 +31,23 @@ class Results:
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         self.path, self.fs = Path(path), fs
 
+    @cached_property
+    def packed(self) -> Mapping[str, bytes] | None:
+        """The files in a results file by name; None of a folder.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        if layout.is_results_file(self.path) and self.path.is_file():
+            from attnkit.runs.results_file import read_results
+
+            return read_results(self.path)
+        return None
+
     def has(self, name: str) -> bool:
         """Whether there is a file of this name, such as outputs/test.hyp.txt."""
+        if self.packed is not None:
+            return name in self.packed
         return (self.path / name).exists()
 
     def open_file(self, name: str) -> BinaryIO:
@@ -36,13 +56,23 @@ class Results:
         Raises:
             MissingInputError: there is no such regular file.
         """
-        files.require_file(self.path / name)
-        return files.open_file(self.path / name)
+        if self.packed is None:
+            files.require_file(self.path / name)
+            return files.open_file(self.path / name)
+        if name not in self.packed:
+            raise MissingInputError(f"{self.path}: {name} is not in it")
+        return io.BytesIO(self.packed[name])
 
     def read(self, name: str) -> bytes:
         """The content of one of its files; raises as `open_file`."""
         with self.open_file(name) as file, files.reading(self.path / name):
             return file.read()
+
+    def sha256(self, name: str) -> str:
+        """SHA-256 of one of its files in hexadecimal; raises as `open_file`."""
+        if self.packed is None:
+            return files.sha256_file(self.path / name)
+        return hashlib.sha256(self.read(name)).hexdigest()
 
     def read_json(self, name: str, limit: int = files.JSON_LIMIT) -> dict[str, Any]:
         """One of its files, as `attnkit.storage.files.read_json` reads it."""
@@ -52,7 +82,7 @@ class Results:
     @property
     def writable(self) -> bool:
         """Whether results can be stored."""
-        return self.may_be_made or os.access(self.path, os.W_OK)
+        return self.packed is None and (self.may_be_made or os.access(self.path, os.W_OK))
 
     def output_path(self, split: str) -> Path:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
-LEFT_OUT = "left_out"
-"""Entry of manifest.json in packed results: what was left out; see `attnkit.runs.json_files`."""
 _OWN = "sha256"
 """Entry of manifest.json: the SHA-256 of all others."""
 _REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`",
@@ -47,9 +45,11 @@ class Run(Results):
 
     may_be_made = False  # one that was moved away must not come back empty
 
-    def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
-        super().__init__(path, fs)
-        self.log = Log(self.path / layout.LOG, fs)
+    @cached_property
+    def log(self) -> Log:
+        """The log of its training."""
+        packed = None if self.packed is None else self.packed.get(layout.LOG, b"")
+        return Log(self.path / layout.LOG, self.fs, packed)
 
     @staticmethod
     def find(out: str | Path, name: str, variant: str, seed: int) -> Path:
@@ -69,16 +69,11 @@ class Run(Results):
             MissingInputError: there is no run; says which part is missing.
             DataError: manifest.json, recipe.yaml or the results file is damaged.
         """
-        if layout.is_results_file(Path(path)) and Path(path).is_file():
-            from attnkit.runs.results_file import ResultsFile
-
-            run: Run = ResultsFile(path)
-            run.check_file(layout.RECIPE)
-            return run
         run = cls(path)
-        files.require_folder(run.path, "run", MAKES_RUNS)
+        if run.packed is None:
+            files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
-            if not (run.path / name).is_file():
+            if not run.has(name):
                 near = ", ".join(map(str, islice(layout.run_paths(run.path, 3), 3)))
                 hint = f"; there are runs in {near}" if near else ""
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
@@ -195,8 +190,7 @@ class Run(Results):
 
         plugins.require(self.path, self.manifest)
         self.check_file(layout.RECIPE)
-        content = self.read(layout.RECIPE)
-        return load_resolved(self.path / layout.RECIPE, overrides, content)
+        return load_resolved(self.path / layout.RECIPE, overrides, self.read(layout.RECIPE))
 
     def replace_recipe(self, recipe: "Recipe") -> None:
         """Store a changed recipe (--allow-change), and the plug-ins that it uses."""
@@ -253,9 +247,7 @@ class Run(Results):
         self.update(files={name: digest})
 
     def check_file(self, name: str) -> bool:
-        """Compare a file with its SHA-256 in the manifest; False where none is recorded.
-
-        False also for a file that was left out of packed results.
+        """Compare a file with its SHA-256 in the manifest; False where it has none or is left out.
 
         Raises:
             DataError: they differ.
@@ -268,9 +260,8 @@ class Run(Results):
             expected = self.manifest["files"].get(name)
             if expected is None or name in self.left_out:
                 return False
-            with self.open_file(name) as file, files.reading(path):
-                if hashlib.file_digest(file, "sha256").hexdigest() == expected:  # type: ignore[arg-type]
-                    return True
+            if self.sha256(name) == expected:
+                return True
         remedy = _REMEDY.get(name.partition("/")[0], "train again with --fresh")
         raise DataError(
             f"{path}: is not the file that was written (its SHA-256 differs from "
@@ -298,7 +289,7 @@ class Run(Results):
 
     @property
     def exists(self) -> bool:
-        return (self.path / layout.MANIFEST).is_file()
+        return self.packed is not None or (self.path / layout.MANIFEST).is_file()
 
     @property
     def finished(self) -> bool:
@@ -312,16 +303,14 @@ class Run(Results):
     @property
     def left_out(self) -> Sequence[str]:
         """Files that `attnkit runs pack --results` left out: weights and tokenizer; else empty."""
-        entry = self.manifest.get(LEFT_OUT)
-        return () if entry is None else entry["files"]
+        return (self.manifest.get(layout.LEFT_OUT) or {}).get("files", ())
 
     def require_weights(self) -> None:
         """Refuse the results of a run without its weights.  Raises MissingInputError."""
         if layout.MODEL in self.left_out:
-            command = f"attnkit train {self.name} --variant {self.variant} --seed {self.seed}"
             raise MissingInputError(
-                f"{self.path}: holds the results of a run without its weights: name the run that "
-                f"they were packed from, or train it again ({command})"
+                f"{self.path}: results without weights; name the run that they are of, or train it "
+                f"again: attnkit train {self.name} --variant {self.variant} --seed {self.seed}"
             )
 
     @property
@@ -459,24 +448,3 @@ class Run(Results):
     @property
     def checkpoints(self) -> Path:
         return self.path / layout.CHECKPOINTS
-
-    def remove_checkpoints(self) -> None:
-        """Remove the checkpoints of a finished run; its chosen weights must be whole.
-
-        It is used and scored as before, but can no longer be trained further.  Call it holding the
-        lock.
-
-        Raises:
-            MissingInputError: training is not finished.
-            DataError: the weights are damaged.
-            OutputPathError: the folder cannot be changed.
-        """
-        self.require_finished()
-        self.check_file(layout.MODEL)
-        with files.writing(self.checkpoints):
-            for path in layout.checkpoint_folders(self.path):
-                # under another name first: half a checkpoint must never look like one
-                leftover = path if files.owner(path) else files.temporary(path)
-                if path != leftover:
-                    self.fs.rename(path, leftover)
-                files.remove(leftover, self.fs)

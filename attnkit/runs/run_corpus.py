@@ -161,8 +161,8 @@ class RunCorpus:
         data = self.run.read(name)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DataError(
-                f"{self.run.path / name}: is not what was scored (its SHA-256 differs from {split}.json); remove "
-                f"{split}.json to read the corpus again"
+                f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
+                f"{split}.json); remove {split}.json to read the corpus again"
             )
         values = map(json.loads, data.split(b"\n")[:-1])
         return [

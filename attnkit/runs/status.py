@@ -11,6 +11,7 @@ from attnkit.runs import layout
 from attnkit.runs.find import BASELINE, order
 from attnkit.runs.layout import require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
+from attnkit.storage import files
 
 State = Literal["done", "unfinished", "training", "failed", "damaged", "results"]
 SEEDS = "train.seeds"
@@ -100,12 +101,34 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
             continue
         with Run(status.path).lock():
             try:
-                Run(status.path).remove_checkpoints()
+                remove_checkpoints(Run(status.path))
             except (DataError, MissingInputError) as error:
                 note(f"{error}; its checkpoints stay")
                 continue
             removed += status.removable
     return removed
+
+
+def remove_checkpoints(run: Run) -> None:
+    """Remove the checkpoints of a finished run; its chosen weights must be whole.
+
+    It is used and scored as before, but can no longer be trained further.  Call it holding the
+    lock.
+
+    Raises:
+        MissingInputError: training is not finished.
+        DataError: the weights are damaged.
+        OutputPathError: the folder cannot be changed.
+    """
+    run.require_finished()
+    run.check_file(layout.MODEL)
+    with files.writing(run.checkpoints):
+        for path in layout.checkpoint_folders(run.path):
+            # under another name first: half a checkpoint must never look like one
+            leftover = path if files.owner(path) else files.temporary(path)
+            if path != leftover:
+                run.fs.rename(path, leftover)
+            files.remove(leftover, run.fs)
 
 
 def differences(

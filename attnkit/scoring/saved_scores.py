@@ -23,7 +23,7 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run, layout
 from attnkit.runs.layout import WINDOWS, windows_name
-from attnkit.scoring.metrics import Score, embedding
+from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding
 from attnkit.scoring.metrics.base import Statistics
 from attnkit.scoring.systems import Entry
 from attnkit.storage import files
@@ -227,9 +227,9 @@ def packed_scores(
 ) -> SavedScores | None:
     """What the results of a run without its weights say of a split, decoded by this search.
 
-    Neither the corpus nor the outputs are read.  Scores by other settings than `eval` are left out;
-    those by other versions of packages, which the signatures name, are not.  None where there is
-    nothing, or the run has its weights.
+    The corpus is not read.  Scores by other settings than `eval` are left out; those by other
+    versions of packages, which the signatures name, are not.  None where there is nothing, or the
+    run has its weights.
 
     Raises:
         DataError: what was saved is damaged.
@@ -241,7 +241,7 @@ def packed_scores(
         same = settings == {key: saved.scoring.get(key, settings[key]) for key in SCORING}
         saved.scores = {
             metric: score for metric, score in saved.scores.items()
-            if same and embedding.current(score, eval)
+            if (same or metric in TEACHER_FORCED) and embedding.current(score, eval)
         }  # fmt: skip
     return saved
 
