@@ -93,11 +93,17 @@ class RunCorpus:
             kept = {}
         here = self._available(split) if kept else None
         if here is not None and here != kept["fingerprint"]:
+            if self.run.left_out:
+                raise MissingInputError(
+                    f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
+                    " (its SHA-256 differs), and the results have no rows"
+                )
             if self.fresh:
                 kept = {}
             else:
-                has = self._has_rows(split, kept)
-                taken = "the rows kept in the run are used" if has else "its rows are used"
+                taken = (
+                    "the rows kept in the run are used" if kept["sha256"] else "its rows are used"
+                )
                 warnings.warn(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
                     f" before (its SHA-256 differs): {taken}; `eval --fresh` takes it",
