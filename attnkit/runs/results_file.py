@@ -23,7 +23,7 @@ from attnkit.storage import files
 LARGEST_FILE, LARGEST, MOST_FILES = 64 << 20, 256 << 20, 1000
 """Bytes of a results file, of all files in it, and their number, at most."""
 MEMORY = 128 << 20
-"""Bytes that unpacking may take beside the content; the preset used here takes 65 MB."""
+"""Bytes that unpacking may take beside the content; any preset of xz takes less."""
 INSIDE = re.compile(
     r"recipe\.yaml|manifest\.json|metrics\.jsonl|scores\.json"
     r"|outputs/[^/]+\.(hyp\.txt|stats\.npz)|data/[^/]+\.json"

@@ -21,10 +21,12 @@ from attnkit.errors import DataError, MissingInputError, OutputPathError
 from attnkit.runs import layout
 from attnkit.runs.archive import member
 from attnkit.runs.results import json_text
-from attnkit.runs.results_file import INSIDE
+from attnkit.runs.results_file import INSIDE, LARGEST, LARGEST_FILE
 from attnkit.runs.run import Run
 from attnkit.storage import files
 
+PRESET = 6
+"""Of xz: it packs 8 MB at a time, which takes 100 MB of memory, and 9 MB to unpack."""
 MOST = 100
 """Intervals of the log that are kept, at most, and validations."""
 
@@ -37,7 +39,7 @@ def pack_results(run: Run, folder: Path) -> Path:
 
     Raises:
         MissingInputError: the run is not finished or not scored, or lacks a file.
-        DataError: a file of the run is damaged.
+        DataError: a file of the run is damaged, or all of them are too large.
         OutputPathError, OutputError: the file cannot be written.
     """
     run.require_finished()
@@ -52,8 +54,14 @@ def pack_results(run: Run, folder: Path) -> Path:
         for inside, content in sorted(_contents(run).items()):
             added = member(f"{name.as_posix()}/{inside}", len(content))
             archive.addfile(added, io.BytesIO(content))
+    content = lzma.compress(packed.getvalue(), preset=PRESET)
+    if packed.tell() > LARGEST or len(content) > LARGEST_FILE:
+        raise DataError(
+            f"{run.path}: its outputs and statistics take {packed.tell() / 1e6:,.0f} MB; a results "
+            f"file holds {LARGEST >> 20} MB at most: score fewer splits"
+        )
     files.make_folder(target.parent)
-    files.atomic_write(target, lzma.compress(packed.getvalue(), preset=9))
+    files.atomic_write(target, content)
     return target
 
 

@@ -227,6 +227,15 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_what_could_not_be_opened_is_not_written(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_pack, "LARGEST", 1000)
+    with pytest.raises(DataError, match="a results file holds 0 MB at most"):
+        pack_results(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def checks(path: Path) -> list[Any]:
     return [(one.cell, one.state, one.score) for one in verify(path, 0)]
 

@@ -22,8 +22,7 @@ def verify(
         list[str],
         Argument(
             metavar="RECIPE|RUN",
-            help="A run or its packed results, a folder of several, or a recipe (its runs under "
-            "--out).",
+            help="A run, a folder of several, or a recipe (its runs under --out).",
             autocompletion=completion.targets,
         ),
     ],
