@@ -301,9 +301,9 @@ class Run(Results):
         )
 
     @property
-    def left_out(self) -> Sequence[str]:
+    def left_out(self) -> tuple[str, ...]:
         """Files that `attnkit runs pack --results` left out: weights and tokenizer; else empty."""
-        return (self.manifest.get(layout.LEFT_OUT) or {}).get("files", ())
+        return tuple((self.manifest.get(layout.LEFT_OUT) or {}).get("files", ()))
 
     def require_weights(self) -> None:
         """Refuse the results of a run without its weights.  Raises MissingInputError."""
