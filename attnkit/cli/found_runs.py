@@ -70,18 +70,22 @@ def sort_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if word not in settings], settings
 
 
+def names_runs(target: str) -> bool:
+    """Whether a word of the command line is a folder of runs or a results file; else a recipe."""
+    from attnkit.runs.layout import is_results_file
+
+    return Path(target).is_dir() or is_results_file(Path(target))
+
+
 def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
     """The runs in a folder, to be scored and searched as their own recipes say."""
-    from attnkit.recipe import load_resolved
     from attnkit.runs import find_runs
-    from attnkit.runs.layout import RECIPE
     from attnkit.scoring.published_figures import published_figures
 
     runs = find_runs([target], note=console.warn)
     words, decides = request.overrides, request.search_from("run")
     tasks = [
-        RunToScore(run, load_resolved(run.path / RECIPE, words) if words else run.recipe, decides)
-        for run in runs
+        RunToScore(run, run.changed_recipe(words) if words else run.recipe, decides) for run in runs
     ]
     return FoundRuns(tasks, {}, published_figures(runs))
 

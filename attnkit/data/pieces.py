@@ -87,7 +87,8 @@ class Pieces:
         # Symbols score +0.0; learned pieces score below, or -0.0 (the first merge of BPE).
         scores = enumerate(map(self._processor.get_score, range(4, len(self))), 4)
         ids = [id_ for id_, score in scores if math.copysign(1.0, score) > 0]
-        return {piece.replace(MARK, " "): id_ for piece, id_ in zip(self.spelled(ids), ids)}
+        symbols = (piece.replace(MARK, " ") for piece in self.spelled(ids))
+        return dict(zip(symbols, ids, strict=True))
 
     @cached_property
     def special(self) -> re.Pattern[str]:

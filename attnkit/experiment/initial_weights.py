@@ -126,6 +126,8 @@ def mismatch(recipe: Recipe, run: Run) -> str:
 def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
     """The folder where the run should be."""
     path = Path(given)
+    if layout.is_results_file(path):
+        Run.open(path).require_weights()
     if Run(path).exists:
         return path
     if path.is_dir():

@@ -21,7 +21,6 @@ from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
 from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, run_id
-from attnkit.storage import files
 from attnkit.train import checkpoint
 
 SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
@@ -121,13 +120,13 @@ class _Verification:
     def files(self) -> Iterator[Check]:
         """Every file that has a hash or should have one."""
         run = self.run
-        if not files.read_json(run.path / layout.MANIFEST).get("sha256"):
+        if not run.read_json(layout.MANIFEST).get("sha256"):
             yield self.check("file", layout.MANIFEST, "not checked", "no hash recorded")
         else:
             yield self.check("file", layout.MANIFEST)
         here = [layout.SCORES, *([layout.MODEL, layout.LOG] if run.finished else [])]
         notes = sorted((run.path / layout.DATA).glob("*.json"))
-        here = [name for name in here if (run.path / name).exists()]
+        here = [name for name in here if run.has(name)]
         here += [note.relative_to(run.path).as_posix() for note in notes]
         recorded = [name for name, value in run.manifest["files"].items() if value is not None]
         for name in dict.fromkeys([*recorded, *here]):
@@ -137,6 +136,10 @@ class _Verification:
                 yield self.check("file", name, "different", _short(error, run.path / name))
                 continue
             why = "" if hashed else "no hash recorded"
+            if name in run.left_out:
+                why = "left out of packed results"
+            elif name == layout.LOG and run.left_out:
+                why = f"thinned from {run.manifest[layout.LEFT_OUT]['log_records']} records"
             yield self.check("file", name, "same" if hashed else "not checked", why)
         for step in run.checkpoint_steps():
             fault = checkpoint.fault_of(run.checkpoints / f"step-{step}")
@@ -176,13 +179,19 @@ class _Verification:
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
             why = f"its rows: {_short(error, self.run.path)}"
+            if self.run.left_out:
+                why = f"no weights; scores follow from what is kept of each line, {why}"
             yield self.check("output", name, _state(error), why)
             return
         if (digest(*maker.source), digest(*maker.references)) != (saved.source, saved.references):
             yield self.check("output", name, "different", "the rows at hand are not those scored")
             return
         yield from self._scores(saved, told, saved.scores | maker.scores(saved))
-        if saved.texts:
+        if saved.texts and self.run.left_out:
+            cell = f"{saved.name}: 0 of {len(saved.texts)} lines"
+            why = "no weights to decode them again"
+            yield self.check("output", cell, "not checked", why)
+        elif saved.texts:
             yield self._outputs(saved, maker)
 
     def _scores(
@@ -252,10 +261,13 @@ class _SplitMaker:
         return self.run.model(self.device)
 
     def scores(self, saved: SavedScores) -> dict[str, Score]:
-        """All metrics of the split, from the saved outputs or from the model's probabilities."""
+        """All metrics of the split, from the saved outputs or from the model's probabilities.
+
+        Without weights the latter are left out: they follow from what is kept of each sentence.
+        """
         recipe, eval = self.run.recipe, _settings(self.run, saved)
         names = list(dict.fromkeys(map(base_metric, saved.scores)))
-        forced = [name for name in names if name in TEACHER_FORCED]
+        forced = [name for name in names if name in TEACHER_FORCED and not self.run.left_out]
         text = [name for name in names if name not in TEACHER_FORCED]
         found = answer_scores(text, saved.texts, self.rows, recipe, eval) if text else {}
         if forced:

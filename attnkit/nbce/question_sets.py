@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.ranks import group
+from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
@@ -37,9 +39,9 @@ from attnkit.scoring import (
     expand,
     score,
 )
-from attnkit.scoring.evaluation import Progress, corpus_of
+from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
 from attnkit.scoring.saved_comparison import condition_entry, one_best
-from attnkit.scoring.saved_scores import describe_run, digest, reusable_scores
+from attnkit.scoring.saved_scores import describe_run, digest, packed_scores, reusable_scores
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -165,7 +167,31 @@ def evaluate(
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
     model = EvaluatedModel.of_run(run, pick_device(device))
     spec, search = spec or run.recipe.contexts, search or run.recipe.search
+    if not force and (entries := _packed_entries(run, splits, eval, spec, one_best(search))):
+        return entries
     return evaluate_model(model, corpus, splits, eval, spec, search, force=force, progress=progress)
+
+
+def _packed_entries(
+    run: "Run",
+    splits: Sequence[str],
+    eval: EvalConfig,
+    spec: ContextsConfig,
+    search: SearchConfig,
+) -> list[Entry]:
+    """All entries of a run without weights; [] where it has them, or where some were not kept."""
+    names, system = expand(eval.metrics), describe_run(run)
+    entries = []
+    for split, count, method in product(splits, spec.counts, spec.methods):
+        how = _search_of(search, method, spec)
+        saved = packed_scores(run, f"{split}.{method}.{count}", eval, how)
+        if saved is None:
+            return []
+        known = () if saved.facts["decode"]["chosen"] else CONTEXT
+        if not {*names} <= {*map(base_metric, saved.scores), *known}:
+            return []
+        entries.append(condition_entry(saved, system, split, method, count).only(names))
+    return entries
 
 
 def evaluate_model(
@@ -248,10 +274,7 @@ class _Evaluation:
         saved = reusable_scores(
             model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
-            search={
-                **self.search.model_dump(mode="json"),
-                "contexts": {"method": condition.method, **settings, **model.settings},
-            },
+            search=_search_of(self.search, condition.method, self.spec, model.settings),
             own=self._own(settings),
         )  # fmt: skip
         check_available([name for name in self.names if name not in saved.scores], self.eval)
@@ -268,7 +291,10 @@ class _Evaluation:
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references)
-            saved.write(model.results)
+            if model.results.writable:
+                saved.write(model.results)
+            else:
+                saved.facts["warnings"] = [*saved.facts["warnings"], NOT_KEPT]
         return condition_entry(
             saved, model.system, condition.split, condition.method, condition.number
         ).only(self.names)
@@ -337,6 +363,14 @@ def answers(
 def _text(reply: Reply) -> str:
     """The first line: models of text that were trained elsewhere go on after the answer."""
     return reply.text.strip().partition("\n")[0].rstrip()
+
+
+def _search_of(
+    search: SearchConfig, method: str, spec: ContextsConfig, reading: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """How answers by a method were found, as it is stored with them."""
+    how = {"method": method, **_merging(spec), **reading}
+    return {**search.model_dump(mode="json"), "contexts": how}
 
 
 def _merging(spec: ContextsConfig) -> dict[str, Any]:

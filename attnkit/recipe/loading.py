@@ -147,15 +147,18 @@ _BEFORE_THE_KEY = {("data", "normalize"): "none"}
 """What runs did that were written before there was a key, where that is not its default."""
 
 
-def load_resolved(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_resolved(
+    path: Path, overrides: Sequence[str] = (), content: bytes | None = None
+) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
-    Types and ranges are checked; what fits together is not checked again, because the run exists.
+    `content` is that of the file where it has been read already.  Types and ranges are checked;
+    what fits together is not checked again, because the run exists.
 
     Raises RecipeError, MissingInputError.
     """
     problems = Problems()
-    root = read_file(path)
+    root = read_file(path, content)
     settings = Settings(problems)
     settings.put((), root.place, root)
     for key, value in _BEFORE_THE_KEY.items():

@@ -57,13 +57,14 @@ class Mapping:
 Node: TypeAlias = Scalar | Sequence | Mapping
 
 
-def read_file(path: Path) -> Mapping:
-    """The tree of a recipe file.
+def read_file(path: Path, content: bytes | None = None) -> Mapping:
+    """The tree of a recipe file, whose content may have been read already.
 
     Raises MissingInputError when it cannot be read, RecipeError when it is not acceptable YAML.
     """
     name = str(path)
-    node = compose(read_text(path), name)
+    text = read_text(path) if content is None else _text(content, name)
+    node = compose(text, name)
     if node is None:
         refuse(Position(name, 1, 1), "the file is empty; a recipe needs at least `task` and `data`")
     if not isinstance(node, Mapping):
@@ -76,7 +77,7 @@ def read_text(path: Path) -> str:
 
     Raises MissingInputError when it cannot be read, RecipeError when it is not text or too large.
     """
-    name, shown = str(path), quoted(str(path), 200)
+    shown = quoted(str(path), 200)
     try:
         kind = path.stat().st_mode
         if not stat.S_ISREG(kind):
@@ -88,6 +89,11 @@ def read_text(path: Path) -> str:
         raise MissingInputError(f"recipe {shown} cannot be read: {error.strerror}") from None
     except ValueError:
         raise MissingInputError(f"recipe {shown} cannot be read: not a file name") from None
+    return _text(raw, str(path))
+
+
+def _text(raw: bytes, name: str) -> str:
+    """The content of a recipe file as text."""
     if len(raw) > LARGEST:
         refuse(Position(name, 1, 1), f"the file is larger than {LARGEST // 1024} kB; not a recipe")
     try:

@@ -10,6 +10,9 @@
         outputs/<split>.hyp.txt, scores.json, and tensorboard/, wandb/ where the recipe says so
         data/<split>.jsonl  what it was scored on; see attnkit.runs.run_corpus
 
+`attnkit runs pack --results` makes one file of it without weights, which is opened like the folder;
+see attnkit.runs.results_file.
+
 Every file but the log is written whole or not at all.  The log grows line by line and is forced
 to the disk with each checkpoint; on resume it is cut back to the checkpoint's step, so that it
 ends as that of an uninterrupted run.

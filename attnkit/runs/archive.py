@@ -98,6 +98,11 @@ def _files(folder: Path, checkpoints: bool) -> Iterator[Path]:
 def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
     """One member, with the content alone."""
     with files.open_file(path) as file:
-        member = tarfile.TarInfo(name)
-        member.size, member.mtime, member.mode = os.fstat(file.fileno()).st_size, EPOCH, 0o644
-        archive.addfile(member, file)
+        archive.addfile(member(name, os.fstat(file.fileno()).st_size), file)
+
+
+def member(name: str, size: int) -> tarfile.TarInfo:
+    """A file of an archive, without an owner or a time of its own."""
+    about = tarfile.TarInfo(name)
+    about.size, about.mtime, about.mode = size, EPOCH, 0o644
+    return about

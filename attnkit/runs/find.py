@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.errors import MissingInputError, UsageError
-from attnkit.runs.layout import MANIFEST, run_folders
+from attnkit.runs.layout import MANIFEST, is_results_file, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
-from attnkit.storage.files import require_folder
 
 VARIANTS, BASELINE = "variants", "baseline"
 """Entries of the manifest: names of all variants of the recipe in its order, and of one of them."""
@@ -22,7 +21,7 @@ def is_run(name: str) -> bool:
         MissingInputError: it is a folder of neither, or a path below a folder that exists.
     """
     path = Path(name)
-    if (path / MANIFEST).exists():
+    if (path / MANIFEST).exists() or (is_results_file(path) and path.is_file()):
         return True
     if path.is_dir() and not (path / CONFIG).exists():
         raise MissingInputError(
@@ -43,6 +42,8 @@ def find_runs(
 ) -> list[Run]:
     """The finished runs in run folders, variant folders, recipe folders or roots of runs.
 
+    Results files are found like runs.
+
     Sorted by `order`.  Unfinished ones are returned too where `unfinished` is set; else they are
     skipped, and `note` is called with a sentence about each.  Trials of a tuned key are left out
     unless `trials` is set.
@@ -55,8 +56,8 @@ def find_runs(
     skipped = []
     folders = [Path(path) for path in paths]
     for folder in folders:
-        require_folder(folder, "folder of runs", MAKES_RUNS)
-        for path in run_folders(folder, trials=trials):
+        require_runs(folder, MAKES_RUNS)
+        for path in run_paths(folder, trials=trials):
             run = Run.open(path)
             if run.finished or unfinished:
                 found.setdefault(path.resolve(), run)

@@ -82,6 +82,14 @@ class Tuned(Schema):
     trials: list[TunedTrial]
 
 
+class LeftOut(Schema):
+    """What the results of a run lack."""
+
+    files: list[str]
+    log_records: Count | None
+    log_sha256: Sha256 | None
+
+
 class Manifest(Schema):
     """manifest.json of a run."""
 
@@ -109,6 +117,7 @@ class Manifest(Schema):
     log_id: str | None = None
     trial: TrialOf | None = None
     tuned: Tuned | None = None
+    left_out: LeftOut | None = None
 
 
 class StoredMetric(Schema):

@@ -18,6 +18,10 @@ STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoint
 WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in windows: split, tokens
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
+RESULTS_FILE = ".results.tar.xz"
+"""End of the name of a results file: a run without weights; see attnkit.runs.results_file."""
+LEFT_OUT = "left_out"
+"""Entry of the manifest of packed results: what was left out; see `attnkit.runs.json_files`."""
 OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
 
 
@@ -50,40 +54,65 @@ def refuse_part_of_run(path: Path) -> None:
             raise OutputPathError(f"{path}: belongs to the run in {folder}; choose another name")
 
 
-def run_folders(folder: Path, *, trials: bool = False) -> Iterator[Path]:
-    """The folders of runs in a folder, itself included, sorted by path.
+def is_results_file(path: Path) -> bool:
+    """Whether a path has the name of a results file."""
+    return path.name.endswith(RESULTS_FILE)
 
-    Hidden folders and links to folders are passed over, and so are trials (see `TUNE`), unless they
-    are asked for or the folder is one of a trial, of a value or of all trials of a variant.
+
+def require_runs(path: Path, hint: str) -> None:
+    """Raise MissingInputError, with a hint, where neither a folder nor a results file is."""
+    if not is_results_file(path) or path.is_dir():
+        files.require_folder(path, "folder of runs", hint)
+    else:
+        files.require_file(path)
+
+
+def run_paths(path: Path, *, trials: bool = False) -> Iterator[Path]:
+    """The folders of runs and the results files in a folder, itself included, sorted by path.
+
+    Hidden folders and links to folders are passed over, and results files beside their runs.  So
+    are trials (see `TUNE`), unless they are asked for or the folder is one of a trial, of a value
+    or of all trials of a variant.
 
     Raises:
         MissingInputError: a folder cannot be read.
     """
-    for path in _runs_below(folder, 8):
-        near = path, path.parent, path.parent.parent
-        if trials or folder in near or not _is_trial(path):
-            yield path
+    for found in _runs_below(path, 8):
+        near = found, found.parent, found.parent.parent
+        if trials or path in near or not _is_trial(found):
+            yield found
 
 
 def _is_trial(path: Path) -> bool:
     """Whether a run is a trial; a variant may be called so as well."""
     if path.parent.parent.name != TUNE:
         return False
+    if is_results_file(path):
+        return "=" in path.parent.name  # its folder is that of a key and a value
     with suppress(AttnkitError):
         return TRIAL in files.read_json(path / MANIFEST)
     return False
 
 
-def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
-    """The folders of runs in a folder, so many folders down."""
-    if (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():
-        yield folder
+def _runs_below(path: Path, depth: int) -> Iterator[Path]:
+    """The folders of runs and the results files in a folder, so many folders down."""
+    if is_results_file(path) and path.is_file():
+        yield path
         return
-    with files.reading(folder):
-        children = sorted(child for child in folder.iterdir() if child.is_dir())
+    if (path / MANIFEST).is_file() and (path / RECIPE).is_file():
+        yield path
+        return
+    with files.reading(path):
+        children = sorted(path.iterdir())
     for child in children if depth else []:
-        if not child.name.startswith(".") and not child.is_symlink():
+        if child.name.startswith("."):
+            continue
+        if child.is_dir() and not child.is_symlink():
             yield from _runs_below(child, depth - 1)
+        elif is_results_file(child) and child.is_file():
+            run = path / child.name.removesuffix(RESULTS_FILE)
+            if not (run / MANIFEST).is_file():
+                yield child
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

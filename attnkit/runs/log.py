@@ -21,8 +21,9 @@ class Log:
     Lines reach the file at once, so that it can be watched, and the disk with each `flush`.
     """
 
-    def __init__(self, path: Path, fs: Filesystem = DISK) -> None:
-        self.path, self._fs = path, fs
+    def __init__(self, path: Path, fs: Filesystem = DISK, content: bytes | None = None) -> None:
+        """`content` is that of a log in a results file, where `path` is only its name."""
+        self.path, self._fs, self._content = path, fs, content
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record; log all that belongs to a step before its checkpoint is saved.
@@ -55,6 +56,15 @@ class Log:
             DataError: a line is not a record; says which.
         """
         return [record for record, _ in self._lines()]
+
+    def content(self) -> bytes:
+        """The whole file; empty where there is none yet."""
+        if self._content is not None:
+            return self._content
+        if not self.path.exists():
+            return b""
+        with files.open_file(self.path) as file, files.reading(self.path):
+            return file.read()
 
     def sha256(self) -> str | None:
         """SHA-256 of the whole file; None where there is none yet."""
@@ -98,12 +108,8 @@ class Log:
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Records, each with the offset where its line ends."""
-        data = b""
-        if self.path.exists():
-            with files.open_file(self.path) as file, files.reading(self.path):
-                data = file.read()
         end = 0
-        for number, line in enumerate(data.split(b"\n")[:-1], start=1):
+        for number, line in enumerate(self.content().split(b"\n")[:-1], start=1):
             where = f"{self.path}:{number}"
             end += len(line) + 1
             try:

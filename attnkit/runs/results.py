@@ -1,12 +1,15 @@
 """What evaluations leave in a folder: decoded lines of each split, and their scores."""
 
 import hashlib
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import json_files, layout
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
@@ -17,13 +20,69 @@ SCORES_LIMIT = 64 << 20
 
 
 class Results:
-    """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run."""
+    """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run.
+
+    Or a results file, which is opened like a run's folder, and never written.
+    """
 
     may_be_made = True
     """Whether writing makes the folder, should it be missing."""
 
     def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
         self.path, self.fs = Path(path), fs
+
+    @cached_property
+    def packed(self) -> Mapping[str, bytes] | None:
+        """The files in a results file by name; None of a folder.
+
+        Raises:
+            DataError: it is damaged.
+        """
+        if layout.is_results_file(self.path) and self.path.is_file():
+            from attnkit.runs.results_file import read_results
+
+            return read_results(self.path)
+        return None
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name, such as outputs/test.hyp.txt."""
+        if self.packed is not None:
+            return name in self.packed
+        return (self.path / name).exists()
+
+    def open_file(self, name: str) -> BinaryIO:
+        """One of its files, for reading.
+
+        Raises:
+            MissingInputError: there is no such regular file.
+        """
+        if self.packed is None:
+            files.require_file(self.path / name)
+            return files.open_file(self.path / name)
+        if name not in self.packed:
+            raise MissingInputError(f"{self.path}: {name} is not in it")
+        return io.BytesIO(self.packed[name])
+
+    def read(self, name: str) -> bytes:
+        """The content of one of its files; raises as `open_file`."""
+        with self.open_file(name) as file, files.reading(self.path / name):
+            return file.read()
+
+    def sha256(self, name: str) -> str:
+        """SHA-256 of one of its files in hexadecimal; raises as `open_file`."""
+        if self.packed is None:
+            return files.sha256_file(self.path / name)
+        return hashlib.sha256(self.read(name)).hexdigest()
+
+    def read_json(self, name: str, limit: int = files.JSON_LIMIT) -> dict[str, Any]:
+        """One of its files, as `attnkit.storage.files.read_json` reads it."""
+        with self.open_file(name) as file:
+            return files.read_object(file, self.path / name, limit)
+
+    @property
+    def writable(self) -> bool:
+        """Whether results can be stored."""
+        return self.packed is None and (self.may_be_made or os.access(self.path, os.W_OK))
 
     def output_path(self, split: str) -> Path:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
@@ -53,12 +112,13 @@ class Results:
         Raises:
             DataError: scores.json is damaged; scoring again with force repairs it.
         """
-        path = self.path / layout.SCORES
-        if not path.exists():
+        if not self.has(layout.SCORES):
             return {}
         self.check_file(layout.SCORES)
         try:
-            return json_files.read(path, json_files.Scores, SCORES_LIMIT)
+            stored = self.read_json(layout.SCORES, SCORES_LIMIT)
+            json_files.check(stored, json_files.Scores, str(self.path / layout.SCORES))
+            return stored
         except DataError as error:
             raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 

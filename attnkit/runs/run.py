@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
@@ -45,9 +45,11 @@ class Run(Results):
 
     may_be_made = False  # one that was moved away must not come back empty
 
-    def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
-        super().__init__(path, fs)
-        self.log = Log(self.path / layout.LOG, fs)
+    @cached_property
+    def log(self) -> Log:
+        """The log of its training."""
+        packed = None if self.packed is None else self.packed.get(layout.LOG, b"")
+        return Log(self.path / layout.LOG, self.fs, packed)
 
     @staticmethod
     def find(out: str | Path, name: str, variant: str, seed: int) -> Path:
@@ -61,17 +63,18 @@ class Run(Results):
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run, finished or not.
+        """An existing run, finished or not; or a results file.
 
         Raises:
             MissingInputError: there is no run; says which part is missing.
-            DataError: manifest.json or recipe.yaml is damaged.
+            DataError: manifest.json, recipe.yaml or the results file is damaged.
         """
         run = cls(path)
-        files.require_folder(run.path, "run", MAKES_RUNS)
+        if run.packed is None:
+            files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
-            if not (run.path / name).is_file():
-                near = ", ".join(map(str, islice(layout.run_folders(run.path), 3)))
+            if not run.has(name):
+                near = ", ".join(map(str, islice(layout.run_paths(run.path), 3)))
                 hint = f"; there are runs in {near}" if near else ""
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
         run.check_file(layout.RECIPE)
@@ -179,11 +182,15 @@ class Run(Results):
             DataError: recipe.yaml is not the one that was trained.
             MissingInputError: the plug-in of one of its mechanisms is missing.
         """
+        return self.changed_recipe(())
+
+    def changed_recipe(self, overrides: Sequence[str]) -> "Recipe":
+        """The resolved recipe with KEY=VALUE words; raises as `recipe`, and RecipeError."""
         from attnkit.recipe import load_resolved
 
         plugins.require(self.path, self.manifest)
         self.check_file(layout.RECIPE)
-        return load_resolved(self.path / layout.RECIPE)
+        return load_resolved(self.path / layout.RECIPE, overrides, self.read(layout.RECIPE))
 
     def replace_recipe(self, recipe: "Recipe") -> None:
         """Store a changed recipe (--allow-change), and the plug-ins that it uses."""
@@ -205,7 +212,7 @@ class Run(Results):
             MissingInputError, DataError: the file is missing or damaged.
         """
         path = self.path / layout.MANIFEST
-        entries = files.read_json(path)
+        entries = self.read_json(layout.MANIFEST)
         if entries.pop(_OWN, None) not in (None, files.sha256_json(entries)):
             raise DataError(
                 f"{path}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
@@ -240,7 +247,7 @@ class Run(Results):
         self.update(files={name: digest})
 
     def check_file(self, name: str) -> bool:
-        """Compare a file with its SHA-256 in the manifest; False where none is recorded.
+        """Compare a file with its SHA-256 in the manifest; False where it has none or is left out.
 
         Raises:
             DataError: they differ.
@@ -251,9 +258,9 @@ class Run(Results):
             if read_again:  # another process may have written both meanwhile
                 self.__dict__.pop("manifest", None)
             expected = self.manifest["files"].get(name)
-            if expected is None:
+            if expected is None or name in self.left_out:
                 return False
-            if files.sha256_file(path) == expected:
+            if self.sha256(name) == expected:
                 return True
         remedy = _REMEDY.get(name.partition("/")[0], "train again with --fresh")
         raise DataError(
@@ -264,7 +271,7 @@ class Run(Results):
     def verify(self) -> None:
         """`check_file` for every file in the manifest; scores need not be there."""
         for name in self.manifest["files"]:
-            if (self.path / name).exists() or name.partition("/")[0] not in _REMEDY:
+            if self.has(name) or name.partition("/")[0] not in _REMEDY:
                 self.check_file(name)
 
     @property
@@ -282,16 +289,29 @@ class Run(Results):
 
     @property
     def exists(self) -> bool:
-        return (self.path / layout.MANIFEST).is_file()
+        return self.packed is not None or (self.path / layout.MANIFEST).is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether training came to its end and the weights are there."""
+        """Whether training came to its end, and the weights are there or were left out."""
         return (
             self.exists
             and self.manifest.get("finished") is not None
-            and (self.path / layout.MODEL).is_file()
+            and (layout.MODEL in self.left_out or (self.path / layout.MODEL).is_file())
         )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Files that `attnkit runs pack --results` left out: weights and tokenizer; else empty."""
+        return tuple((self.manifest.get(layout.LEFT_OUT) or {}).get("files", ()))
+
+    def require_weights(self) -> None:
+        """Refuse the results of a run without its weights.  Raises MissingInputError."""
+        if layout.MODEL in self.left_out:
+            raise MissingInputError(
+                f"{self.path}: results without weights; name the run that they are of, or train it "
+                f"again: attnkit train {self.name} --variant {self.variant} --seed {self.seed}"
+            )
 
     @property
     def trained(self) -> bool:
@@ -326,9 +346,10 @@ class Run(Results):
         """The tokenizer.
 
         Raises:
-            MissingInputError: there is none yet.
+            MissingInputError: there is none yet, or it was left out.
             DataError: it is not the one that was trained.
         """
+        self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
         files.require_file(self.path / layout.TOKENIZERS[0])
@@ -360,12 +381,13 @@ class Run(Results):
         """The chosen weights, in main memory.
 
         Raises:
-            MissingInputError: training has not come to its end.
+            MissingInputError: training has not come to its end, or they were left out.
             DataError: the file is damaged, or holds NaN or infinities.
         """
         from attnkit.storage import tensors
 
         self.require_finished()
+        self.require_weights()
         if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
@@ -426,24 +448,3 @@ class Run(Results):
     @property
     def checkpoints(self) -> Path:
         return self.path / layout.CHECKPOINTS
-
-    def remove_checkpoints(self) -> None:
-        """Remove the checkpoints of a finished run; its chosen weights must be whole.
-
-        It is used and scored as before, but can no longer be trained further.  Call it holding the
-        lock.
-
-        Raises:
-            MissingInputError: training is not finished.
-            DataError: the weights are damaged.
-            OutputPathError: the folder cannot be changed.
-        """
-        self.require_finished()
-        self.check_file(layout.MODEL)
-        with files.writing(self.checkpoints):
-            for path in layout.checkpoint_folders(self.path):
-                # under another name first: half a checkpoint must never look like one
-                leftover = path if files.owner(path) else files.temporary(path)
-                if path != leftover:
-                    self.fs.rename(path, leftover)
-                files.remove(leftover, self.fs)

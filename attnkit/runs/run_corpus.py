@@ -11,7 +11,7 @@ passages were generated for each question, null where files have them.
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +79,11 @@ class RunCorpus:
 
     def keeps(self, split: str) -> bool:
         """Whether the run itself has the rows of a split."""
-        return bool(self._kept(split).get("sha256"))
+        return self._has_rows(split, self._kept(split))
+
+    def _has_rows(self, split: str, kept: Mapping[str, Any]) -> bool:
+        """Whether it has them, by what data/<split>.json says; packed results have no rows."""
+        return bool(kept.get("sha256")) and not self.run.left_out
 
     def _split(self, split: str, contexts: int) -> list[Row]:
         """The rows that are kept, else those of the corpus."""
@@ -89,6 +93,11 @@ class RunCorpus:
             kept = {}
         here = self._available(split) if kept else None
         if here is not None and here != kept["fingerprint"]:
+            if self.run.left_out:
+                raise MissingInputError(
+                    f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
+                    " (its SHA-256 differs), and the results have no rows"
+                )
             if self.fresh:
                 kept = {}
             else:
@@ -100,7 +109,7 @@ class RunCorpus:
                     f" before (its SHA-256 differs): {taken}; `eval --fresh` takes it",
                     stacklevel=2,
                 )
-        if kept.get("sha256"):
+        if self._has_rows(split, kept):
             return self._read(split, kept["sha256"])
         try:
             corpus = self._corpus(split)
@@ -108,8 +117,10 @@ class RunCorpus:
         except MissingInputError as error:
             if not kept:
                 raise
-            large = f"{kept['bytes'] / 1e6:,.0f} MB of rows are not kept in a run"
-            raise MissingInputError(f"{self.run.path}: {split}: {large}: {error}") from error
+            why = f"{kept['bytes'] / 1e6:,.0f} MB of rows are not kept in a run"
+            if self.run.left_out:
+                why = "sources and references are not kept with results"
+            raise MissingInputError(f"{self.run.path}: {split}: {why}: {error}") from error
         if not kept and self.keep:
             with suppress(AttnkitError):  # a run that cannot be written is scored all the same
                 self._keep(split, asked, corpus, contexts)
@@ -137,25 +148,27 @@ class RunCorpus:
                 return corpus.fingerprint(split)
         return None
 
-    def _path(self, split: str, suffix: str) -> Path:
-        return self.run.path / layout.DATA / layout.component(f"{split}{suffix}")
+    def _name(self, split: str, suffix: str) -> str:
+        """The file of a split in the run."""
+        return f"{layout.DATA}/{layout.component(f'{split}{suffix}')}"
 
     def _kept(self, split: str) -> dict[str, Any]:
         """What data/<split>.json says; empty where there is none."""
-        path = self._path(split, ".json")
-        if not path.exists():
+        name = self._name(split, ".json")
+        if not self.run.has(name):
             return {}
-        self.run.check_file(path.relative_to(self.run.path).as_posix())
-        return json_files.read(path, json_files.KeptSplit)
+        self.run.check_file(name)
+        kept = self.run.read_json(name)
+        json_files.check(kept, json_files.KeptSplit, str(self.run.path / name))
+        return kept
 
     def _read(self, split: str, sha256: str) -> list[Row]:
-        path = self._path(split, ".jsonl")
-        with files.open_file(path) as file:
-            data = file.read()
+        name = self._name(split, ".jsonl")
+        data = self.run.read(name)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DataError(
-                f"{path}: is not what was scored (its SHA-256 differs from {split}.json); remove "
-                f"{split}.json to read the corpus again"
+                f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
+                f"{split}.json); remove {split}.json to read the corpus again"
             )
         values = map(json.loads, data.split(b"\n")[:-1])
         return [
@@ -172,7 +185,7 @@ class RunCorpus:
             if size <= LARGEST:
                 lines.append(line)
         data = b"".join(lines) if size <= LARGEST else None
-        path = self._path(split, ".jsonl")
+        path = self.run.path / self._name(split, ".jsonl")
         files.make_folder(path.parent, self.run.fs, parents=False)
         if data is not None:
             files.atomic_write(path, data, self.run.fs)
@@ -183,10 +196,9 @@ class RunCorpus:
             "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
             "contexts": contexts if corpus.generated else None,
         }
-        note, written = self._path(split, ".json"), json_text(about).encode("utf-8")
-        name = note.relative_to(self.run.path).as_posix()
+        name, written = self._name(split, ".json"), json_text(about).encode("utf-8")
         self.run.record(name, None)
-        files.atomic_write(note, written, self.run.fs)
+        files.atomic_write(self.run.path / name, written, self.run.fs)
         self.run.record(name, hashlib.sha256(written).hexdigest())
 
 

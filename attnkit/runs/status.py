@@ -9,11 +9,11 @@ from typing import Any, Literal
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.runs import layout
 from attnkit.runs.find import BASELINE, order
-from attnkit.runs.layout import run_folders
+from attnkit.runs.layout import require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
-from attnkit.storage.files import require_folder
+from attnkit.storage import files
 
-State = Literal["done", "unfinished", "training", "failed", "damaged"]
+State = Literal["done", "unfinished", "training", "failed", "damaged", "results"]
 SEEDS = "train.seeds"
 ATTENTION, PLACES = "model.attention.", ("encoder", "decoder", "cross")
 
@@ -62,10 +62,10 @@ def statuses(folder: Path) -> list[RunStatus]:
     Raises:
         MissingInputError: there is no such folder, or no run in it.
     """
-    require_folder(folder, "folder of runs", MAKES_RUNS)
+    require_runs(folder, MAKES_RUNS)
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
-    for path in run_folders(folder):
+    for path in run_paths(folder):
         try:
             run = Run.open(path)
             found.append((order(run), _status(run)))
@@ -101,12 +101,34 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
             continue
         with Run(status.path).lock():
             try:
-                Run(status.path).remove_checkpoints()
+                remove_checkpoints(Run(status.path))
             except (DataError, MissingInputError) as error:
                 note(f"{error}; its checkpoints stay")
                 continue
             removed += status.removable
     return removed
+
+
+def remove_checkpoints(run: Run) -> None:
+    """Remove the checkpoints of a finished run; its chosen weights must be whole.
+
+    It is used and scored as before, but can no longer be trained further.  Call it holding the
+    lock.
+
+    Raises:
+        MissingInputError: training is not finished.
+        DataError: the weights are damaged.
+        OutputPathError: the folder cannot be changed.
+    """
+    run.require_finished()
+    run.check_file(layout.MODEL)
+    with files.writing(run.checkpoints):
+        for path in layout.checkpoint_folders(run.path):
+            # under another name first: half a checkpoint must never look like one
+            leftover = path if files.owner(path) else files.temporary(path)
+            if path != leftover:
+                run.fs.rename(path, leftover)
+            files.remove(leftover, run.fs)
 
 
 def differences(
@@ -153,7 +175,7 @@ def _status(run: Run) -> RunStatus:
     if run.in_training:
         state = "training"
     elif run.finished:
-        state = "done"
+        state = "results" if run.left_out else "done"
     faults = [str(failed)] if state == "failed" else []
     facts: dict[str, Any] = {}
     for read in (_recipe, _updates, _logged, _score):
@@ -256,15 +278,16 @@ def title_of(metric: str) -> str:
 def _changed(path: Path) -> float:
     """When a run's records were last written."""
     times = [0.0]
-    for name in (layout.MANIFEST, layout.LOG, layout.SCORES):
-        if (path / name).is_file():
-            times.append((path / name).stat().st_mtime)
+    names = (layout.MANIFEST, layout.LOG, layout.SCORES)
+    for file in [path] if path.is_file() else [path / name for name in names]:
+        if file.is_file():
+            times.append(file.stat().st_mtime)
     return max(times)
 
 
 def _damaged(path: Path, fault: str) -> RunStatus:
     """A run whose manifest or recipe cannot be read; its folders say which it was."""
-    seed = path.name.removeprefix("seed-")
+    seed = path.name.removeprefix("seed-").removesuffix(layout.RESULTS_FILE)
     return RunStatus(
         path,
         path.parent.parent.name,

@@ -5,7 +5,6 @@ and everything that is reported to scores.json.  What the same weights gave unde
 settings on the same lines is not computed again.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from attnkit.device import pick_device
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_obstacle
+from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
@@ -46,12 +46,14 @@ from attnkit.scoring.saved_comparison import one_best
 from attnkit.scoring.saved_scores import (
     describe_run,
     digest,
+    packed_scores,
     reusable_scores,
 )
 from attnkit.scoring.systems import Entry
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, classify, translate
 
+NOT_KEPT = "scores are not kept, as the run cannot be written"
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
 
@@ -84,7 +86,8 @@ def evaluate(
         progress: called after every decoded line.
 
     Raises:
-        MissingInputError: the run is not finished, or the corpus has no such split.
+        MissingInputError: the run is not finished, or the corpus has no such split; or a split or
+            search is not among the results of a run without weights.
         DataError: a split has no rows, or fewer tokens than one of `eval.lengths`.
         RecipeError: a metric of output text for a language model, or a length that it cannot read.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
@@ -100,10 +103,35 @@ def evaluate(
     for split in splits:
         rows = list[Row]()
         for length in eval.lengths or [None]:
+            name = split if length is None else windows_name(split, length)
+            if not force and (entry := packed_entry(run, name, eval, names, spec)):
+                entries.append(entry)
+                continue
             if not rows or recipe.task == "recall":  # of every length its own
                 rows = list(corpus.rows(split, length))
             entries.append(job.split(split, rows, length))
     return entries
+
+
+def packed_entry(
+    run: Run, split: str, eval: EvalConfig, names: Sequence[str], search: SearchConfig
+) -> Entry | None:
+    """The scores of a split where a run has no weights; its corpus need not be at hand.
+
+    None where the run has weights, or where some metrics are to be computed from its outputs.
+
+    Raises:
+        MissingInputError: neither these scores nor outputs by this search were kept.
+        DataError: what was kept is damaged.
+    """
+    if not run.left_out:
+        return None
+    saved = packed_scores(run, split, eval, search.model_dump(mode="json"))
+    if saved is not None and {*names} <= {*map(base_metric, saved.scores)}:
+        return saved.entry(describe_run(run)).only(names)
+    if saved is None or not saved.texts:
+        run.require_weights()
+    return None
 
 
 def corpus_of(
@@ -224,6 +252,9 @@ class _EvaluationJob:
             own=effective(self.search.model_dump())
             == effective(self.run.recipe.search.model_dump()),
         )
+        kept = packed_scores(self.run, saved.split, self.eval, saved.search)
+        if kept and (kept.source, kept.references) == (saved.source, saved.references):
+            saved.scores = kept.scores | saved.scores
         text = [name for name in self.names if name in (*TEXT, *LABELS)]
         missing = [name for name in self.names if name not in saved.scores]
         check_available(missing, self.eval)
@@ -262,8 +293,8 @@ class _EvaluationJob:
                     f"search.max_length={self.search.max_length} tokens"
                 )
             saved.facts["warnings"] = found
-        if missing and not os.access(self.run.path, os.W_OK):
-            saved.facts["warnings"].append("scores are not kept, as the run cannot be written")
+        if missing and not self.run.writable:
+            saved.facts["warnings"].append(NOT_KEPT)
         elif missing:
             saved.write(self.run)
         return saved.entry(describe_run(self.run)).only(self.names)

@@ -23,7 +23,8 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run, layout
 from attnkit.runs.layout import WINDOWS, windows_name
-from attnkit.scoring.metrics import Score, embedding
+from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding
+from attnkit.scoring.metrics.base import Statistics
 from attnkit.scoring.systems import Entry
 from attnkit.storage import files
 
@@ -47,7 +48,11 @@ RUN_ID = 12
 """Digits of the id of a run."""
 CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
 """Under what name answers to questions are stored: split, method, number of contexts."""
-MALFORMED = (LookupError, TypeError, ValueError, AttributeError, zipfile.BadZipFile)
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
+LARGEST = 1 << 30
+"""Bytes of the statistics of a split that are read, at most."""
+SCORING = ("tokenize", "lowercase", "sentences")
+"""Settings of `eval` that scores depend on, but for word vectors."""
 
 
 @dataclass
@@ -88,10 +93,8 @@ class SavedScores:
         try:
             digests = entry["digests"]
             path = results.output_path(name)
-            data = _verified(path, digests["outputs"])
-            packed = io.BytesIO(_verified(_statistics_path(path), digests["statistics"]))
-            with np.load(packed, allow_pickle=False) as arrays:  # [sentences, k] of each metric
-                tables = dict(arrays)
+            data = _verified(results, path, digests["outputs"])
+            tables = _tables(_verified(results, _statistics_path(path), digests["statistics"]))
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -193,9 +196,7 @@ def reusable_scores(
         DataError: the scores are damaged, without `force`.
     """
     scoring = {
-        "tokenize": eval.model_dump(mode="json")["tokenize"],
-        "lowercase": eval.lowercase,
-        "sentences": eval.sentences,
+        **_settings(eval),
         "attnkit": __version__,
         "sacrebleu": version("sacrebleu"),
         "rouge-score": version("rouge-score"),
@@ -224,6 +225,36 @@ def reusable_scores(
             name: score for name, score in old.scores.items() if embedding.current(score, eval)
         }
     return saved
+
+
+def packed_scores(
+    run: Run, split: str, eval: EvalConfig, search: Mapping[str, Any]
+) -> SavedScores | None:
+    """What the results of a run without its weights say of a split, decoded by this search.
+
+    The corpus is not read.  Scores by other settings than `eval` are left out; those by other
+    versions of packages, which the signatures name, are not.  None where there is nothing, or the
+    run has its weights.
+
+    Raises:
+        DataError: what was saved is damaged.
+    """
+    name = stored_name(run.scores(), split, search) if run.left_out else None
+    saved = None if name is None else SavedScores.read(run, split, name)
+    if saved is not None:
+        settings = _settings(eval)
+        same = settings == {key: saved.scoring.get(key, settings[key]) for key in SCORING}
+        saved.scores = {
+            metric: score for metric, score in saved.scores.items()
+            if (same or metric in TEACHER_FORCED) and embedding.current(score, eval)
+        }  # fmt: skip
+    return saved
+
+
+def _settings(eval: EvalConfig) -> dict[str, Any]:
+    """The settings that scores depend on, as they are stored."""
+    values = eval.model_dump(mode="json")
+    return {key: values[key] for key in SCORING}
 
 
 def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]) -> str | None:
@@ -315,10 +346,18 @@ def _statistics_path(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".hyp.txt") + ".stats.npz")
 
 
-def _verified(path: Path, digest: str) -> bytes:
+def _tables(packed: bytes) -> dict[str, Statistics]:
+    """The statistics [sentences, k] of each metric; results files have them as integers."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        if sum(one.file_size for one in archive.infolist()) > LARGEST:
+            raise ValueError(f"statistics of more than {LARGEST >> 20} MB")
+    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+        return {name: np.asarray(array, np.float64) for name, array in arrays.items()}
+
+
+def _verified(results: Results, path: Path, digest: str) -> bytes:
     """The content of a file that must have this SHA-256."""
-    files.require_file(path)
-    data = path.read_bytes()
+    data = results.read(path.relative_to(results.path).as_posix())
     if hashlib.sha256(data).hexdigest() != digest:
         raise ValueError(f"{path.name} was changed")
     return data

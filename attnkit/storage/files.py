@@ -347,7 +347,13 @@ def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
         DataError: it is longer than `limit` bytes, or not a JSON object in UTF-8.
     """
     require_file(path)
-    with reading(path), open(path, "rb") as file:
+    with open_file(path) as file:
+        return read_object(file, path, limit)
+
+
+def read_object(file: BinaryIO, path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
+    """`read_json` of an open file; messages begin with `path`."""
+    with reading(path):
         data = file.read(limit + 1)
     if len(data) > limit:
         raise DataError(f"{path}: longer than {limit} bytes; it is not a file of attnkit")

@@ -8,7 +8,7 @@ from helpers.logged import make_logged
 from attnkit.errors import MissingInputError
 from attnkit.recipe.dumping import flat
 from attnkit.runs import Run, find_runs
-from attnkit.runs.status import RunStatus, clean, differences, statuses
+from attnkit.runs.status import RunStatus, clean, differences, remove_checkpoints, statuses
 
 
 def states(root: Path) -> dict[str, RunStatus]:
@@ -168,4 +168,4 @@ def test_cleaning_follows_no_link(tmp_path: Path) -> None:
 def test_an_unfinished_run_keeps_its_checkpoints_whoever_asks(tmp_path: Path) -> None:
     run = make_logged(tmp_path, finished=False)
     with pytest.raises(MissingInputError, match="training is not finished"):
-        run.remove_checkpoints()
+        remove_checkpoints(run)

@@ -117,6 +117,7 @@ def _convert_run(
     from attnkit.show.training_board import Board, BoardRun
 
     trained = Run.open(folder)
+    trained.require_weights()
     recipe = converted_recipe(trained, attention, how["tune"], words, check_options)
     settings = ConversionSettings(run=trained, recipe=recipe, **how)
 

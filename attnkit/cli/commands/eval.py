@@ -14,6 +14,7 @@ from attnkit.cli.found_runs import (
     Baselines,
     EvalRequest,
     RunToScore,
+    names_runs,
     runs_in_folder,
     runs_of_recipe,
     sort_words,
@@ -321,7 +322,7 @@ def _questions(
         raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
     if len(targets) != 1:
         raise UsageError("--model needs exactly one recipe with questions: RECIPE --model NAME")
-    if Path(targets[0]).is_dir():
+    if names_runs(targets[0]):
         raise UsageError(
             f"{quoted(targets[0], 200)} is a folder of runs: name the recipe for --model, or leave "
             "--model out"
@@ -345,7 +346,7 @@ def _runs(
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
     found = together(
-        (runs_in_folder if Path(target).is_dir() else runs_of_recipe)(target, request)
+        (runs_in_folder if names_runs(target) else runs_of_recipe)(target, request)
         for target in targets
     )
     tasks = [_with_settings(task, request.changes) for task in found.runs]

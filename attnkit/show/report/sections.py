@@ -200,6 +200,8 @@ def _maps(
     """Attention maps of the sentence that is asked for, else of a line of the test set."""
     run = next(iter(systems.values()))
     task, split = run.recipe.task, run.recipe.eval.splits[0]
+    if request.sentence is None and all(one.left_out for one in systems.values()):
+        return ReportSection("Attention maps", [Note("No maps: the results have no weights.")])
     if request.sentence is None and task == QUESTIONS:  # their contexts belong to them
         return map_section(systems, (), None)
     if request.sentence is None and not lines:

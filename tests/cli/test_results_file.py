@@ -1,0 +1,320 @@
+"""`attnkit runs pack --results`, and the commands that open what it writes."""
+
+import csv
+import io
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import questioned, trained
+from helpers.called import Caller, Done, called
+from helpers.scored import scored_run
+
+from attnkit.nbce import question_sets
+from attnkit.recipe.schema import EvalConfig
+from attnkit.runs import Run
+from attnkit.scoring.evaluation import evaluate
+
+GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
+BAD = ["ein hund", "zwei hunde", "", "hunde", "eine sehr rote katze und zwei hunde"]
+METRICS = ("bleu", "chrf", "rouge", "perplexity")
+WEIGHTS = "results without weights; name the run that they are of, or train it again: attnkit train"
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Caller:
+    """The command in a folder with two scored runs below runs/, and their results below results/.
+
+    The test rows are in a file, which is kept in the runs.
+    """
+    for variant, outputs in (("good", GOOD), ("bad", BAD)):
+        run = scored_run(tmp_path, variant, outputs, METRICS[:3])
+        for step in range(1, 200):
+            run.log.append({"step": step, "loss": 9.0 / step, "tokens": step, "seconds": 1.0})
+        run.record("metrics.jsonl", run.log.sha256())
+        evaluate(run, ["test"], EvalConfig(metrics=METRICS), device="cpu")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    done = called(capsys, "runs", "pack", "runs", "--results")
+    assert done.code == 0, done.err
+    assert done.err.startswith("wrote 2 runs below results, 0.0")
+
+    def call(*words: str, stdin: str = "") -> Done:
+        return called(capsys, *words, stdin=stdin)
+
+    return call
+
+
+GOOD_RESULTS = "results/toy/good/seed-1.results.tar.xz"
+
+
+def without_rows() -> None:
+    """Take the corpus away, and the runs, so that the results have to do."""
+    for name in ("test.jsonl", "test.txt"):
+        Path(name).unlink()
+    Path("runs").rename("moved")
+
+
+def as_of_runs(text: str) -> str:
+    return text.replace(".results.tar.xz", "").replace("results/toy", "runs/toy")
+
+
+@pytest.mark.parametrize("format", ["json", "csv", "markdown", "latex", "table"])
+def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: str) -> None:
+    words = ("--format", format, "--metrics", ",".join(METRICS), "--details", "--device", "cpu")
+    runs = here("eval", "runs", *words)
+    without_rows()
+    results = here("eval", "results", *words)
+    assert results.code == 0, results.err
+    assert as_of_runs(results.out) == runs.out
+    if format == "json":
+        table = json.loads(results.out)
+        assert {one["metric"] for one in table["comparisons"]} >= {"bleu", "chrf", "rouge1"}
+        assert all(one["p"] is not None for one in table["comparisons"]
+                   if one["metric"] != "perplexity")  # fmt: skip
+
+
+def test_other_ways_to_name_results(here: Caller) -> None:
+    without_rows()
+
+    def rows(*words: str) -> list[Any]:
+        done = here("eval", *words, "--metrics", "bleu", "--format", "json")
+        assert done.code == 0, done.err
+        found: list[Any] = json.loads(done.out)["rows"]
+        return found
+
+    both = rows("results")
+    assert len(both) == 2
+    assert rows("results/toy/good") == rows(GOOD_RESULTS) == [both[1]]
+    assert both[1]["run"] == GOOD_RESULTS
+    assert len(rows(GOOD_RESULTS, "results", "moved/toy/good", "--device", "cpu")) == 3
+
+
+def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Caller) -> None:
+    words = ("eval", GOOD_RESULTS, "--metrics", "ter,perplexity", "--format", "json")
+    found = here(*words)
+    assert found.code == 0, found.err
+    assert "scores are not kept, as the run cannot be written" in found.err
+    metrics = json.loads(found.out)["rows"][0]["metrics"]
+    run = here("eval", "runs/toy/good", *words[2:], "--device", "cpu")
+    assert metrics == json.loads(run.out)["rows"][0]["metrics"]
+    without_rows()
+    done = here(*words)
+    assert done.code == 66
+    assert "test: sources and references are not kept with results: " in done.refusal
+
+
+def test_what_was_not_scored_is_refused(here: Caller) -> None:
+    for words in (("search.beam=7",), ("--fresh",), ("--split", "valid")):
+        done = here("eval", GOOD_RESULTS, *words)
+        assert done.code == 66
+        assert WEIGHTS in done.refusal
+
+
+def test_compare_shows_sources_and_references_where_they_are_at_hand(here: Caller) -> None:
+    runs = here("compare", "runs/toy/good", "runs/toy/bad", "--format", "jsonl")
+    words = ("compare", GOOD_RESULTS, "results/toy/bad", "--format", "jsonl")
+    results = here(*words)
+    assert results.code == 0, results.err
+    assert as_of_runs(results.out) == runs.out
+    assert json.loads(runs.out.splitlines()[0])["references"]
+    without_rows()
+    done = here(*words)
+    assert done.code == 66
+    assert "test: sources and references are not kept with results: " in done.refusal
+
+
+def test_compare_refuses_another_corpus(here: Caller) -> None:
+    path = Path("test.jsonl")
+    path.write_text(path.read_text(encoding="utf-8").replace("dog", "cat"), encoding="utf-8")
+    done = here("compare", "results")
+    assert done.code == 66
+    assert "the corpus at hand is not the one that test was scored on" in done.refusal
+    verified = here("verify", "results")
+    assert verified.code == 0
+    assert "not checked" in verified.out
+
+
+def test_plot_draws_curves_and_scores(here: Caller) -> None:
+    without_rows()
+    assert "training loss" in here("plot", "results", "--y", "training-loss").out
+    done = here("plot", "results", "--y", "score", "--x", "parameters")
+    assert (done.code, done.err) == (0, "")
+    assert "good" in done.out
+
+
+def test_report_has_all_but_maps_and_examples(here: Caller) -> None:
+    here("report", "results", "-o", "with.md")
+    text = Path("with.md").read_text(encoding="utf-8")
+    assert "eine sehr rote katze und zwei hunde" in text
+    assert "two cats" in text
+    without_rows()
+    done = here("report", "results", "-o", "report.md")
+    assert done.code == 0, done.err
+    text = Path("report.md").read_text(encoding="utf-8")
+    assert "No maps: the results have no weights." in text
+    assert "No examples: " in text
+    assert "sources and references are not kept with results" in text
+    table = here("eval", "results", "--metrics", ",".join(METRICS), "--format", "markdown").out
+    assert table.splitlines()[2].partition(" | ")[0] in text
+    assert len(list(Path("report-figures").iterdir())) >= 2
+    refused = here("report", "results", "--sentence", "two cats", "-o", "x.html")
+    assert refused.code == 66
+    assert WEIGHTS in refused.refusal
+
+
+def checks(done: Done) -> dict[str, tuple[str, str]]:
+    rows = json.loads(done.out)["rows"]
+    return {f"{row['run']} {row['cell']}": (row["state"], row["text"]) for row in rows}
+
+
+def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None:
+    table = here("eval", "results", "--metrics", ",".join(METRICS), "--format", "json").out
+    Path("table.json").write_text(table, encoding="utf-8")
+    words = ("verify", GOOD_RESULTS, "--format", "json")
+    done = here(*words)
+    assert done.code == 0, done.err
+    found = checks(done)
+    for name in ("manifest.json", "recipe.yaml", "scores.json", "data/test.json", "test bleu",
+                 "test rougeLsum", "test perplexity"):  # fmt: skip
+        assert found[f"{GOOD_RESULTS} {name}"] == ("same", "")
+    assert found[f"{GOOD_RESULTS} metrics.jsonl"] == ("same", "thinned from 199 records")
+    for name in ("model.safetensors", "tokenizer.model"):
+        assert found[f"{GOOD_RESULTS} {name}"] == ("not checked", "left out of packed results")
+    lines = found[f"{GOOD_RESULTS} test: 0 of 5 lines"]
+    assert lines == ("not checked", "no weights to decode them again")
+    assert here("verify", "results", "--table", "table.json").code == 0
+    without_rows()
+    done = here(*words)
+    assert done.code == 0
+    assert checks(done)[f"{GOOD_RESULTS} test bleu"] == ("same", "")
+    state, why = checks(done)[f"{GOOD_RESULTS} test"]
+    assert state == "not checked"
+    assert why.startswith("no weights; scores follow from what is kept of each line, its rows: ")
+
+
+def test_verify_finds_outputs_that_do_not_give_the_scores(here: Caller) -> None:
+    """All hashes are right, as if someone had packed a run that was changed."""
+    run = Run.open("runs/toy/good/seed-1")
+    scores = run.scores()
+    scores["test"]["metrics"]["bleu"]["score"] += 1
+    run.write_scores("test", GOOD, scores["test"])
+    here("runs", "pack", "runs/toy/good", "--results")
+    for _ in range(2):
+        done = here("verify", GOOD_RESULTS)
+        assert done.code == 65
+        assert "test bleu: scores.json says" in done.refusal
+        Path("test.jsonl").unlink(missing_ok=True)
+
+
+def test_damage_is_refused_in_one_line(here: Caller) -> None:
+    path = Path(GOOD_RESULTS)
+    data = bytearray(path.read_bytes())
+    for place in random.Random(1).sample(range(40, len(data) - 40), 5):
+        data[place] ^= 255
+    path.write_bytes(data)
+    for command in ("eval", "compare", "plot", "report"):
+        done = here(command, "results")
+        assert done.code == 65, command
+        assert "seed-1.results.tar.xz: is damaged or no results file" in done.refusal
+        assert done.err.count("\n") == 1
+    done = here("verify", "results")
+    assert done.code == 65
+    assert "1 of" in done.refusal
+    assert "damaged" in here("runs", "results").out
+
+
+NEED_WEIGHTS = [
+    ("generate", GOOD_RESULTS),
+    ("visualize-attn", GOOD_RESULTS, "two cats"),
+    ("nbce", GOOD_RESULTS, "--context", "test.txt", "--prompt", "cats"),
+    ("export", GOOD_RESULTS, "--to", "onnx", "exported"),
+    ("probe", "heads", GOOD_RESULTS, "--split", "test"),
+    ("probe", "rank", "results"),
+    ("align", GOOD_RESULTS),
+    ("convert", GOOD_RESULTS, "--attention", "linear"),
+    ("bench", "decode", GOOD_RESULTS),
+    ("train", "quickstart", f"train.init={GOOD_RESULTS}"),
+    ("runs", "pack", GOOD_RESULTS),
+]
+
+
+@pytest.mark.parametrize("words", NEED_WEIGHTS, ids=lambda words: " ".join(words[:2]))
+def test_what_needs_weights_is_refused(here: Caller, words: tuple[str, ...]) -> None:
+    before = sorted(Path().rglob("*"))
+    done = here(*words, stdin="two cats\n")
+    assert (done.code, done.out) == (66, ""), done.err
+    assert f"{GOOD_RESULTS}: {WEIGHTS}" in done.refusal or "/bad/" in done.refusal
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_the_list_of_runs(here: Caller) -> None:
+    shown = here("runs", "results")
+    assert shown.code == 0, shown.err
+    assert len(re.findall(r"seed-1\.results\.tar\.xz +results ", shown.out)) == 2
+    assert here("runs", "clean", "results").err.endswith("nothing to remove\n")
+    row = next(csv.DictReader(io.StringIO(here("runs", GOOD_RESULTS, "--format", "csv").out)))
+    assert row["bytes"] == str(Path(GOOD_RESULTS).stat().st_size)
+
+
+def test_mistakes(here: Caller, tmp_path: Path) -> None:
+    def refused(code: int, message: str, *words: str) -> None:
+        done = here(*words)
+        assert (done.code, done.out) == (code, "")
+        assert message in done.refusal
+
+    pack = ("runs", "pack", "--results")
+    refused(2, "leave --checkpoints out", *pack, "runs", "--checkpoints")
+    refused(66, "absent: no such folder of runs", *pack, "absent")
+    (tmp_path / "new").mkdir()
+    trained.make_run(tmp_path / "new")
+    refused(66, "not scored yet: run `attnkit eval new/runs", *pack, "new/runs")
+    refused(73, "a second run of that name", *pack, "runs", "results/toy/good")
+    Path("file").touch()
+    refused(73, "file", *pack, "runs", "-o", "file")
+    refused(66, "absent.results.tar.xz: no such file", "eval", "absent.results.tar.xz")
+    refused(66, "absent.results.tar.xz: no such file", "verify", "absent.results.tar.xz")
+
+
+def test_answers_to_questions_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = questioned.make_run(tmp_path)
+    question_sets.evaluate(run, ["test"], run.recipe.eval)
+    monkeypatch.chdir(tmp_path)
+    assert called(capsys, "runs", "pack", "runs", "--results").code == 0
+    words = ("--format", "json", "--device", "cpu")
+    before = called(capsys, "eval", "runs", *words)
+    monkeypatch.setattr("attnkit.data.corpus.Corpus.open", None)  # it must not be read
+    after = called(capsys, "eval", "results", *words)
+    assert after.code == 0, after.err
+    assert as_of_runs(after.out) == before.out
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    path = "results/toy/base/seed-1.results.tar.xz"
+    assert called(capsys, "verify", path).code == 0
+    assert called(capsys, "compare", path).code == 0
+    refused = called(capsys, "eval", path, "contexts.beta=0.5")
+    assert refused.code == 66
+    assert WEIGHTS in refused.refusal
+
+
+def test_windows_of_language_models_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    run = trained.make_run(tmp_path, task="language-modeling")
+    monkeypatch.chdir(tmp_path)
+    words = ("eval.lengths=[4,8]", "--metrics", "perplexity,accuracy", "--format", "json",
+             "--device", "cpu")  # fmt: skip
+    before = called(capsys, "eval", str(run.path.relative_to(tmp_path)), *words)
+    assert before.code == 0, before.err
+    called(capsys, "runs", "pack", "runs", "--results")
+    without_rows()
+    after = called(capsys, "eval", "results/toy/base", *words)
+    assert after.code == 0, after.err
+    assert as_of_runs(after.out) == before.out
