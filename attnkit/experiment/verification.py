@@ -294,8 +294,10 @@ class _QuestionMaker:
 
 def _settings(run: Run, saved: SavedScores) -> EvalConfig:
     """How the outputs were scored."""
-    stored = {key: saved.scoring[key] for key in ("tokenize", "lowercase", "sentences")
-              if key in saved.scoring}  # fmt: skip
+    stored = {"words": "classic"} | {
+        key: saved.scoring[key] for key in ("tokenize", "words", "lowercase", "sentences")
+        if key in saved.scoring
+    }  # fmt: skip
     where = f"{layout.SCORES}: {saved.name}.scoring"
     return json_files.parse(run.recipe.eval.model_dump() | stored, EvalConfig, where)
 

@@ -7,6 +7,12 @@ computes a metric is a function of its family, `attnkit/scoring/metrics/<family>
 from dataclasses import dataclass, replace
 from typing import Literal
 
+BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
+                        "flores200", "spBLEU-1K"]  # fmt: skip
+"""sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
+TextWords = Literal["classic", "unicode"]
+"""How metrics that have tokenizers of their own cut words (`eval.words`)."""
+
 
 @dataclass(frozen=True)
 class MetricFacts:

@@ -243,7 +243,8 @@ class _EvaluationJob:
         saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": []}
         if text:
             saved.facts["empty_references"] = empty_references(references)
-            found = warnings(saved.texts, references, metrics=text, tokenizers=self.eval.tokenizers)
+            settings = self.eval
+            found = warnings(saved.texts, references, text, settings.tokenizers, settings.words)
             decode = saved.facts["decode"]
             lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
             if cut:

@@ -189,6 +189,7 @@ def reusable_scores(
     """
     scoring = {
         "tokenize": eval.model_dump(mode="json")["tokenize"],
+        "words": eval.words,
         "lowercase": eval.lowercase,
         "sentences": eval.sentences,
         "attnkit": __version__,
@@ -214,7 +215,8 @@ def reusable_scores(
     if old is None or (old.weights, old.source) != (weights, source):
         return saved
     saved.texts, saved.facts = old.texts, old.facts
-    if (old.scoring, old.references) == (scoring, references):
+    known_words = {"words": "classic"}  # until it could be chosen
+    if (known_words | old.scoring, old.references) == (scoring, references):
         saved.scores = {
             name: score for name, score in old.scores.items() if embedding.current(score, eval)
         }
