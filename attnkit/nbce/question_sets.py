@@ -271,9 +271,7 @@ class _Evaluation:
             if chosen and set(missing) & set(CONTEXT):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
-                saved.scores["context-found"] = context_found(
-                    contexts, references, self.eval.words
-                )
+                saved.scores["context-found"] = context_found(contexts, references, self.eval.words)
             saved.write(model.results)
         return condition_entry(
             saved, model.system, condition.split, condition.method, condition.number

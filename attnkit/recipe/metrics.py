@@ -128,7 +128,8 @@ METRICS: dict[str, MetricFacts] = {
         "length), the ratio that sacrebleu prints with BLEU", _SACREBLEU, "0 and up", "neither",
     ),
     "exact-match": MetricFacts(
-        "exact match", "answers", "share of outputs that equal a reference", "",
+        "exact match", "answers", "share of outputs that equal a reference, any white space "
+        "alike", "",
     ),
     "answer-match": MetricFacts(
         "answer match", "answers",

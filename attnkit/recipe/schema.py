@@ -410,7 +410,7 @@ class EvalConfig(Section):
     fastText, optionally compressed (.gz, .xz); relative to the recipe file."""
     sentences: Literal["newline", "punctuation"] = "newline"
     """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
-    and a space."""
+    and a space, and after their full-width forms."""
     bootstrap: Count = 1000
     """Number of resamples of the paired bootstrap test; 0 is off."""
 

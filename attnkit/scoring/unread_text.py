@@ -121,7 +121,9 @@ def _other_than_ter(words: TextWords) -> Callable[[str], str]:
 
 def _uncut(runs: Sequence[tuple[str, Sequence[str]]], cut: Callable[[str], str]) -> str:
     """The letters of those runs of unspaced text that a tokenizer leaves whole."""
-    whole = ((run for run in found if run in words) for text, found in runs for words in [cut(text)])
+    whole = (
+        (run for run in found if run in words) for text, found in runs for words in [cut(text)]
+    )
     return "".join(run.replace("\u0f0b", "") for some in whole for run in some)
 
 
