@@ -18,7 +18,7 @@ from attnkit.scoring import TEXT, context_found, score
 UNICODE = EvalConfig(words="unicode")
 RUSSIAN = (
     [
-        "\u0412 2024 \u0433\u043e\u0434\u0443 \u043a\u043e\u0448\u043a\u0430 \u0441\u043f\u0438\u0442.",
+        "\u0412 2024 \u0433\u043e\u0434\u0443 \u043a\u043e\u0442 \u0441\u043f\u0438\u0442.",
         "\u0421\u043e\u0431\u0430\u043a\u0430 \u0431\u0435\u0436\u0438\u0442",
     ],
     [
