@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, TER
 
@@ -115,19 +115,19 @@ def test_rouge_lsum_cuts_chinese_sentences() -> None:
         "\u732b\u8dd1\u3002\u72d7\u53eb\uff01",
         [["\u72d7\u53eb\uff01\u732b\u8dd1\u3002"]],
     )
-    settings = UNICODE.model_copy(update={"sentences": "punctuation"})
+    eval = UNICODE.model_copy(update={"sentences": "punctuation"})
     assert score(["rougeLsum"], [text], reference, UNICODE)["rougeLsum"].value == 50
-    assert score(["rougeLsum"], [text], reference, settings)["rougeLsum"].value == 100
+    assert score(["rougeLsum"], [text], reference, eval)["rougeLsum"].value == 100
 
 
 @pytest.mark.parametrize("pair", [*SPACED, *UNSPACED])
 def test_ter_is_that_of_sacrebleu(pair: Pair) -> None:
-    for settings, metric in (
+    for eval, metric in (
         (EvalConfig(), TER()),
         (UNICODE, TER(normalized=True, asian_support=True)),
     ):
         expected = metric.corpus_score(pair[1], [pair[0]]).score
-        ours = score(["ter"], pair[1], [[line] for line in pair[0]], settings)["ter"]
+        ours = score(["ter"], pair[1], [[line] for line in pair[0]], eval)["ter"]
         assert ours.value == pytest.approx(expected, abs=1e-12)
         assert ours.signature == str(metric.get_signature())
 
@@ -191,9 +191,10 @@ def respaced(lines: Sequence[str], spaces: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("words", ["classic", "unicode"])
+@settings(max_examples=20)
 @given(spaces=st.lists(st.sampled_from(SPACES[:-1]), min_size=1, max_size=4), swap=st.booleans())
 def test_white_space_is_alike_on_both_sides(words: str, spaces: list[str], swap: bool) -> None:
-    settings = EvalConfig.model_validate({"words": words})
+    eval = EvalConfig.model_validate({"words": words})
     texts = [
         "qui est l\u00e0 ?",
         "the dog's tail - 5 cats, no.",
@@ -208,14 +209,14 @@ def test_white_space_is_alike_on_both_sides(words: str, spaces: list[str], swap:
         "\u732b \u304c",
         "do go",
     ]
-    expected = score(COUNTED, texts, [[line] for line in references], settings)
+    expected = score(COUNTED, texts, [[line] for line in references], eval)
     assert expected["exact-match"].value == pytest.approx(40)
     changed = respaced(texts if swap else references, spaces)
     if swap:
         texts = changed
     else:
         references = changed
-    found = score(COUNTED, texts, [[line] for line in references], settings)
+    found = score(COUNTED, texts, [[line] for line in references], eval)
     assert {name: one.value for name, one in found.items()} == pytest.approx(
         {name: one.value for name, one in expected.items()}
     )
