@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.inputs import MARKS
 from attnkit.analysis.maps import STEPS, AttentionMaps, Step, Token, indices_of
-from attnkit.data.text_form import MARK
-from attnkit.data.tokenizer import clean
+from attnkit.data.text_form import MARK, clean
 from attnkit.errors import DataError, UsageError
 from attnkit.runs import Run
 from attnkit.text import quoted

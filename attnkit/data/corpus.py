@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 from attnkit.data import formats, jsonl, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
-from attnkit.data.text_form import normal_form
+from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.data_rules import SPLITS, data_faults, files_of, format_of
@@ -308,12 +308,13 @@ class _Files(Corpus):
 
     def _labelled(self, rows: Iterable[Row], path: Path) -> Iterator[Row]:
         """The rows of a file, whose targets are labels; a DataError where one is another text."""
+        labels = {clean(label): label for label in self._labels}
         for number, row in enumerate(rows, 1):
-            label = row.target.strip()
-            if label not in self._labels:
-                known = ", ".join(self._labels)
+            label = labels.get(clean(row.target))
+            if label is None:
+                wrong, known = quoted(row.target.strip()), ", ".join(self._labels)
                 raise DataError(
-                    f"{path}:{number}: the label {quoted(label)} is not one of data.labels: {known}"
+                    f"{path}:{number}: the label {wrong} is not one of data.labels: {known}"
                 )
             yield row._replace(target=label)
 

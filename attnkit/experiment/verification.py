@@ -20,7 +20,7 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
 from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, run_id
+from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest, run_id
 from attnkit.train import checkpoint
 
 SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
@@ -306,8 +306,7 @@ class _QuestionMaker:
 
 def _settings(run: Run, saved: SavedScores) -> EvalConfig:
     """How the outputs were scored."""
-    stored = {key: saved.scoring[key] for key in ("tokenize", "lowercase", "sentences")
-              if key in saved.scoring}  # fmt: skip
+    stored = {key: saved.scoring[key] for key in SCORING if key in saved.scoring}
     where = f"{layout.SCORES}: {saved.name}.scoring"
     return json_files.parse(run.recipe.eval.model_dump() | stored, EvalConfig, where)
 

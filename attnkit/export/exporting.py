@@ -10,7 +10,7 @@ from typing import Any
 
 import attnkit
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import clean
+from attnkit.data.text_form import clean
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export.card import card
 from attnkit.export.parity import LINES, Agreement, compare

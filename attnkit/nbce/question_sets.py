@@ -42,6 +42,7 @@ from attnkit.scoring import (
 from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
 from attnkit.scoring.saved_comparison import condition_entry, one_best
 from attnkit.scoring.saved_scores import describe_run, digest, packed_scores, reusable_scores
+from attnkit.scoring.unread_text import unread_text
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -281,7 +282,10 @@ class _Evaluation:
         if not saved.texts:
             replies, saved.facts["decode"] = self.answer(condition)
             saved.texts = list(map(_text, replies))
-            saved.facts |= {"sentences": len(replies), "warnings": []}
+            saved.facts["sentences"] = len(replies)
+        saved.facts["warnings"] = unread_text(
+            references, self.names, self.eval.tokenizers, self.eval.words
+        )
         self.done += len(questions)
         chosen = saved.facts["decode"]["chosen"]
         known = () if chosen else CONTEXT
@@ -290,7 +294,7 @@ class _Evaluation:
             if chosen and set(missing) & set(CONTEXT):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
-                saved.scores["context-found"] = context_found(contexts, references)
+                saved.scores["context-found"] = context_found(contexts, references, self.eval.words)
             if model.results.writable:
                 saved.write(model.results)
             else:

@@ -59,7 +59,9 @@ def _labels(data: DataConfig, task: str) -> Iterator[Fault]:
         text = "is missing: name the labels, such as `labels: [negative, positive]`"
     elif given and len(given) < 2:
         text = "needs two labels or more"
-    elif len({*given}) < len(given) or not all(label.strip() == label != "" for label in given):
+    elif len({" ".join(label.split()) for label in given}) < len(given) or not all(
+        label.strip() == label != "" for label in given
+    ):
         text = "each label must be another text, without white space at its ends"
     if text:
         yield Fault(("data.labels",), text)

@@ -7,6 +7,12 @@ computes a metric is a function of its family, `attnkit/scoring/metrics/<family>
 from dataclasses import dataclass, replace
 from typing import Literal
 
+BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
+                        "flores200", "spBLEU-1K"]  # fmt: skip
+"""sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
+TextWords = Literal["classic", "unicode"]
+"""How metrics that have tokenizers of their own cut words (`eval.words`)."""
+
 
 @dataclass(frozen=True)
 class MetricFacts:
@@ -122,7 +128,8 @@ METRICS: dict[str, MetricFacts] = {
         "length), the ratio that sacrebleu prints with BLEU", _SACREBLEU, "0 and up", "neither",
     ),
     "exact-match": MetricFacts(
-        "exact match", "answers", "share of outputs that equal a reference", "",
+        "exact match", "answers", "share of outputs that equal a reference, any white space "
+        "alike", "",
     ),
     "answer-match": MetricFacts(
         "answer match", "answers",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from attnkit.recipe.metrics import METRICS, MONITORS
+from attnkit.recipe.metrics import METRICS, MONITORS, BleuTokenizer, TextWords
 from attnkit.recipe.section import Count, Positive, Probability, Section, Share
 
 if TYPE_CHECKING:
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 else:
     Metric = Literal["rouge", *METRICS]
     Monitor = Literal[MONITORS]
-BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
-                        "flores200", "spBLEU-1K"]  # fmt: skip
-"""sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
-
 Task = Literal["translation", "summarization", "dialogue", "language-modeling",
                "question-answering", "classification", "recall"]  # fmt: skip
 
@@ -405,6 +401,9 @@ class EvalConfig(Section):
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
     data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
     already means none."""
+    words: TextWords = "classic"
+    """How ROUGE, TER and the metrics of answers cut words, as these do not follow `tokenize`:
+    classic, as published for English, or unicode, for all scripts (docs/metrics.md)."""
     lowercase: bool = False
     """Whether BLEU, chrF, distinct-n and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
     exact-match never does."""
@@ -413,7 +412,7 @@ class EvalConfig(Section):
     fastText, optionally compressed (.gz, .xz); relative to the recipe file."""
     sentences: Literal["newline", "punctuation"] = "newline"
     """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
-    and a space."""
+    and a space, and after their full-width forms."""
     bootstrap: Count = 1000
     """Number of resamples of the paired bootstrap test; 0 is off."""
 

@@ -278,10 +278,9 @@ class _EvaluationJob:
         saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": noted}
         if text:
             saved.facts["empty_references"] = empty_references(references)
-            found = [
-                *noted,
-                *warnings(saved.texts, references, metrics=text, tokenizers=self.eval.tokenizers),
-            ]
+            settings = self.eval
+            read = (settings.tokenizers, settings.words)
+            found = [*noted, *warnings(saved.texts, references, text, *read)]
             decode = saved.facts["decode"]
             lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
             if cut:

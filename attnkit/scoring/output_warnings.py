@@ -1,20 +1,13 @@
-"""Warnings about outputs whose score would mislead: empty, all equal, not detokenized."""
+"""Warnings about outputs whose score would mislead: empty, all equal, not detokenized, not read."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from attnkit.recipe.metrics import METRICS, base_metric
+from attnkit.recipe.metrics import TextWords
+from attnkit.scoring.unread_text import unread_text
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""
-UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
-"""Kana and Han: scripts written without spaces between words."""
-OF_WORDS = [
-    name for name, facts in METRICS.items()
-    if facts.family in ("sacrebleu_scores", "meteor", "cider", "embedding", "diversity")
-    and name not in ("chrf", "ter")
-]  # fmt: skip
-"""Metrics of the words that a tokenizer of BLEU cuts."""
 SHARE = 0.1
 """Share of lines above which a property is that of the system, not of a few sentences."""
 
@@ -22,14 +15,14 @@ SHARE = 0.1
 def warnings(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    *,
-    metrics: Sequence[str] = (),
+    metrics: Iterable[str] = (),
     tokenizers: Sequence[str] = ("13a",),
+    words: TextWords = "classic",
 ) -> list[str]:
     """What looks wrong about the outputs, one line each; empty where all is well.
 
-    A mark that the first reference of the line carries as well is not reported.  Some `metrics`,
-    and `tokenizers` of BLEU, cannot read some languages.
+    A mark that the first reference of the line carries as well is not reported.  Metrics that
+    cannot read the references are named as by `unread_text`.
     """
     lines = len(hypotheses)
     first = [line[0] for line in references]
@@ -48,20 +41,7 @@ def warnings(
             f"{found} in a separate full stop, unlike the references: scores are for detokenized "
             "text"
         )
-    unspaced = sum(bool(UNSPACED.search(text)) for text in first)
-    of_words = any(base_metric(name) in OF_WORDS for name in metrics)
-    at_spaces = [name for name in tokenizers if of_words and name in ("13a", "intl")]
-    if at_spaces and unspaced > SHARE * lines:
-        found = share_text(unspaced, lines, "references", "is", "are")
-        out.append(
-            f"{found} Chinese or Japanese, which tokenizer {at_spaces[0]} does not cut into words: "
-            "use zh, ja-mecab or char"
-        )
-    texts = ["".join(line).lower() for line in references]
-    blind = sum(bool(text.strip()) and not re.search("[a-z0-9]", text) for text in texts)
-    if blind and any(name.startswith("rouge") for name in metrics):
-        out.append(f"ROUGE reads a-z and 0-9 only: it sees no word in {blind} of {lines} lines")
-    return out
+    return out + unread_text(references, metrics, tokenizers, words)
 
 
 def share_text(number: int, lines: int, what: str, one: str, several: str) -> str:

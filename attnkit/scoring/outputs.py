@@ -60,7 +60,7 @@ def score_files(
             "run": None,
             "hypotheses": name,
             "references": list(references),
-            "warnings": warnings(lines, rows, metrics=list(scores), tokenizers=eval.tokenizers),
+            "warnings": warnings(lines, rows, scores, eval.tokenizers, eval.words),
         }
         out.append(Entry(row, scores, "\n".join(references)))
     return out

@@ -51,7 +51,7 @@ CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
-SCORING = ("tokenize", "lowercase", "sentences")
+SCORING = ("tokenize", "words", "lowercase", "sentences")
 """Settings of `eval` that scores depend on, but for word vectors."""
 
 
@@ -100,7 +100,7 @@ class SavedScores:
                 digests["source"],
                 digests["references"],
                 dict(entry["search"]),
-                dict(entry["scoring"]),
+                {"words": "classic", **entry["scoring"]},  # until they could be chosen
                 data.decode("utf-8").split("\n")[:-1],
                 {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
                 {key: entry[key] for key in SAVED_FACTS if key in entry or key not in SOMETIMES},

@@ -6,9 +6,12 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import NamedTuple
 
-_UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF),
-             (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
-"""Blocks of scripts that put no space between words: there each character is a word."""
+import regex
+
+from attnkit.scoring.metrics.unicode_words import UNSPACED
+
+_UNSPACED = regex.compile(f"[{UNSPACED}]")
+"""Scripts that put no space between words: there each character is a word."""
 
 
 class Word(NamedTuple):
@@ -47,7 +50,7 @@ def _parts(chunk: str) -> tuple[str, ...]:
         end -= 1
     parts, word = [*chunk[:start]], ""
     for character in chunk[start:end]:
-        if _unspaced(character):
+        if _UNSPACED.match(character):
             parts += [word, character] if word else [character]
             word = ""
         elif parts[start:] and not word and unicodedata.combining(character):
@@ -59,10 +62,6 @@ def _parts(chunk: str) -> tuple[str, ...]:
 
 def _outer(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
-
-
-def _unspaced(character: str) -> bool:
-    return any(first <= ord(character) <= last for first, last in _UNSPACED)
 
 
 def marked(text: str, against: str) -> list[Span]:

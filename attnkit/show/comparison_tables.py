@@ -123,12 +123,17 @@ def axis_of(comparison: Object) -> str:
 
 
 def warning_lines(comparison: Object) -> list[str]:
-    """What looks wrong about the outputs, a line each with the run or file that it is about."""
-    return [
-        f"{row['run'] or row['hypotheses']}: {text}"
-        for row in comparison["rows"]
-        for text in row.get("warnings", ())
-    ]
+    """What looks wrong about the outputs, a line each with the runs or files that it is about."""
+    about: dict[str, list[str]] = {}
+    for row in comparison["rows"]:
+        for text in row.get("warnings", ()):
+            about.setdefault(text, []).append(row["run"] or row["hypotheses"])
+    out = []
+    for text, names in about.items():
+        first, *others = dict.fromkeys(names)
+        more = f" and {len(others)} more" if len(others) > 1 else "".join(f", {o}" for o in others)
+        out.append(f"{first}{more}: {text}")
+    return out
 
 
 def comparison_table(comparison: Object) -> Table:

@@ -141,6 +141,30 @@ def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnki
     assert done.err == "attnkit: warning: hyp.txt: 1 of 4 outputs is empty\n"
 
 
+def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> None:
+    """9 letters of Cyrillic, 4 digits; one of 3 words agrees, classic ROUGE sees the year alone."""
+    Path("ref.ru").write_text(
+        "\u043a\u043e\u0442 \u0441\u043f\u0430\u043b\u0430 2024\n", encoding="utf-8"
+    )
+    names = ["a.ru", "b.ru", "c.ru"]
+    for name in names:
+        Path(name).write_text(
+            "\u043e\u043d \u0431\u0435\u0436\u0438\u0442 2024\n", encoding="utf-8"
+        )
+    words = [*(word for name in names for word in ("--hyp", name)), "--ref", "ref.ru"]
+    done = attnkit(*words, "--metrics", "rouge1,rougeL", "--format", "json")
+    assert done.err == (
+        "attnkit: warning: a.ru and 2 more: ROUGE-1, ROUGE-L: the classic tokenizer reads a-z and "
+        "0-9 only and cuts words at other letters: it keeps 33.3 % of the letters and digits of "
+        "the references; use --words unicode (eval.words)\n"
+    )
+    assert json.loads(done.out)["rows"][0]["metrics"]["rouge1"]["score"] == 100
+    done = attnkit(*words[:2], *words[-2:], "--metrics", "rouge1", "--words", "unicode",
+                   "--format", "json")  # fmt: skip
+    assert done.err == ""
+    assert scores(done)["rouge1"] == pytest.approx(100 / 3, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("format", "start"),
     [("markdown", "| variant | BLEU |"), ("latex", r"\begin{table}"), ("csv", "recipe,variant,")],
@@ -164,6 +188,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         ("--hyp hyp.txt --ref ref.txt --metrics context-found", 2, "a file has no chosen contexts"),
         ("--hyp hyp.txt --ref ref.txt --tokenize zhh", 2, "did you mean zh?"),
         ("--hyp hyp.txt --ref ref.txt --tokenize 13a,zhh", 2, "did you mean zh?"),
+        ("--hyp hyp.txt --ref ref.txt --words unicod", 2, "did you mean unicode?"),
         ("--hyp hyp.txt --ref ref.txt --metrics meteors", 2, "did you mean meteor?"),
         ("--hyp hyp.txt --ref ref.txt --metrics embedding-average", 2, "or by --vectors FILE"),
         (

@@ -619,6 +619,14 @@ def test_a_label_is_a_word_or_its_number(tmp_path: Path) -> None:
     assert [row.target for row in rows] == ["no", "yes", "no"]
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u3000", "  ", "\t"])
+def test_any_white_space_in_a_label_is_a_space(tmp_path: Path, space: str) -> None:
+    rows: list[dict[str, object]] = [{"source": "a", "target": f"not{space}so\u00a0"}]
+    for label in ("not so", f"not{space}so"):
+        (row,) = labelled(tmp_path, rows, label, "yes").rows("train")
+        assert row.target == label
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -19,7 +19,7 @@ from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
 from attnkit.scoring.metrics.answers import answer_match
-from attnkit.show.comparison_tables import axis_table, comparison_table
+from attnkit.show.comparison_tables import axis_table, comparison_table, warning_lines
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
@@ -67,6 +67,20 @@ def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> Non
     right = [answer_match(text, row.target) for text, (row, _) in zip(outputs, rows, strict=True)]
     assert stored["metrics"]["answer-match"]["score"] == pytest.approx(100 * sum(right) / 6)
     assert stored["search"]["contexts"]["method"] == "mean"
+
+
+def test_every_row_says_what_metrics_do_not_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the answers, also where nothing is scored again; the lines are one below the table."""
+    monkeypatch.setattr(question_sets, "accepted", lambda row: ("\u5317\u4eac\u5927\u5b66",))
+    for force in (True, False):
+        entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu", force=force)
+        assert len({text for entry in entries for text in entry.row["warnings"]}) == 1
+        (line,) = warning_lines(side_by_side(entries, {"toy": "base"}, resamples=0))
+        assert line.startswith(f"{run.path.as_posix()}: F1, context found: the classic tokenizer ")
+    unicode = METRICS.model_copy(update={"words": "unicode"})
+    entries = question_sets.evaluate(run, ["test"], unicode, device="cpu")
+    assert not any(entry.row["warnings"] for entry in entries)
+    assert "|words:unicode|" in entries[0].scores["context-found"].signature
 
 
 def test_outputs_are_those_of_the_methods(run: Run) -> None:

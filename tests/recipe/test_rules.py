@@ -102,6 +102,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "data.source=en", "data.source: a language model has no source"),
         (LABELS, "data.labels=[yes]", "data.labels: needs two labels or more"),
         (LABELS, "data.labels=[yes,yes]", "data.labels: each label must be another text"),
+        (LABELS, r'data.labels=["a\x20b","a\x20\x20b"]', "data.labels: each label must be another"),
         (LABELS, "data.labels=[]", "data.labels: is missing: name the labels, such as"),
         (LABELS, "data.corpus=sst2", "data.labels: sst2 has negative, positive; remove"),
         (GOOD, "data.labels=[a,b]", "data.labels: does nothing with `task: translation`"),

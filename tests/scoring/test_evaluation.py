@@ -131,6 +131,26 @@ def test_other_settings_score_the_same_outputs_afresh(
     assert list(run.scores()["test"]["metrics"]) == ["bleu"]
 
 
+def test_words_are_a_setting_that_older_runs_did_not_store(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, eval = make(), EvalConfig(metrics=("rouge1", "ter"))
+    (classic,) = evaluate(run, ["test"], eval, device="cpu")
+    monkeypatch.setattr(Run, "model", None)
+    (unicode,) = evaluate(run, ["test"], eval.model_copy(update={"words": "unicode"}), device="cpu")
+    assert "|words:unicode|" in unicode.scores["rouge1"].signature
+    assert "|asian:yes|" in unicode.scores["ter"].signature
+    (again,) = evaluate(run, ["test"], eval, device="cpu")
+    assert again.scores == classic.scores
+    stored = run.scores()["test"]
+    assert stored["scoring"].pop("words") == "classic"
+    texts = run.output_path("test").read_text(encoding="utf-8").split("\n")[:-1]
+    run.write_scores("test", texts, stored)
+    monkeypatch.setattr(module, "score", None)
+    (old,) = evaluate(run, ["test"], eval, device="cpu")
+    assert old.scores == classic.scores
+
+
 def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
     make: Callable[..., Run],
 ) -> None:

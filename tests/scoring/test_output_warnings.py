@@ -39,18 +39,3 @@ def test_marks_that_the_references_carry_as_well_are_no_fault() -> None:
 def test_separate_full_stops_are_noticed() -> None:
     (warning,) = warnings(["a cat .", "a dog ."], lines("a cat.", "a dog."))
     assert warning.startswith("2 of 2 outputs end in a separate full stop")
-
-
-def test_unspaced_scripts_ask_for_a_tokenizer() -> None:
-    references = lines("\u732b\u304c\u8d70\u308b", "\u72ac")
-    texts = ["\u732b", "\u72ac"]
-    (warning,) = warnings(texts, references, metrics=["bleu4"])
-    assert warning.startswith("2 of 2 references are Chinese or Japanese, which tokenizer 13a")
-    assert warnings(texts, references, metrics=["bleu"], tokenizers=["zh"]) == []
-    assert warnings(texts, references, metrics=["chrf"]) == []
-
-
-def test_rouge_says_in_how_many_lines_it_sees_nothing() -> None:
-    references = lines("\u732b", "a cat", "\u72ac")
-    (warning,) = warnings(["a", "b", "c"], references, metrics=["rougeL"])
-    assert warning.endswith("it sees no word in 2 of 3 lines")

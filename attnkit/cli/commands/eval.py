@@ -92,6 +92,16 @@ def eval(
             "sacrebleu tokenizer; several give one BLEU each. [default: the recipe's, or 13a]",
         ),
     ] = None,
+    words: Annotated[
+        str | None,
+        options.choice(
+            "--words",
+            ("classic", "unicode"),
+            "How ROUGE, TER and answer metrics cut words: classic (for English) or unicode (for "
+            "all scripts). [default: the recipe's, or classic]",
+            "W",
+        ),
+    ] = None,
     vectors: Annotated[
         Path | None,
         value("FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."),
@@ -160,7 +170,7 @@ def eval(
     output.check_columns(columns, format)
     if options.in_processes(nproc):
         return
-    changes = _changes(metrics, tokenize, vectors, lowercase)
+    changes = _changes(metrics, tokenize, words, vectors, lowercase)
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
@@ -206,7 +216,11 @@ def _detailed(scored: ScoredEntries) -> ScoredEntries:
 
 
 def _changes(
-    metrics: str | None, tokenize: str | None, vectors: Path | None, lowercase: bool
+    metrics: str | None,
+    tokenize: str | None,
+    words: str | None,
+    vectors: Path | None,
+    lowercase: bool,
 ) -> dict[str, Any]:
     """What the command line sets in the eval section of a recipe."""
     from attnkit.scoring import TOKENIZERS, expand
@@ -215,10 +229,12 @@ def _changes(
     if metrics is not None:
         changes["metrics"] = expand([name.strip() for name in metrics.split(",")])
     if tokenize is not None:
-        words = list(dict.fromkeys(word.strip() for word in tokenize.split(",")))
-        if wrong := [word for word in words if word not in TOKENIZERS]:
+        names = list(dict.fromkeys(name.strip() for name in tokenize.split(",")))
+        if wrong := [name for name in names if name not in TOKENIZERS]:
             raise UsageError(f"--tokenize {quoted(wrong[0])}: {suggestion(wrong[0], TOKENIZERS)}")
-        changes["tokenize"] = words[0] if len(words) == 1 else tuple(words)
+        changes["tokenize"] = names[0] if len(names) == 1 else tuple(names)
+    if words is not None:
+        changes["words"] = words
     if vectors is not None:
         changes["vectors"] = str(vectors)
     if lowercase:

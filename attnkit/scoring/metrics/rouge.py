@@ -1,4 +1,4 @@
-"""ROUGE, by rouge-score."""
+"""ROUGE, by rouge-score, with its own tokenizer or one for all scripts."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ import numpy as np
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
 from attnkit.scoring.metrics.tokenizers import CachedStems
+from attnkit.scoring.metrics.unicode_words import unicode_words
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+SENTENCE_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")  # the latter: Chinese
 
 
 class StemmedWords:
@@ -22,6 +23,13 @@ class StemmedWords:
 
         self.stem = CachedStems().stem
         self.tokenize = cache(lambda text: tokenize.tokenize(text, self))
+
+
+class UnicodeWords:
+    """The words of any script, each text only once; no stemmer, as Porter's is for English."""
+
+    def __init__(self) -> None:
+        self.tokenize = cache(unicode_words)
 
 
 def scores(
@@ -36,7 +44,8 @@ def scores(
     def cut(text: str) -> str:
         return SENTENCE_END.sub("\n", text) if eval.sentences == "punctuation" else text
 
-    scorer = RougeScorer(list(names), tokenizer=StemmedWords())
+    classic = eval.words == "classic"
+    scorer = RougeScorer(list(names), tokenizer=StemmedWords() if classic else UnicodeWords())
     rows = [
         scorer.score_multi([cut(reference) for reference in line], cut(text))
         for text, line in zip(hypotheses, references, strict=True)
@@ -46,7 +55,8 @@ def scores(
     for name in names:
         sentences = [f"sentences:{eval.sentences}"] if name == "rougeLsum" else []
         parts = [f"nrefs:{reference_count(references)}", f"type:{name}", "measure:f", "refs:max"]
-        signature = "|".join([*parts, "stemmer:yes", *sentences, tail])
+        words = "stemmer:yes" if classic else "stemmer:no|words:unicode"
+        signature = "|".join([*parts, words, *sentences, tail])
         found = [row[name] for row in rows]
         # precision and recall are for details; the score is that of the first two columns
         table = np.array([[one.fmeasure, 1.0, one.precision, one.recall] for one in found])

@@ -47,7 +47,10 @@ def _score(
     streams: Sequence[Sequence[str | None]],
     eval: EvalConfig,
 ) -> Score:
-    metric = sacrebleu_metric(name, tokenize, eval.lowercase)
+    metric = sacrebleu_metric(name, tokenize, eval.lowercase, eval.words)
+    if name == "ter":  # normalisation knows one kind of space
+        hypotheses = [" ".join(text.split()) for text in hypotheses]
+        streams = [[text and " ".join(text.split()) for text in stream] for stream in streams]
     statistics = np.asarray(metric._extract_corpus_statistics(hypotheses, streams), np.float64)
     signature = metric.get_signature()
     if name in ORDERS:

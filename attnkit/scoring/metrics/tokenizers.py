@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from attnkit.errors import UnavailableError, UsageError
-from attnkit.recipe.schema import BleuTokenizer, EvalConfig
+from attnkit.recipe.metrics import BleuTokenizer, TextWords
+from attnkit.recipe.schema import EvalConfig
 from attnkit.text import nearest, quoted
 
 TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
@@ -51,8 +52,13 @@ def check_tokenizer(name: str) -> None:
             )
 
 
-def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False) -> Any:
-    """sacrebleu's metric; TER has tercom's settings, which never see case."""
+def sacrebleu_metric(
+    name: str, tokenize: str = "none", lowercase: bool = False, words: TextWords = "classic"
+) -> Any:
+    """sacrebleu's metric; TER has tercom's settings, which never see case.
+
+    By `words` of unicode TER splits punctuation from words, and Chinese into characters.
+    """
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
@@ -60,7 +66,7 @@ def sacrebleu_metric(name: str, tokenize: str = "none", lowercase: bool = False)
     if name == "chrf":
         return CHRF(lowercase=lowercase)
     if name == "ter":
-        return TER()
+        return TER(normalized=words == "unicode", asian_support=words == "unicode")
     # force: the advice on tokenized text is ours (output_warnings), not sacrebleu's
     return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4))
 
