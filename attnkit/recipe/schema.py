@@ -414,6 +414,11 @@ class EvalConfig(Section):
     and a space."""
     bootstrap: Count = 1000
     """Number of resamples of the paired bootstrap test; 0 is off."""
+    margin: Annotated[float, Field(ge=0)] = 1.0
+    """Points of a score within which systems are level: the whole 95 % interval of their difference
+    must lie there (docs/comparing.md)."""
+    perplexity_margin: Annotated[float, Field(ge=0)] = 3.0
+    """The same for perplexities, in percent."""
 
     @property
     def tokenizers(self) -> tuple[str, ...]:
