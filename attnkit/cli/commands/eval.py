@@ -146,9 +146,9 @@ def eval(
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 
-    Outputs are decoded once and stored in the run. Differences from the baseline are tested over
-    sentences and training seeds; ^ marks what is level with the best. Answers of a --model are
-    stored in OUT/RECIPE/models/NAME.
+    Outputs are decoded once and stored in the run. Differences from the baseline have a 95 %
+    interval over sentences and training seeds; ^ marks what is not separable from the best. Answers
+    of a --model are stored in OUT/RECIPE/models/NAME.
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
