@@ -191,7 +191,11 @@ def main() -> None:
     }
     other = [(name, *rates(trials, *case)) for name, case in cases.items()]
     held = [
-        (count, f"{gain:.1f}", *intervals(max(trials // 4, 1), count, 0.3 if count > 1 else 0.0, gain))
+        (
+            count,
+            f"{gain:.1f}",
+            *intervals(max(trials // 4, 1), count, 0.3 if count > 1 else 0.0, gain),
+        )
         for gain in (0.0, 1.0, 2.0)
         for count in (1, 2, 3, 5)
     ]

@@ -40,8 +40,8 @@ from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.scoring.saved_comparison import baselines, comparison
-from attnkit.scoring.significance import Margins
 from attnkit.scoring.saved_scores import stored_splits
+from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.counting import count
 from attnkit.train.events import Event, NoteEvent

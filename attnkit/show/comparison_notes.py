@@ -48,7 +48,8 @@ def comparison_notes(comparison: Object, metrics: Sequence[str]) -> dict[str, li
     about = {
         note: [title] for metric, title in zip(metrics, titles, strict=True)
         for note in signature_notes(rows, [metric])
-    } | dict.fromkeys(_significance(comparison), ["difference"]) | {SEPARABLE_NOTE: titles}  # fmt: skip
+    }  # fmt: skip
+    about |= dict.fromkeys(_significance(comparison), ["difference"]) | {SEPARABLE_NOTE: titles}
     notes = signature_notes(rows, metrics)
     if any(row.get("sentences") for row in rows):
         notes.append(_sentences(rows))

@@ -136,8 +136,8 @@ def comparison_table(comparison: Object) -> Table:
 
     One row a variant and split: each score as its mean (and sample standard deviation) over seeds,
     the difference to the baseline with its interval and p-value, what others published, the number
-    of seeds, size, speed and memory.  Questions have a row for each method and number of contexts, windows one for each
-    length.
+    of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
+    windows one for each length.
     """
     rows, scores = comparison["rows"], _Scores(comparison)
     metrics, keys = metrics_of(rows), list(scores.groups)

@@ -142,9 +142,7 @@ def test_with_one_seed_it_is_the_paired_t_test() -> None:
     """Student 1908, the sleep of ten patients by two drugs: t = 4.0621, p = 0.00283."""
     one = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     other = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
-    found = compare(
-        [means(np.array(one) / 100)], [means(np.array(other) / 100)], resamples=20_000
-    )
+    found = compare([means(np.array(one) / 100)], [means(np.array(other) / 100)], resamples=20_000)
     assert found.value == pytest.approx(1.58)
     assert (found.low, found.high) == pytest.approx((0.7001, 2.4599), abs=0.02)
     assert found.p == pytest.approx(0.00283, abs=0.0003)

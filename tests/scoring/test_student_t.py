@@ -17,9 +17,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("degrees", "limits"), TABLE.items())
-def test_limits_are_those_of_the_printed_table(
-    degrees: int, limits: tuple[float, float]
-) -> None:
+def test_limits_are_those_of_the_printed_table(degrees: int, limits: tuple[float, float]) -> None:
     assert [limit(p, degrees) for p in (0.05, 0.01)] == pytest.approx(limits, abs=0.0005)
 
 

@@ -560,7 +560,9 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
     gone = [note for note in table.notes if note not in chosen.notes]
     assert any(note.startswith("TER") for note in gone)
     assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
-    assert not any(note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes)
+    assert not any(
+        note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes
+    )
     assert table.choose(["difference"]).notes == table.notes
 
 
