@@ -247,8 +247,8 @@ def main() -> None:
         "",
         "## The group that is not separable from the best",
         "",
-        "Ten systems, spread over seeds 0.3, an eighth of the trials. The best must be in the group "
-        "95 times in 100.",
+        "Ten systems, spread over seeds 0.3, an eighth of the trials. The best must be in the "
+        "group 95 times in 100.",
         "",
         *table(["systems", "seeds each", "best one left out, percent", "size of the group"],
                groups),
