@@ -123,6 +123,23 @@ def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
     assert [cell.text for cell in table.rows[0][5:]] == ["2", "5,412,864", "7,712", "45.6"]
 
 
+def test_perplexities_differ_by_percent_and_rows_within_the_margin_are_level() -> None:
+    """The numbers for programs are in points too."""
+    rows = [run(name, 1, 100.0, 100.0) for name in ("vanilla", "linear")]
+    for row in rows:
+        row["metrics"] = {"perplexity": row["metrics"]["bleu"]}
+    test = against("linear", "perplexity", 1.0, 0.1) | {
+        "percent": [1.0, -0.5, 2.5], "interval": [-0.5, 2.5], "verdict": "level", "margin": 3.0,
+    }  # fmt: skip
+    table = comparison_table(comparison() | {"rows": rows, "comparisons": [test], "best": []})
+    assert table.rows[1][2].text == "+1.00 % [-0.50, +2.50] p=0.400 level"
+    assert any("level: all of it lies within 3 % of perplexity" in note for note in table.notes)
+    row = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))[1]
+    assert [row[f"perplexity_{name}"] for name in ("difference", "percent_low", "verdict")] == [
+        "1.0", "-0.5", "level",
+    ]  # fmt: skip
+
+
 def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
     table = comparison_table(comparison())
     best = [[number for number, cell in enumerate(row) if cell.best] for row in table.rows]
