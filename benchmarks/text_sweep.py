@@ -16,6 +16,7 @@ import tempfile
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from common import ROOT, command, load_before, publish_part, say, table, versions
 from hostile_texts import FRAGMENTS, ORDER
@@ -33,7 +34,7 @@ from attnkit.export.parity import odd_lines  # noqa: E402
 from attnkit.recipe.schema import TokenizerConfig  # noqa: E402
 from attnkit.search.decoding import LineCounts, encode_lines  # noqa: E402
 
-TYPES = ("unigram", "bpe", "word", "char")
+TYPES: tuple[Literal["unigram", "bpe", "word", "char"], ...] = ("unigram", "bpe", "word", "char")
 BLOCK, LINE = 4000, 20
 """Characters that one tokenizer learns, and those of a line."""
 SPECIAL = ("man", "ha", "\u2581<unk>", "[x]")

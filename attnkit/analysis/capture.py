@@ -24,7 +24,8 @@ from attnkit.analysis.inputs import (
 )
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step, Token
 from attnkit.analysis.recorder import RecordedLayers, choose_layers, record
-from attnkit.data.tokenizer import EOS, clean
+from attnkit.data.text_form import clean
+from attnkit.data.tokenizer import EOS
 from attnkit.device import pick_device
 from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.recipe.schema import SearchConfig

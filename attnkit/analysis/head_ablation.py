@@ -91,7 +91,7 @@ def probe_heads(
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
     eval: EvalConfig | None = None,
-    resamples: int = 10_000,
+    resamples: int = 1000,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Importance:
@@ -103,7 +103,7 @@ def probe_heads(
         metrics: of the model's probabilities, or of its output by the run's own search.
         kinds, layers, heads: which heads; all when None or empty.
         eval: settings of the metrics; the recipe's when None.
-        resamples: of the paired bootstrap; many, so that p survives the correction; 0: no p-values.
+        resamples: of the paired bootstrap; 0: no p-values.
         device: auto takes a GPU where there is one.
         progress: called after each head.
 

@@ -114,8 +114,8 @@ class Corpus(ABC):
         read = self._read(split, counts, length)
         for number, row in enumerate(islice(read, self._limit(split) or None)):
             counts.rows += 1
-            read, row = row, self._normal(row)
-            counts.normalized += row != read
+            given, row = row, self._normal(row)
+            counts.normalized += row != given
             if self._answers:
                 row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row

@@ -32,6 +32,7 @@ from attnkit.runs import Run, layout
 from attnkit.scoring import Entry, check_scorable, side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_comparison import baselines
+from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
@@ -357,7 +358,8 @@ class _Conversion:
             entries += [replace(entry, row={**entry.row, "budget": None}) for entry in found]
             yield events.EvaluatedEvent(recipe.eval.splits, **at)
         first = baselines(entries, self.old.variant)
-        result = side_by_side(entries, first, resamples=recipe.eval.bootstrap)
+        margins = Margins.of(recipe.eval)
+        result = side_by_side(entries, first, resamples=recipe.eval.bootstrap, margins=margins)
         yield events.ScoredEvent(**result)
 
 

@@ -42,6 +42,7 @@ from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
 from attnkit.scoring.saved_comparison import baselines, comparison
 from attnkit.scoring.saved_scores import stored_splits
+from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.counting import count
 from attnkit.train.events import Event, NoteEvent
@@ -412,19 +413,16 @@ class Experiment:
         baseline = self.file.baseline if self.file.baseline in trained else None
         recipe = runs[0].recipe
         splits, metrics = stored_splits(recipe.eval), recipe.eval.metrics
-        resamples = recipe.eval.bootstrap
+        how: Any = {"resamples": recipe.eval.bootstrap, "margins": Margins.of(recipe.eval)}
         if recipe.task == "question-answering":
             entries = list[Entry]()
             for key, run in zip(planned, runs, strict=True):
                 entries += self.entries.get(key) or self._entries(run)
             figures = published_figures(runs)
-            result = side_by_side(
-                entries, baselines(entries, baseline), published=figures, resamples=resamples
-            )
+            first = baselines(entries, baseline)
+            result = side_by_side(entries, first, published=figures, **how)
         else:
-            result = comparison(
-                runs, splits, metrics=metrics, baseline=baseline, resamples=resamples
-            )
+            result = comparison(runs, splits, metrics=metrics, baseline=baseline, **how)
         yield events.ScoredEvent(**result, unfinished=unfinished)
 
 

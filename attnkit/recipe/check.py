@@ -11,12 +11,12 @@ from typing import Any
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS, Built
+from attnkit.recipe.contexts_config import ContextsConfig
 from attnkit.recipe.data_rules import SPLITS, Fault, data_faults
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import (
     AttentionConfig,
-    ContextsConfig,
     NaiveBayesConfig,
     Recipe,
     TailrConfig,

@@ -224,7 +224,7 @@ def direction_note(name: str) -> str:
     """What a reader must know to read a score, after its title; empty where higher is better."""
     facts = metric_facts(name)
     notes = {"lower": "lower is better", "neither": "neither higher nor lower is better"}
-    words = [notes.get(facts.better, ""), "" if facts.resampled else "no significance test"]
+    words = [notes.get(facts.better, ""), "" if facts.resampled else "tested over seeds alone"]
     text = ", ".join(filter(None, words))
     return f" ({text})" if text else ""
 

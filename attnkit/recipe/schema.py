@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
+from attnkit.recipe.contexts_config import ContextsConfig
 from attnkit.recipe.metrics import METRICS, MONITORS, BleuTokenizer, TextWords
 from attnkit.recipe.section import Count, Positive, Probability, Section, Share
 
@@ -355,36 +356,6 @@ class SearchConfig(Section):
     """Maximum size of a decoding batch: rows x beams x longest source in tokens."""
 
 
-Method = Literal["entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat",
-                 "window", "cad", "best", "retrieval", "none"]  # fmt: skip
-
-
-class ContextsConfig(Section):
-    """Question answering with several passages (task question-answering)."""
-
-    counts: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2, 4, 8, 16, 32)
-    """Numbers of passages given with each question; 1 gives only the passage that answers it."""
-    methods: Annotated[tuple[Method, ...], Field(min_length=1)] = ("entropy", "mean", "concat",
-                                                                   "none")  # fmt: skip
-    """Methods of combining the passages, as in `attnkit nbce`; entropy-free is entropy without eta,
-    mean-whole is mean without top_p.  The others are compared with the first."""
-    beta: Annotated[float, Field(ge=-1)] = 0.25
-    """Pools: weight with which the distribution without context is subtracted."""
-    eta: Annotated[float, Field(ge=0)] = 0.1
-    """Entropy bonus, in nats, for the previously selected context (pool entropy)."""
-    top_p: Share = 0.95
-    """Pools: probability mass of the most probable tokens kept from each context."""
-    alpha: Annotated[float, Field(ge=0)] = 0.5
-    """Context-aware decoding (cad): strength of the contrast with decoding without context."""
-    limit: Count = 0
-    """Maximum number of tokens of the concatenated passages (concat, cad); 0 is data.max_length, or
-    the limit of the model for one from Hugging Face."""
-    rows: Count = 0
-    """Number of questions of a split to ask, from the first; 0 asks all."""
-    seed: Count = 1
-    """Random seed of the choice of passages and of their order."""
-
-
 class EvalConfig(Section):
     """Evaluation."""
 
@@ -415,6 +386,11 @@ class EvalConfig(Section):
     and a space, and after their full-width forms."""
     bootstrap: Count = 1000
     """Number of resamples of the paired bootstrap test; 0 is off."""
+    margin: Annotated[float, Field(ge=0)] = 1.0
+    """Points of a score within which systems are level: the whole 95 % interval of their difference
+    must lie there (docs/comparing.md)."""
+    perplexity_margin: Annotated[float, Field(ge=0)] = 3.0
+    """The same for perplexities, in percent."""
 
     @property
     def tokenizers(self) -> tuple[str, ...]:

@@ -12,7 +12,14 @@ from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.significance import SEED, Comparison, PairedTest, corrected
+from attnkit.scoring.significance import (
+    DEFAULT_MARGINS,
+    SEED,
+    UNTESTED,
+    Difference,
+    Margins,
+    PairedTest,
+)
 from attnkit.scoring.systems import Entry, differences, name_systems
 
 Runs = dict[int | None, Entry]
@@ -49,15 +56,16 @@ def averages(
     *,
     resamples: int = 1000,
     seed: int = SEED,
+    margins: Margins = DEFAULT_MARGINS,
 ) -> list[dict[str, Any]]:
     """One object a split, with a row for each variant that every recipe has.
 
     A row has `scores` by recipe, their `average` and its `sd` over seeds, and `difference`, `p`,
-    `p_corrected` (Holm) and `interval` to the baseline, as comparisons have them.  `left_out` says
-    why other variants have none.
+    `p_corrected` (Holm), `interval` and `verdict` to the baseline, as comparisons have them.
+    `left_out` says why other variants have none.
 
     Args:
-        entries, baselines, seed: as `side_by_side`; one recipe is one task.
+        entries, baselines, seed, margins: as `side_by_side`; one recipe is one task.
         resamples: of the paired bootstrap, in which the sentences of each task are drawn apart.
 
     Raises:
@@ -78,7 +86,7 @@ def averages(
         tasks.setdefault(str(entry.row["recipe"]), {})[entry.row["seed"]] = entry
     named = {baselines.get(recipe) for recipe in recipes}
     return [
-        _of_split(split, recipes, systems, named, resamples, seed)
+        _of_split(split, recipes, systems, named, resamples, seed, margins)
         for split, systems in splits.items()
     ]
 
@@ -90,6 +98,7 @@ def _of_split(
     baselines: set[str | None],
     resamples: int,
     seed: int,
+    margins: Margins,
 ) -> dict[str, Any]:
     systems, left_out = list[_AveragedSystem](), dict[str, str]()
     for name, tasks in named.items():
@@ -104,7 +113,7 @@ def _of_split(
         kept = {recipe: {one: tasks[recipe][one] for one in seeds} for recipe in recipes}
         systems.append(_AveragedSystem(name, kept))
     base = next((some for some in systems if some.name in baselines), None)
-    tests = _tests(systems, base, recipes, resamples, seed) if systems else {}
+    tests = _tests(systems, base, recipes, resamples, seed, margins) if systems else {}
     metrics = {
         recipe: list(next(iter(systems[0].tasks[recipe].values())).scores) for recipe in recipes
     } if systems else {}  # fmt: skip
@@ -118,13 +127,13 @@ def _of_split(
     }
 
 
-Tested = dict[str, tuple[Comparison, float]]
-"""By the name of a system: the comparison and its corrected p."""
+Tested = dict[str, Difference]
+"""By the name of a system."""
 
 
 def _tests(
     systems: Sequence[_AveragedSystem], base: _AveragedSystem | None, recipes: Sequence[str],
-    resamples: int, seed: int,
+    resamples: int, seed: int, margins: Margins,
 ) -> Tested:  # fmt: skip
     """Every other system that is comparable with the baseline, against it."""
     alike = [some for some in systems if base and not _reasons(some, base)]
@@ -139,15 +148,13 @@ def _tests(
         of_task = [
             PairedTest(
                 [[entry.scores[name] for entry in one.tasks[recipe].values()] for one in alike],
-                resamples=resamples, seed=seed + place,
+                resamples=resamples, seed=seed + place, margins=margins,
             )
             for name in metrics
         ]  # fmt: skip
         parts.append(PairedTest.of_average(of_task))
-    test, at = PairedTest.of_average(parts), alike.index(base)
-    results = {one.name: test.compare(p, at) for p, one in enumerate(alike) if one is not base}
-    p_values = corrected([result.p for result in results.values()])
-    return dict(zip(results, zip(results.values(), p_values, strict=True), strict=True))
+    found = PairedTest.of_average(parts).against(alike.index(base))
+    return {alike[place].name: one for place, one in found.items()}
 
 
 def _reasons(one: _AveragedSystem, other: _AveragedSystem) -> list[str]:
@@ -167,7 +174,7 @@ def _reasons(one: _AveragedSystem, other: _AveragedSystem) -> list[str]:
 def _row(system: _AveragedSystem, base: _AveragedSystem | None, tests: Tested) -> dict[str, Any]:
     """One variant; difference and p are null for the baseline and where they mean nothing."""
     values = system.averages
-    result, p = tests.get(system.name, (None, None))
+    found = tests.get(system.name)
     reasons = _reasons(system, base) if base else []
     difference = None
     if base and base is not system and not {"data", "metric"} & {*reasons}:
@@ -180,10 +187,7 @@ def _row(system: _AveragedSystem, base: _AveragedSystem | None, tests: Tested) -
         "sd": stdev(values) if len(values) > 1 else None,
         "difference": difference,
         "not_comparable": reasons,
-        "p": result and result.p,
-        "p_corrected": p,
-        "interval": result and list(result.interval),
-        "seed_degrees": result and result.seed_degrees,
+        **(found.json() if found else UNTESTED),
         "runs": {
             recipe: [entry.row["run"] for entry in runs.values()]
             for recipe, runs in system.tasks.items()

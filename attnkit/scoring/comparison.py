@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.significance import LEVEL, SEED, Comparison, PairedTest, corrected
+from attnkit.scoring.significance import (
+    DEFAULT_MARGINS,
+    LEVEL,
+    SEED,
+    UNTESTED,
+    Difference,
+    Margins,
+    PairedTest,
+)
 from attnkit.scoring.systems import Entry, differences, name_systems
 
 System = tuple[str | None, str, str | None]
@@ -25,6 +33,7 @@ def side_by_side(
     published: Sequence[Mapping[str, Any]] = (),
     resamples: int = 1000,
     seed: int = SEED,
+    margins: Margins = DEFAULT_MARGINS,
 ) -> dict[str, Any]:
     """The object that `attnkit eval --format json` prints.
 
@@ -43,7 +52,9 @@ def side_by_side(
         baselines: recipe -> the variant, system or run that others are compared with.
         method: of the baseline, in question answering; the first when None.
         published: figures from elsewhere to be shown beside these; see `published_figures`.
-        resamples: of the paired bootstrap; 0 leaves out p-values and what follows from them.
+        resamples: of the paired bootstrap; 0 leaves out intervals, p-values and what follows from
+            them.
+        margins: within which systems are level.
     """
     named = name_systems(entries)
     entries = [
@@ -61,9 +72,9 @@ def side_by_side(
         if base is not None:
             used.append(group[base][0].row["variant"])
         for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
-            judged = _MetricJudgement(metric, group, base, resamples, seed)
+            judged = _MetricJudgement(metric, group, base, resamples, seed, margins)
             comparisons.extend(judged.against_baseline())
-            best.extend(judged.level_with_best())
+            best.extend(judged.not_separable_from_best())
     return {
         "rows": [dict(entry.row) for entry in entries],
         "baseline": used[0] if used else None,
@@ -114,12 +125,18 @@ class _MetricJudgement:
     """
 
     def __init__(
-        self, metric: str, group: Group, base: System | None, resamples: int, seed: int
+        self,
+        metric: str,
+        group: Group,
+        base: System | None,
+        resamples: int,
+        seed: int,
+        margins: Margins,
     ) -> None:
         self.metric, self.group = metric, group
         self.measured = {
-            key: [entry.scores[metric] for entry in entries]
-            for key, entries in group.items() if all(metric in e.scores for e in entries)
+            key: [entry.scores[metric] for entry in entries if metric in entry.scores]
+            for key, entries in group.items() if any(metric in e.scores for e in entries)
         }  # fmt: skip
         self.base = base if base in self.measured else None
         first = self.base or next(iter(self.measured), None)
@@ -127,8 +144,8 @@ class _MetricJudgement:
         self.alike = [key for key, reasons in self.reasons.items() if not reasons]
         self.test: PairedTest | None = None
         systems = [self.measured[key] for key in self.alike]
-        if resamples and len(systems) > 1 and systems[0][0].resampled:
-            self.test = PairedTest(systems, resamples=resamples, seed=seed)
+        if resamples and len(systems) > 1:
+            self.test = PairedTest(systems, resamples=resamples, seed=seed, margins=margins)
 
     def _reasons(self, key: System, first: System) -> list[str]:
         """Why a system cannot be compared with the first one; seeds may differ among themselves."""
@@ -142,11 +159,11 @@ class _MetricJudgement:
         if self.base is None:
             return []
         others = [key for key in self.measured if key != self.base]
-        tests = dict(self._tests(self.base))
+        tests = self._tests(self.base)
         return [self._record(key, tests.get(key)) for key in others]
 
-    def level_with_best(self) -> list[dict[str, Any]]:
-        """The best system, and which others are not significantly worse; [] where none is known.
+    def not_separable_from_best(self) -> list[dict[str, Any]]:
+        """The best system, and which others are not separable from it; [] where none is known.
 
         Every system is tested against the best one, with Holm's correction: those that pass are
         a set that holds the truly best system with a probability of 95 % (multiple comparisons
@@ -160,31 +177,29 @@ class _MetricJudgement:
         choose = min if better == "lower" else max
         means = {key: np.mean([s.value for s in self.measured[key]]) for key in self.alike}
         leader = choose(self.alike, key=means.__getitem__)
+        tests = self._tests(leader)
+        if not tests:
+            return []
         others = [
             {
                 **self._name(key),
-                "difference": result.difference,
-                "p": result.p,
-                "p_corrected": p,
-                "level": p >= LEVEL,
+                "difference": found.value,
+                "p": found.p,
+                "p_corrected": found.p_holm,
+                "separable": found.p_holm < LEVEL,
+                "level": found.p_holm >= LEVEL,  # the older name of not separable
             }
-            for key, (result, p) in self._tests(leader)
+            for key, found in tests.items()
         ]
         split = {"split": self.group[leader][0].row["split"]}
         return [{**split, **self._name(leader), "metric": self.metric, "others": others}]
 
-    def _tests(self, against: System) -> list[tuple[System, tuple[Comparison, float]]]:
-        """Every comparable other system against one, with its corrected p-value."""
+    def _tests(self, against: System) -> dict[System, Difference]:
+        """Every comparable other system against one."""
         if self.test is None or against not in self.alike:
-            return []
-        place = self.alike.index(against)
-        results = {
-            key: self.test.compare(at, place) for at, key in enumerate(self.alike) if at != place
-        }
-        p_values = corrected([result.p for result in results.values()])
-        return [
-            (key, (result, p)) for (key, result), p in zip(results.items(), p_values, strict=True)
-        ]
+            return {}
+        found = self.test.against(self.alike.index(against))
+        return {self.alike[place]: one for place, one in found.items()}
 
     def _name(self, key: System) -> dict[str, Any]:
         row = self.group[key][0].row
@@ -193,10 +208,9 @@ class _MetricJudgement:
         named |= {"length": row["length"]} if "length" in row else {}
         return named | (questions if "contexts" in row else {})
 
-    def _record(self, key: System, tested: tuple[Comparison, float] | None) -> dict[str, Any]:
+    def _record(self, key: System, found: Difference | None) -> dict[str, Any]:
         """One system against the baseline; difference and p are null where they mean nothing."""
         assert self.base is not None
-        result, p = tested or (None, None)
         difference: float | None = None
         if not {"data", "metric"} & {*self.reasons[key], *self.reasons[self.base]}:
             system, against = self.measured[key], self.measured[self.base]
@@ -214,9 +228,7 @@ class _MetricJudgement:
             "baseline_recipe": self.base[0],
             **({"baseline_method": self.base[2]} if "contexts" in row else {}),
             "difference": difference,
-            "p": result and result.p,
-            "p_corrected": p,
-            "interval": result and list(result.interval),
+            **(found.json() if found else UNTESTED),
+            "seeds": [len(self.measured[key]), len(self.measured[self.base])],
             "sentences": len(self.measured[key][0].statistics),
-            "seed_degrees": result and result.seed_degrees,
         }

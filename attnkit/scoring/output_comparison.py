@@ -17,6 +17,7 @@ from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_f
 from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
 from attnkit.scoring.metrics import TEXT, Score, check_available, expand, reducer, score
 from attnkit.scoring.metrics.tokenizers import ORDERS, Words
+from attnkit.scoring.significance import Difference, Margins, PairedTest
 from attnkit.scoring.word_marks import contains_words
 
 Sort = Literal["difference", "score", "length", "line"]
@@ -73,6 +74,8 @@ class SystemFacts:
     """seq-rep-4."""
     empty: int
     """Empty outputs."""
+    difference: Difference | None = None
+    """To the first system; None of that, and where only some lines were compared."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,8 @@ class OutputComparison(ComparedOutputs):
     """F1 of words by how often they occur; empty for answers to questions."""
     frequencies: str
     """Where words were counted: training text, or references."""
+    resamples: int = 0
+    """Of the paired bootstrap."""
 
     def record(self, one: ComparedLine) -> dict[str, Any]:
         """All that is known of a line, as JSON; contexts are numbered from 1."""
@@ -208,17 +213,27 @@ def compare_outputs(
     compared = _compared(evaluated, metric, scores, lengths, kept, sort)
     lines = sorted(compared.lines, key=lambda one: one.line.number)  # as `kept`
     counted, where = _frequencies(evaluated, cut)
+    settings = evaluated.systems[0].run.recipe.eval
+    differences: dict[int, Difference] = {}
+    if len(kept) == len(lengths) and settings.bootstrap:
+        test = PairedTest(
+            [[one] for one in scores], resamples=settings.bootstrap, margins=Margins.of(settings)
+        )
+        differences = test.against(0)
     return OutputComparison(
         **vars(compared),
         total=len(lengths),
         lengths={one.line.number: tuple(len(cut(text)) for text in one.outputs) for one in lines},
         systems=tuple(
-            _facts(evaluated, place, lines, scores[place], kept, compared.sign)
+            _facts(
+                evaluated, place, lines, scores[place], kept, compared.sign, differences.get(place)
+            )
             for place in range(len(compared.names))
         ),
         by_length=_by_length(lines, scores, kept, metric),
         by_frequency=() if evaluated.contexts else _by_frequency(lines, counted, cut),
         frequencies=where,
+        resamples=settings.bootstrap,
     )
 
 
@@ -324,7 +339,7 @@ def _order(sort: Sort, sign: int) -> Callable[[ComparedLine], tuple[float, int]]
 
 def _facts(
     evaluated: EvaluatedLines, place: int, lines: Sequence[ComparedLine], whole: Score,
-    kept: Sequence[int], sign: int,
+    kept: Sequence[int], sign: int, difference: Difference | None,
 ) -> SystemFacts:  # fmt: skip
     system, settings = evaluated.systems[place], evaluated.systems[0].run.recipe.eval
     texts = [one.outputs[place] for one in lines]
@@ -335,7 +350,7 @@ def _facts(
         system.name, system.run.path.as_posix(), _corpus_score(whole, kept),
         sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
         more["length-ratio"].value, more["seq-rep-4"].value,
-        sum(not text.strip() for text in texts),
+        sum(not text.strip() for text in texts), difference,
     )  # fmt: skip
 
 

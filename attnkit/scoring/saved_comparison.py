@@ -12,6 +12,7 @@ from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.metrics import expand
 from attnkit.scoring.published_figures import published_figures
 from attnkit.scoring.saved_scores import CONDITION, SavedScores, describe_run, stored_name
+from attnkit.scoring.significance import DEFAULT_MARGINS, Margins
 from attnkit.scoring.systems import Entry
 
 
@@ -22,6 +23,7 @@ def comparison(
     metrics: Sequence[str] | None = None,
     baseline: str | Mapping[str, str] | None = None,
     resamples: int = 1000,
+    margins: Margins = DEFAULT_MARGINS,
 ) -> dict[str, Any]:
     """Evaluated runs side by side: the object of `attnkit eval --format json`.
 
@@ -32,6 +34,7 @@ def comparison(
         baseline: the variant that others are compared with, or that of each recipe by its name;
             the first run's variant when None.
         resamples: of the paired bootstrap; 0 leaves p-values out.
+        margins: within which systems are level.
 
     Raises:
         MissingInputError: a run was not evaluated on a split.
@@ -46,7 +49,11 @@ def comparison(
         entries = [entry.only(names) for entry in entries]
     figures = published_figures(runs)
     return side_by_side(
-        entries, baselines(entries, baseline), published=figures, resamples=resamples
+        entries,
+        baselines(entries, baseline),
+        published=figures,
+        resamples=resamples,
+        margins=margins,
     )
 
 

@@ -1,29 +1,36 @@
-"""Whether a difference between systems is more than chance in test sentences and seeds.
+"""The difference between two systems, with its 95 % interval over test sentences and seeds.
 
-Over sentences: paired bootstrap (Koehn 2004, "Statistical Significance Tests for Machine
-Translation Evaluation") of per-sentence statistics, with the resamples of sacrebleu's `PairedTest`.
+This is the one protocol of all comparisons (docs/comparing.md).  Scores are sums over sentences, so
+what other sentences would give is known from the paired bootstrap (Koehn 2004, "Statistical
+Significance Tests for Machine Translation Evaluation"), with the resamples of sacrebleu's
+`PairedTest`.  What other trainings would give is known from the scores of several seeds.
 
-Over seeds: the variance of the scores over training seeds, pooled over all systems that have
-several (as in an analysis of variance; one that fails with some seeds is compared by the spread of
-the two systems alone), less what the sampled sentences explain of it, is added to
-that of the bootstrap; with few seeds it is uncertain itself, which Student's t with
-Welch-Satterthwaite degrees of freedom (Satterthwaite 1946) takes into account.  Seeds and sentences
-are crossed, so this is the two-way variance V(seeds) + V(sentences) - V(both) of Cameron, Gelbach
-and Miller (2011).  Resampling seeds as well as sentences counts V(both) twice (McCullagh 2000, "no
-bootstrap is exact"; Owen 2007, "The pigeonhole bootstrap"); randomisation within sentences (Clark
-et al. 2011) leaves V(seeds) out.  `benchmarks/significance.py` measures all of them.
+Seeds and sentences are crossed, so the variance of a difference is the two-way variance
+V(sentences) + V(seeds) - V(both) (Cameron, Gelbach and Miller 2011): what a training makes of
+single sentences is in the first and in the second.  Resampling seeds as well as sentences counts it
+twice (McCullagh 2000, "no bootstrap is exact"; Owen 2007, "The pigeonhole bootstrap").
+
+V(seeds) has few degrees of freedom, V(sentences) - V(both) many.  The limit of the interval is the
+mean of Student's limits of both parts, weighted by their variances (Cochran and Cox 1950,
+"Experimental Designs"; Cochran 1964), which is a little wider than need be.  The
+degrees of freedom of Welch and Satterthwaite, taken from the estimated variances, are too many
+with two seeds: up to 8 % false alarms instead of 5 %.  `benchmarks/significance.py` measures it.
 
 Holm (1979) corrects for several systems against one.
 """
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from attnkit.errors import DataError
+from attnkit.recipe.metrics import base_metric, metric_facts
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import Score, Statistics, reducer
+from attnkit.scoring.student_t import degrees_of, limit, two_sided
 
 SEED = 12345
 """sacrebleu's own default, so that the resamples are the same."""
@@ -31,51 +38,147 @@ LEVEL = 0.05
 """A corrected p below this is called significant."""
 CELLS = 4_000_000
 """Random draws held at a time: bounds memory to about 100 MB."""
-OUTLIER = 25.0
-"""A variance over seeds that is so many times the median one is not that of the other systems."""
 ROUNDING = 1e-9
 """Differences of scores below this are rounding."""
+RATIOS = ("perplexity", "word-perplexity")
+"""Metrics that are compared by their ratio."""
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+Verdict = Literal["better", "worse", "level", "undecided"]
 
 
-class Comparison(NamedTuple):
-    """System minus baseline on the same sentences."""
+class Margins(NamedTuple):
+    """What difference is too small to matter: within it systems are level."""
 
-    difference: float
-    """Difference of the scores, each the mean over its seeds."""
+    points: float = 1.0
+    """Of any score but perplexity."""
+    percent: float = 3.0
+    """Of perplexity, a ratio."""
+
+    @classmethod
+    def of(cls, eval: EvalConfig) -> "Margins":
+        """Those of a recipe."""
+        return cls(eval.margin, eval.perplexity_margin)
+
+
+DEFAULT_MARGINS = Margins()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """System minus baseline on the same sentences, each the mean over its seeds."""
+
+    value: float
+    """In points of the metric."""
+    low: float
+    """Lower end of the 95 % interval, not corrected; -inf where nothing bounds it."""
+    high: float
+    """Upper end."""
     p: float
-    """Two-sided p-value of no difference, not corrected; at least 1 / (resamples + 1)."""
-    interval: tuple[float, float]
-    """95 % interval of the difference."""
-    seed_degrees: int = 0
-    """Degrees of freedom of the spread over seeds; 0 where p speaks of sentences alone."""
+    """Two-sided p-value of no difference, not corrected: below 0.05 where the interval is beside
+    0."""
+    p_holm: float
+    """p after Holm's correction over all systems that are compared with the baseline."""
+    seeds: tuple[int, int]
+    """How many of the system, and of the baseline."""
+    margin: float
+    """Of equivalence: points, of perplexity percent."""
+    within_margin: bool
+    """Whether the whole interval is within the margin."""
+    better: Literal["higher", "lower", "neither"]
+    """Which scores of the metric are better."""
+    seed_degrees: int
+    """Degrees of freedom of the spread over seeds; 0 where this speaks of sentences alone."""
+    percent: tuple[float, float, float] | None = None
+    """Of perplexity: by how much it is higher, and the interval of that."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """level: the interval is within the margin; better, worse: `p_holm` is below 0.05.
+
+        None where of the metric neither higher nor lower is better.
+        """
+        if self.better == "neither":
+            return None
+        if self.within_margin:
+            return "level"
+        if self.p_holm >= LEVEL:
+            return "undecided"
+        return "better" if (self.value > 0) == (self.better == "higher") else "worse"
+
+    @property
+    def provisional(self) -> bool:
+        """Whether one side has one seed: nothing is known of its other trainings."""
+        return min(self.seeds) == 1
+
+    def json(self) -> dict[str, Any]:
+        """What comparisons say of it beside `difference`; an end that is not finite is null."""
+        low, high = map(_finite, (self.low, self.high))
+        percent = {"percent": list(map(_finite, self.percent))} if self.percent else {}
+        return {
+            "p": self.p,
+            "p_corrected": self.p_holm,
+            "interval": [low, high],
+            "low": low,
+            "high": high,
+            "verdict": self.verdict,
+            "provisional": self.provisional,
+            "margin": self.margin,
+            "seed_degrees": self.seed_degrees,
+            **percent,
+        }
+
+
+UNTESTED = dict.fromkeys(
+    ("p", "p_corrected", "interval", "low", "high", "verdict", "provisional", "margin",
+     "seed_degrees")
+)  # fmt: skip
+"""The keys of `Difference.json` where nothing was tested."""
 
 
 class SeedSpread(NamedTuple):
     """How far training with another seed moves a score."""
 
-    variance: float
+    variance: float = 0.0
     """Of the scores of one system on these sentences over its seeds."""
-    beyond_sentences: float
-    """The part of it that other sentences would not change."""
-    degrees: int
-    """Degrees of freedom: seeds less systems; 0 where every system has one seed."""
+    interaction: float = 0.0
+    """The part of it that other sentences would change."""
+    degrees: int = 0
+    """Degrees of freedom: seeds less systems; 0 where each system has one seed."""
+
+
+class _Noise(NamedTuple):
+    """What chance does to a difference."""
+
+    error: float
+    """Standard error."""
+    degrees: float
+    """Degrees of freedom of Student's t; 0 where the error is unknown."""
 
 
 class PairedTest:
-    """Tests of the differences between systems by one metric, all on the same resamples.
+    """The differences between systems by one metric, all on the same resamples of the sentences.
 
     Seeds of two systems are taken as trainings of their own.  Two ways of asking one model share
-    them: p is then larger than it need be.
+    them: intervals are then wider than need be.
+
+    Perplexities are compared by their ratio: everything below is done to their logarithms.
 
     Time for 1,000 resamples of 1,000 sentences: about 0.03 s a score.
     """
 
     def __init__(
-        self, systems: Sequence[Sequence[Score]], *, resamples: int = 1000, seed: int = SEED
+        self,
+        systems: Sequence[Sequence[Score]],
+        *,
+        resamples: int = 1000,
+        seed: int = SEED,
+        margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         """Resample the systems' scores; each system has one score per training seed.
+
+        A metric that is no function of sums over sentences cannot be resampled: its differences are
+        over seeds alone.
 
         Raises:
             DataError: they were not scored on the same number of sentences, or not alike.
@@ -84,14 +187,16 @@ class PairedTest:
         if len({(score.metric, score.signature, len(score.statistics)) for score in scores}) != 1:
             parts = sorted({f"{len(s.statistics)} lines, {s.metric}|{s.signature}" for s in scores})
             raise DataError(f"these scores cannot be compared: {'; '.join(parts)}")
-        drawn = resampled_scores(scores, resamples, seed)
+        facts = metric_facts(scores[0].metric)
+        self.better, self.resampled = facts.better, facts.resampled
+        self.ratio = base_metric(scores[0].metric) in RATIOS
+        self.margin = margins.percent if self.ratio else margins.points
+        self.sentences = len(scores[0].statistics)
+        self.values = [np.array([score.value for score in system]) for system in systems]
+        drawn = resampled_scores(scores, resamples, seed) if self.resampled else self._repeated()
         self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
             drawn, np.cumsum([len(system) for system in systems])[:-1]
         )
-        self.sentences = len(scores[0].statistics)
-        self.values = [np.array([score.value for score in system]) for system in systems]
-        self._spreads = _spreads(self.values, self.drawn)
-        self._generator_seed = (seed, 1)
 
     @classmethod
     def of_average(cls, tests: Sequence["PairedTest"]) -> "PairedTest":
@@ -104,57 +209,128 @@ class PairedTest:
         made.drawn = [np.mean(same, 0) for same in both]
         made.values = [np.mean(same, 0) for same in zip(*(t.values for t in tests), strict=True)]
         made.sentences = sum(test.sentences for test in tests)
-        made._spreads = _spreads(made.values, made.drawn)
-        made._generator_seed = tests[0]._generator_seed
+        made.better, made.resampled, made.ratio = tests[0].better, True, False
+        made.margin = tests[0].margin
         return made
 
-    def compare(self, system: int, baseline: int) -> Comparison:
-        """Compare two of the systems, by their places.
+    def against(self, baseline: int) -> dict[int, Difference]:
+        """The differences of all other systems to one of them, by their places.
 
-        A resample draws sentences, the same ones for all; a system's score on it is the mean of
-        its seeds' scores.  How far the resampled differences lie from their mean is what chance
-        does; it is stretched to the variance over seeds and sentences together.  p is the share of
-        them that is at least as far from 0 as the difference, in either direction.
+        Systems of which nothing can be said are left out: those with one seed, and a baseline with
+        one, by a metric that is not resampled.
         """
-        pair = [self.values[place].mean() for place in (system, baseline)]
-        difference = float(pair[0] - pair[1])
-        differences = self.drawn[system].mean(0) - self.drawn[baseline].mean(0)
-        chance = differences - differences.mean()
-        share = 1 / len(self.values[system]) + 1 / len(self.values[baseline])
-        spread = self.spread(system, baseline)
-        if differences.any():  # else both gave the same outputs
-            chance = _stretched(chance, share, spread, self._generator_seed)
-        beyond = int((np.abs(chance) >= abs(difference) - ROUNDING).sum())
-        if self.sentences == 1:  # which tells nothing of others
-            beyond = len(chance)
-        low, high = difference + np.percentile(chance, [2.5, 97.5])
-        p, interval = (beyond + 1) / (len(chance) + 1), (float(low), float(high))
-        return Comparison(difference, p, interval, spread.degrees)
+        found = {
+            place: self.compare(place, baseline)
+            for place in range(len(self.values))
+            if place != baseline and (self.resampled or self.spread(place, baseline).degrees)
+        }
+        p_values = corrected([one.p for one in found.values()])
+        return {
+            place: replace(one, p_holm=p)
+            for (place, one), p in zip(found.items(), p_values, strict=True)
+        }
 
-    def spread(self, *compared: int) -> SeedSpread:
-        """The spread over seeds of systems that are compared, pooled over all that are alike."""
-        several = [one.variance for one in self._spreads if one.degrees]
-        limit = OUTLIER * float(np.median(several)) if several else 0.0
-        chosen = [self._spreads[place] for place in compared]
-        if all(one.variance <= limit for one in chosen):
-            chosen = [one for one in self._spreads if one.variance <= limit]
-        return _pooled(chosen)
+    def compare(self, system: int, baseline: int) -> Difference:
+        """The difference between two of the systems, by their places; no correction of p."""
+        first, second = (float(self.values[place].mean()) for place in (system, baseline))
+        moved = math.log(first) - math.log(second) if self.ratio else first - second
+        low, high, p = _judged(moved, self._noise(system, baseline))
+        bound = math.log1p(self.margin / 100) if self.ratio else self.margin
+        within, percent = max(-low, high) <= bound, None
+        if self.ratio:
+            percent = (_percent(moved), _percent(low), _percent(high))
+            low, high = (second * end / 100 for end in percent[1:])
+        return Difference(
+            first - second, low, high, p, p,
+            (len(self.values[system]), len(self.values[baseline])),
+            self.margin, within, self.better, self.spread(system, baseline).degrees, percent,
+        )  # fmt: skip
+
+    def spread(self, *systems: int) -> SeedSpread:
+        """The spread over seeds of these systems together, weighted by their degrees of freedom."""
+        squares, shared, degrees = 0.0, 0.0, 0
+        for place in systems:
+            scores, resampled = self._scaled(self.values[place]), self._scaled(self.drawn[place])
+            noise = resampled - resampled.mean(1, keepdims=True)  # [seeds, resamples]
+            squares += float(((scores - scores.mean()) ** 2).sum())
+            shared += float(((noise - noise.mean(0)) ** 2).sum(0).mean())
+            degrees += len(scores) - 1
+        return SeedSpread(squares / degrees, shared / degrees, degrees) if degrees else SeedSpread()
+
+    def _noise(self, system: int, baseline: int) -> _Noise:
+        """How far the difference of two systems would move with other sentences and seeds."""
+        spread = self.spread(system, baseline)
+        gaps = self._scaled(self.drawn[system].mean(0)) - self._scaled(self.drawn[baseline].mean(0))
+        if self.sentences == 1 and self.resampled:  # which tells nothing of others
+            return _Noise(0.0, 0)
+        others = max(self.sentences - 1, 1)
+        of_sentences = float(gaps.var()) * self.sentences / others
+        if not spread.degrees:
+            return _Noise(math.sqrt(of_sentences), others)
+        share = 1 / len(self.values[system]) + 1 / len(self.values[baseline])
+        of_seeds = share * spread.variance
+        alone = max(0.0, of_sentences - share * spread.interaction)
+        total = of_seeds + alone
+        degrees = _degrees(of_seeds / total if total else 0.0, spread.degrees, others)
+        return _Noise(math.sqrt(total), degrees)
+
+    def _scaled(self, scores: np.ndarray) -> np.ndarray:
+        return np.log(scores) if self.ratio else scores
+
+    def _repeated(self) -> Matrix:
+        """The scores as if one resample had given them: other sentences change nothing."""
+        return np.concatenate(self.values)[:, None]
+
+
+def _degrees(weight: float, seeds: int, sentences: int) -> float:
+    """Degrees of freedom with the limit of Cochran and Cox at 95 %.
+
+    Args:
+        weight: the share of the variance over seeds in the whole.
+        seeds, sentences: degrees of freedom of both parts.
+    """
+    ends = [limit(LEVEL, degrees) for degrees in (seeds, sentences)]
+    mixed = weight * ends[0] + (1 - weight) * ends[1]
+    return degrees_of(mixed, LEVEL, *sorted((seeds, sentences)))
+
+
+def _judged(value: float, noise: _Noise) -> tuple[float, float, float]:
+    """The ends of the 95 % interval, and p."""
+    if not noise.degrees or not math.isfinite(value + noise.error):
+        return -math.inf, math.inf, 1.0
+    half = noise.error * limit(LEVEL, noise.degrees)
+    if noise.error < ROUNDING:
+        return value - half, value + half, float(abs(value) < ROUNDING)
+    return value - half, value + half, two_sided(value / noise.error, noise.degrees)
+
+
+def _percent(log_ratio: float) -> float:
+    """A ratio as a change in percent."""
+    return 100 * math.expm1(min(log_ratio, 700))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def compare(
-    system: Sequence[Score], baseline: Sequence[Score], *, resamples: int = 1000, seed: int = SEED
-) -> Comparison:
+    system: Sequence[Score],
+    baseline: Sequence[Score],
+    *,
+    resamples: int = 1000,
+    seed: int = SEED,
+    margins: Margins = DEFAULT_MARGINS,
+) -> Difference:
     """Compare a system with a baseline; each is one score per training seed.  See `PairedTest`.
 
-    With one seed each, p speaks of other test sentences for these trained models.  With several it
-    speaks of other trainings too.  sacrebleu's p of the same resamples is about half as large where
-    the difference is clear: it folds the resampled differences before it centres them, and so
-    counts one direction.
+    With one seed each, it speaks of other test sentences for these trained models.  With several it
+    speaks of other trainings too.
 
     Raises:
         DataError: the systems were not scored on the same number of sentences, or not alike.
     """
-    return PairedTest([system, baseline], resamples=resamples, seed=seed).compare(0, 1)
+    test = PairedTest([system, baseline], resamples=resamples, seed=seed, margins=margins)
+    return test.compare(0, 1)
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
@@ -170,55 +346,6 @@ def corrected(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         out[index] = largest
     return out
-
-
-@np.errstate(over="ignore", invalid="ignore")  # perplexities of a model that learned nothing
-def _spreads(values: Sequence[np.ndarray], drawn: Sequence[Matrix]) -> list[SeedSpread]:
-    """The spread over seeds of each system; resamples show what of it the sentences explain."""
-    out = []
-    for scores, resampled in zip(values, drawn, strict=True):
-        degrees = len(scores) - 1
-        variance = float(((scores - scores.mean()) ** 2).sum()) / max(degrees, 1)
-        noise = resampled - resampled.mean(1, keepdims=True)  # [seeds, resamples]
-        explained = float(((noise - noise.mean(0)) ** 2).sum(0).mean()) / max(degrees, 1)
-        finite = math.isfinite(variance)
-        out.append(
-            SeedSpread(variance, variance - explained, degrees)
-            if finite
-            else SeedSpread(0.0, 0.0, 0)
-        )
-    return out
-
-
-def _pooled(spreads: Sequence[SeedSpread]) -> SeedSpread:
-    """The mean of spreads, weighted by their degrees of freedom."""
-    degrees = sum(one.degrees for one in spreads)
-    if not degrees:
-        return SeedSpread(0.0, 0.0, 0)
-    variance = sum(one.variance * one.degrees for one in spreads) / degrees
-    beyond = sum(one.beyond_sentences * one.degrees for one in spreads) / degrees
-    return SeedSpread(variance, max(0.0, beyond), degrees)
-
-
-def _stretched(chance: Matrix, share: float, spread: SeedSpread, seed: tuple[int, int]) -> Matrix:
-    """Resampled noise of sentences with the variance of seeds added, t-distributed.
-
-    `share` is the sum of 1 / seeds of the two systems.
-    """
-    if not spread.degrees:
-        return chance
-    generator, sentences = np.random.default_rng(seed), float(chance.var(ddof=1))
-    if sentences < ROUNDING**2:  # all lines differ alike: only seeds vary, as in the limit below
-        of_seeds: Matrix = generator.standard_t(spread.degrees, len(chance))
-        return of_seeds * math.sqrt(share * spread.beyond_sentences)
-    total = 1 + share * spread.beyond_sentences / sentences
-    uncertain = min(total, share * spread.variance / sentences)
-    if uncertain == 0:
-        return chance
-    degrees = spread.degrees * (total / uncertain) ** 2
-    draws = generator.chisquare(degrees, len(chance))
-    stretched: Matrix = chance * np.sqrt(total * degrees / draws)
-    return stretched
 
 
 def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) -> Matrix:

@@ -5,7 +5,14 @@ from typing import Any
 
 from attnkit.recipe.metrics import metric_facts
 from attnkit.show.comparison_notes import joined, not_comparable_note
-from attnkit.show.differences import NO_TESTS, scope_note, signed, significance, significance_note
+from attnkit.show.differences import (
+    NO_TESTS,
+    difference_text,
+    interval_note,
+    scope_note,
+    signed,
+    significance_note,
+)
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table
 
 Object = Mapping[str, Any]
@@ -47,12 +54,13 @@ def _best(values: Iterable[float]) -> str | None:
 def _difference(row: Object) -> Cell:
     low, high = row["interval"] or (None, None)
     fields = {name: row[name] for name in ("difference", "p", "p_corrected")}
-    fields |= {"low": low, "high": high}
+    fields |= {"low": low, "high": high, "verdict": row["verdict"]}
+    fields |= {"provisional": row["provisional"]}
     if row["difference"] is None:
         return Cell(NONE, fields)
     if row["not_comparable"]:
         return Cell(f"({signed(row['difference'])})", fields, dim=True)
-    return Cell(signed(row["difference"]) + significance(row["p_corrected"]), fields)
+    return Cell(difference_text(row), fields)
 
 
 def _notes(averages: Object) -> list[str]:
@@ -81,4 +89,5 @@ def _notes(averages: Object) -> list[str]:
         return [*notes, text] if averages["resamples"] else [*notes, text, NO_TESTS]
     over = "the sentences of each task"
     about = significance_note(over, averages["resamples"], len(tested), "variants")
-    return [*notes, f"{text}; {about}", scope_note(tested, "sentences", True)]
+    notes += [f"{text}; {about}", interval_note(tested)]
+    return [*notes, scope_note(tested, "sentences", True)]

@@ -6,7 +6,13 @@ from typing import Any
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_text import search_text
-from attnkit.show.differences import LEVEL_NOTE, NO_TESTS, scope_note, significance_note
+from attnkit.show.differences import (
+    NO_TESTS,
+    SEPARABLE_NOTE,
+    interval_note,
+    scope_note,
+    significance_note,
+)
 from attnkit.show.table import PLUS_MINUS
 from attnkit.text import short_number
 
@@ -43,7 +49,8 @@ def comparison_notes(comparison: Object, metrics: Sequence[str]) -> dict[str, li
     about = {
         note: [title] for metric, title in zip(metrics, titles, strict=True)
         for note in signature_notes(rows, [metric])
-    } | dict.fromkeys(_significance(comparison), ["difference"]) | {LEVEL_NOTE: titles}  # fmt: skip
+    }  # fmt: skip
+    about |= dict.fromkeys(_significance(comparison), ["difference"]) | {SEPARABLE_NOTE: titles}
     notes = signature_notes(rows, metrics)
     if any(row.get("sentences") for row in rows):
         notes.append(_sentences(rows))
@@ -332,9 +339,9 @@ def _baseline(test: Object, rows: Sequence[Object]) -> str:
 def _significance(comparison: Object) -> list[str]:
     """How the differences were tested."""
     tests = comparison["comparisons"]
-    level = [LEVEL_NOTE] if comparison.get("best") else []
+    marks = [SEPARABLE_NOTE] if comparison.get("best") else []
     if not tests:
-        return level
+        return marks
     notes = [f"difference: to {joined(_baseline(test, comparison['rows']) for test in tests)}"]
     if any(test["p"] is not None for test in tests):
         corrected = [
@@ -344,5 +351,18 @@ def _significance(comparison: Object) -> list[str]:
         variants = max(map(corrected.count, corrected))  # those of one column and baseline
         resamples = comparison["resamples"]
         notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
+        notes += [interval_note(tests), *_unequal_seeds(tests)]
         notes.append(scope_note(tests, "sentences", trained(comparison["rows"])))
-    return [*notes, *level] if comparison["resamples"] else [*notes, NO_TESTS]
+    return [*notes, *marks] if comparison["resamples"] else [*notes, NO_TESTS]
+
+
+def _unequal_seeds(tests: Sequence[Object]) -> list[str]:
+    """The systems that have another number of seeds than their baseline."""
+    counts = {
+        system_of(test): tuple(test["seeds"])
+        for test in tests if test["p"] is not None and test.get("seeds")
+    }  # fmt: skip
+    unequal = [f"{name} {own} to {base}" for name, (own, base) in counts.items() if own != base]
+    if not unequal:
+        return []
+    return [f"unequal numbers of seeds, whose spreads are taken as equal: {', '.join(unequal)}"]

@@ -22,7 +22,7 @@ from attnkit.show.comparison_notes import (
     system_of,
     trained,
 )
-from attnkit.show.differences import scope_note, signed, significance, stars
+from attnkit.show.differences import difference_text, scope_note, signed, stars
 from attnkit.show.recipe_tables import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
@@ -54,10 +54,10 @@ class _Scores:
         for row in comparison["rows"]:
             self.groups.setdefault(_key(row), []).append(row)
         self.tests = {(_key(test), test["metric"]): test for test in comparison["comparisons"]}
-        self.level: set[tuple[Key, str]] = set()
+        self.inseparable: set[tuple[Key, str]] = set()
         for best in comparison.get("best", ()):
-            for one in (best, *(other for other in best["others"] if other["level"])):
-                self.level.add((_key({**one, "split": best["split"]}), best["metric"]))
+            for one in (best, *(other for other in best["others"] if not other["separable"])):
+                self.inseparable.add((_key({**one, "split": best["split"]}), best["metric"]))
         self.apart = {key for key, test in self.tests.items() if test.get("not_comparable")}
         self.published = comparison.get("published", ())
 
@@ -139,10 +139,10 @@ def warning_lines(comparison: Object) -> list[str]:
 def comparison_table(comparison: Object) -> Table:
     """Variants side by side, from the object that `attnkit.scoring.side_by_side` makes.
 
-    One row a variant and split: each score as its mean (and sample standard deviation) over
-    seeds, the difference to the baseline with its p-value, what others published, size, speed
-    and memory.  Questions have a row for each method and number of contexts, windows one for each
-    length.
+    One row a variant and split: each score as its mean (and sample standard deviation) over seeds,
+    the difference to the baseline with its interval and p-value, what others published, the number
+    of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
+    windows one for each length.
     """
     rows, scores = comparison["rows"], _Scores(comparison)
     metrics, keys = metrics_of(rows), list(scores.groups)
@@ -159,6 +159,9 @@ def comparison_table(comparison: Object) -> Table:
         if any(scores.figure(key, metric) for key in keys):
             columns.append(Column(f"published {metric_facts(metric).title}", priority=1))
             cells.append([_published_cell(key, metric, scores) for key in keys])
+    if any(row["seed"] is not None for row in rows):
+        columns.append(Column("seeds"))
+        cells.append([Cell(str(len(scores.groups[key]))) for key in keys])
     for title, name, priority in FACTS:
         facts = [_fact_cell(name, scores.groups[key]) for key in keys]
         if any(cell.text != NONE for cell in facts):
@@ -207,16 +210,16 @@ def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     signatures = {row["metrics"][metric]["signature"] for row in scores.groups[key]
                   if metric in row["metrics"]}  # fmt: skip
     score = scores.means(key, metric)
-    level = (key, metric) in scores.level
+    inseparable = (key, metric) in scores.inseparable
     fields: dict[str, Value] = {
         metric: score, f"{metric}_sd": sd, f"{metric}_signature": " ".join(sorted(signatures))
     }  # fmt: skip
-    if any(tested == metric for _, tested in scores.level):
-        fields[f"{metric}_level_with_best"] = level
+    if any(tested == metric for _, tested in scores.inseparable):
+        fields[f"{metric}_not_separable_from_best"] = inseparable
     if score is None:
         return Cell(NONE, fields)
     spread = "" if sd is None else f" {PLUS_MINUS} {sd:.2f}"
-    return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2), level)
+    return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2), inseparable)
 
 
 def _published_cell(key: Key, metric: str, scores: _Scores) -> Cell:
@@ -230,15 +233,18 @@ def _published_cell(key: Key, metric: str, scores: _Scores) -> Cell:
 
 def _difference_cell(metric: str, test: Object | None) -> Cell:
     test = test or {}
-    difference, p, corrected = (test.get(name) for name in ("difference", "p", "p_corrected"))
     low, high = test.get("interval") or (None, None)
-    named = {"difference": difference, "low": low, "high": high, "p": p, "p_corrected": corrected}
+    named = {"difference": test.get("difference"), "low": low, "high": high}
+    if percent := test.get("percent"):
+        named |= dict(zip(("percent", "percent_low", "percent_high"), percent, strict=True))
+    named |= {name: test.get(name) for name in ("p", "p_corrected", "verdict", "provisional")}
     fields = {f"{metric}_{name}": value for name, value in named.items()}
+    difference = test.get("difference")
     if difference is None:
         return Cell(NONE, fields)
     if test.get("not_comparable"):
         return Cell(f"({signed(difference)})", fields, dim=True)
-    return Cell(signed(difference) + significance(corrected), fields)
+    return Cell(difference_text(test), fields)
 
 
 def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:

@@ -1,6 +1,6 @@
-"""Differences and their significance in words: a sign, a p-value, stars, and what they mean."""
+"""Differences in words: value, interval, p-value, stars, verdict, and what they mean."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Test = Mapping[str, Any]
@@ -10,6 +10,20 @@ def signed(value: float) -> str:
     """A difference with its sign and two digits; what rounds to none has no sign."""
     text = f"{value:+.2f}"
     return "0.00" if float(text) == 0 else text
+
+
+def difference_text(test: Test) -> str:
+    """A difference with its interval, corrected p, stars, and "level" where that is the verdict.
+
+    Of perplexity everything is in percent.
+    """
+    value, unit = test["difference"], ""
+    low, high = test.get("interval") or (None, None)
+    if percent := test.get("percent"):
+        (value, low, high), unit = percent, " %"
+    interval = "" if low is None or high is None else f" [{signed(low)}, {signed(high)}]"
+    level = " level" if test.get("verdict") == "level" else ""
+    return f"{signed(value)}{unit}{interval}{significance(test.get('p_corrected'))}{level}"
 
 
 def significance(corrected: float | None) -> str:
@@ -35,26 +49,54 @@ def significance_note(over: str, resamples: int, count: int, noun: str) -> str:
     )
 
 
-def scope_note(tests: Sequence[Test], what: str, trained: bool) -> str:
-    """What the p-values speak of, and what they do not; `trained`: seeds are known."""
-    degrees = sorted({test.get("seed_degrees") or 0 for test in tests if test["p"] is not None})
-    if degrees == [0] and not trained:
-        return f"p tells whether other test {what} would show the difference between these systems"
-    if degrees == [0]:
-        return (
-            f"one seed each: p tells whether other test {what} would show the difference between "
-            "these trained models, not whether training again would"
-        )
-    known = " or ".join(map(str, filter(None, degrees)))
-    text = (
-        f"p tells whether other test {what} and other training seeds would show the difference; "
-        f"the spread over seeds is that of all variants with several, {known} degrees of freedom"
+def interval_note(tests: Iterable[Test]) -> str:
+    """What intervals are, and within what margin systems are level."""
+    tested = [test for test in tests if test.get("margin") is not None]
+    points = {f"{t['margin']:g} point{'' if t['margin'] == 1 else 's'}"
+              for t in tested if not t.get("percent")}  # fmt: skip
+    ratios = {f"{t['margin']:g} % of perplexity" for t in tested if t.get("percent")}
+    margins = " or ".join([*sorted(points), *sorted(ratios)])
+    where = " (perplexity: in percent of the baseline's)" if ratios else ""
+    return (
+        f"[low, high]: 95 % interval of the difference, not corrected{where}; level: all of "
+        f"it lies within {margins}, whatever p"
     )
-    return text + ("; where no variant has several, of other " + what if degrees[0] == 0 else "")
 
 
-LEVEL_NOTE = (
-    "^: level with the best: its corrected p against the best of the column is 0.05 or more "
-    "(multiple comparisons with the best, Hsu 1984)"
+def scope_note(tests: Sequence[Test], what: str, trained: bool) -> str:
+    """What intervals and p-values cover, and what they do not; `trained`: seeds are known."""
+    tested = [test for test in tests if test["p"] is not None]
+    seeds = any(test.get("seed_degrees") for test in tested)
+    if not seeds and not trained:
+        return (
+            f"intervals and p tell whether other test {what} would show the difference between "
+            "these systems"
+        )
+    if not seeds:
+        return (
+            f"provisional: one seed each: intervals and p tell whether other test {what} would "
+            "show the difference between these trained models, not whether training again would"
+        )
+    text = f"intervals and p cover other test {what} and other training seeds"
+    alone = [test for test in tested if not test.get("seed_degrees")]
+    borrowed = [test for test in tested if test.get("provisional") and test.get("seed_degrees")]
+    if borrowed:
+        text += (
+            f"; provisional: {_names(borrowed)}: one of the two rows has one seed, so the spread "
+            "over seeds is that of the other row"
+        )
+    if alone:
+        text += f"; provisional: {_names(alone)}: one seed each, so test {what} alone are covered"
+    return text
+
+
+def _names(tests: Iterable[Test]) -> str:
+    """Of systems, each once."""
+    return ", ".join(dict.fromkeys(str(test.get("system") or test["variant"]) for test in tests))
+
+
+SEPARABLE_NOTE = (
+    "^: not separable from the best: its corrected p against the best of the column is 0.05 or "
+    "more (multiple comparisons with the best, Hsu 1984), which does not mean equal"
 )
-NO_TESTS = "no p-values, and so no group level with the best (^): eval.bootstrap is 0"
+NO_TESTS = "no intervals, p-values or marks (^): eval.bootstrap is 0"

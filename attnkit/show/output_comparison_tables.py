@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 
 from attnkit.recipe.metrics import direction_note, metric_facts
-from attnkit.scoring.output_comparison import Bucket, OutputComparison
-from attnkit.show.differences import signed
+from attnkit.scoring.output_comparison import Bucket, OutputComparison, SystemFacts
+from attnkit.show.differences import (
+    difference_text,
+    interval_note,
+    scope_note,
+    signed,
+    significance_note,
+)
 from attnkit.show.table import NONE, Cell, Column, Table
 
 FEW = 3
@@ -14,7 +20,7 @@ FEW = 3
 def tables(comparison: OutputComparison) -> list[Table]:
     """Systems on all lines, by length of the reference, by frequency of words.
 
-    Neither table tests anything: `attnkit eval` does.
+    Only systems on all lines of the split are tested: a selection is found by searching.
     """
     title = metric_facts(comparison.metric).title
     out = [_systems(comparison)]
@@ -64,7 +70,7 @@ def _systems(comparison: OutputComparison) -> Table:
         row = [
             Cell(one.name, {"system": one.name}),
             Cell(f"{one.score:.2f}", {comparison.metric: one.score}),
-            _difference("difference", one.score, first.score, base),
+            _tested(one, first),
             _count("better", one.better, base), _count("worse", one.worse, base),
             Cell(f"{one.length_ratio:.1f}", {"length_ratio": one.length_ratio}),
             *(() if answers else (Cell(f"{one.repetition:.2f}", {"repetition": one.repetition}),)),
@@ -76,11 +82,32 @@ def _systems(comparison: OutputComparison) -> Table:
         *comparison.notes,
         f"better, worse: {what} by {facts.title}{direction_note(comparison.metric)}, compared with "
         f"{first.name}; the rest are equal",
-        "no test of significance here: attnkit eval has one",
+        *_significance(comparison, what),
     ]
     if not answers:
-        notes.insert(-1, "repetition: seq-rep-4, % of the 4-grams of an output that it had before")
+        notes.append("repetition: seq-rep-4, % of the 4-grams of an output that it had before")
     return Table(_heading(comparison), tuple(columns), tuple(rows), tuple(notes))
+
+
+def _tested(one: SystemFacts, first: SystemFacts) -> Cell:
+    """The difference of a system to the first, with its interval and p where it was tested."""
+    if one.difference is None:
+        return _difference("difference", one.score, first.score, one is first)
+    test = {"difference": one.difference.value, **one.difference.json()}
+    fields = {name: test[name] for name in ("difference", "low", "high", "p", "p_corrected")}
+    return Cell(difference_text(test), fields)
+
+
+def _significance(comparison: OutputComparison, what: str) -> list[str]:
+    """What the tests of the systems cover."""
+    tests = [
+        {"system": one.name, **one.difference.json()}
+        for one in comparison.systems if one.difference
+    ]  # fmt: skip
+    if not tests:
+        return ["no interval and no p of a selection: attnkit eval has them of the whole split"]
+    about = significance_note(what, comparison.resamples, len(tests), "systems")
+    return [about, interval_note(tests), scope_note(tests, what, trained=True)]
 
 
 def _count(name: str, number: int, base: bool) -> Cell:

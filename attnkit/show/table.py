@@ -16,7 +16,7 @@ from attnkit.text import safe_text
 
 PLUS_MINUS = "\u00b1"
 NONE = "-"  # the text of a cell without a value
-LEVEL = "^"  # before a value that is level with the best one
+INSEPARABLE = "^"  # before a value that is not separable from the best one
 COMFORTABLE = 24
 """Characters that a column of wrapping text should have, or a third of a narrow screen."""
 SHORT = 12
@@ -53,13 +53,13 @@ class Cell:
     text: str
     fields: Mapping[str, Value] = field(default_factory=dict)  # named values for CSV and JSON
     best: bool = False  # shown in bold
-    level: bool = False  # best, or not significantly worse: shown with a mark before it
+    inseparable: bool = False  # the best, or not separable from it: shown with a mark before it
     dim: bool = False
 
     @property
     def mark(self) -> str:
         """What stands before the text."""
-        return f"{LEVEL} " if self.level else ""
+        return f"{INSEPARABLE} " if self.inseparable else ""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Table:
     It is never wider than the screen, and breaks no word that the screen has room for.  It takes
     the first of these that fits: all columns side by side; differences below their scores; the
     same without the columns of the highest priorities, which a note then names; p-values below
-    their differences; the table turned, a line a column, with as many rows side by side as fit;
-    one block of lines a row.
+    their differences, then intervals too; the table turned, a line a column, with as many rows side
+    by side as fit; one block of lines a row.
     """
 
     title: str
@@ -135,7 +135,7 @@ class Table:
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         limits = sorted({0, *(column.priority for column in self.columns)}, reverse=True)
-        layouts = [(1, limits[0]), *((lines, limit) for lines in (2, 3) for limit in limits)]
+        layouts = [(1, limits[0]), *((lines, limit) for lines in (2, 3, 4) for limit in limits)]
         for least in (min(COMFORTABLE, options.max_width // 3), 0):
             for lines, limit in layouts:
                 shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
@@ -148,7 +148,7 @@ class Table:
                         note = f"left out at {width} columns: {left_out}; {self.how}"
                         yield _note(note, options)
                     return
-        turned = (self._turned(lines, console, options) for lines in (2, 3))
+        turned = (self._turned(lines, console, options) for lines in (2, 3, 4))
         yield from min(filter(None, turned), key=len, default=None) or self._blocks(options)
 
     def _strips(
@@ -210,7 +210,9 @@ class Table:
             for at, cell in enumerate(row):
                 if not self.is_key(at) and cell.text not in ("", NONE):
                     title = _text(self.columns[at].title, options)
-                    lines.add_row(title, _cell_text(cell, options))
+                    parts = _parts(cell, 4)
+                    texts = (_cell_text(replace(cell, text=part), options) for part in parts)
+                    lines.add_row(title, Text("\n").join(texts))
             yield Padding(lines, (0, 0, 0, 2))
 
 
@@ -300,13 +302,22 @@ def _cell_text(cell: Cell, options: ConsoleOptions) -> Text:
 
 
 def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text:
-    """A cell with those below it; what the baseline has no value for takes no line."""
+    """A cell with those below it; what the baseline has no value for takes no line.
+
+    With more than two lines a p-value stands below its difference, with more than three so does the
+    interval.
+    """
     texts = [_cell_text(cells[0], options)]
     for cell in cells[1:]:
         if cell.text not in ("", NONE):
-            parts = cell.text.split(" ", 1) if lines > 2 else [cell.text]
-            texts += [_text(part, options) for part in parts]
+            texts += [_text(part, options) for part in _parts(cell, lines)]
     return Text("\n").join(texts)
+
+
+def _parts(cell: Cell, lines: int) -> list[str]:
+    """A difference, its interval and its p-value, in at most so many lines less one."""
+    before = {2: "$.", 3: "p[=<]"}.get(lines, r"\[|p[=<]")
+    return re.split(f" (?={before})", cell.text)
 
 
 def _hyphenated(name: str, cells: Sequence[Text], options: ConsoleOptions) -> Text:

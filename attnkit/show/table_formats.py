@@ -118,6 +118,6 @@ def _latex_text(text: str) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    text = re.sub(r"^-(?=\d)", "$-$", _latex_text(cell.text))
+    text = re.sub(r"(^|\[|, )-(?=\d)", r"\1$-$", _latex_text(cell.text))
     mark = f"{_latex_text(cell.mark)} " if cell.mark else ""
     return mark + (rf"\textbf{{{text}}}" if cell.best else text)

@@ -99,7 +99,7 @@ def test_metrics_of_words_and_several_tokenizers(attnkit: Any) -> None:
     table = attnkit(*words, "--format", "markdown").out
     assert "| BLEU (char) |" in table
     assert "length ratio (neither higher nor lower is better): nrefs:1" in table
-    assert "distinct-1 (no significance test): unit:corpus" in table
+    assert "distinct-1 (tested over seeds alone): unit:corpus" in table
 
 
 def test_the_help_names_every_metric(attnkit: Any) -> None:
@@ -312,7 +312,7 @@ def test_published_figures_come_from_the_recipe_or_from_its_runs(
     of_runs = attnkit("runs", "--format", "markdown", "--device", "cpu").out
     assert "| 9.00 |" in of_runs
     assert "- published: Kept 2020; comparable" in of_runs
-    assert "- one seed each: p tells whether other test sentences would" in of_runs
+    assert "- provisional: one seed each: intervals and p tell whether other test" in of_runs
     assert "runs/toy/{linear,vanilla}/seed-1" in of_runs
 
 

@@ -45,6 +45,11 @@ TRAIN = GOOD + "train: {%s}\n"
             " value is 1",
         ),
         (
+            GOOD + "eval: {margin: -1}\n",
+            "r.yaml:3:16: eval.margin: must be a number >= 0, got '-1'; the nearest valid value"
+            " is 0",
+        ),
+        (
             TRAIN % "steps: 1e5",
             "r.yaml:3:16: train.steps: must be a whole number >= 1, got '1e5'; write 100000",
         ),

@@ -27,5 +27,5 @@ def test_a_reader_is_told_what_is_not_better_when_higher() -> None:
     assert direction_note("bleu") == ""
     assert direction_note("ter") == " (lower is better)"
     assert direction_note("length-ratio") == " (neither higher nor lower is better)"
-    assert direction_note("distinct-2") == " (no significance test)"
+    assert direction_note("distinct-2") == " (tested over seeds alone)"
     assert metric_facts("bleu1-ja-mecab").title == "BLEU-1 (ja-mecab)"

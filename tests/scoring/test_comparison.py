@@ -1,4 +1,4 @@
-"""Systems side by side: who is compared with whom, and who is level with the best."""
+"""Systems side by side: who is compared with whom, and what is not separable from the best."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from attnkit.scoring import Entry, Score, side_by_side
+from attnkit.scoring.significance import Margins
+from attnkit.show.comparison_tables import comparison_table
 
 LINES = np.random.default_rng(0).random(200)
 
@@ -22,7 +24,7 @@ def entry(variant: str, gain: float, seed: int = 1, **more: Any) -> Entry:
 
 
 def level(result: dict[str, Any]) -> set[str]:
-    """The group that is level with the best, by the only metric."""
+    """The group that is not separable from the best, by the only metric."""
     (best,) = result["best"]
     return {best["variant"], *(other["variant"] for other in best["others"] if other["level"])}
 
@@ -34,7 +36,7 @@ def test_those_that_are_not_significantly_worse_than_the_best_are_level_with_it(
     assert (best["split"], best["metric"], best["variant"]) == ("test", "exact-match", "best")
     assert level(result) == {"best", "near"}
     for other in best["others"]:
-        assert other["level"] == (other["p_corrected"] >= 0.05)
+        assert other["separable"] == (other["p_corrected"] < 0.05) != other["level"]
         assert other["difference"] < 0
         assert other["p"] <= other["p_corrected"]
 
@@ -72,6 +74,34 @@ def test_seeds_of_a_variant_are_one_system_and_their_spread_counts() -> None:
     assert together["comparisons"][0]["p"] > 0.2
     assert together["comparisons"][0]["seed_degrees"] == 4
     assert level(together) == {"base", "other"}
+
+
+def test_comparisons_have_interval_seeds_and_verdict() -> None:
+    entries = [entry("base", 0, seed) for seed in (1, 2, 3)]
+    entries += [entry("far", 9, seed) for seed in (1, 2)] + [entry("near", 0.1)]
+    far, near = side_by_side(entries, {"r": "base"}, resamples=200)["comparisons"]
+    assert far["low"] <= far["difference"] <= far["high"]
+    assert far["interval"] == [far["low"], far["high"]]
+    assert (far["seeds"], far["verdict"], far["provisional"]) == ([2, 3], "better", False)
+    assert (near["seeds"], near["provisional"], near["margin"]) == ([1, 3], True, 1.0)
+    assert near["verdict"] == "level"
+    strict = side_by_side(entries, {"r": "base"}, resamples=200, margins=Margins(points=0.01))
+    assert strict["comparisons"][1]["verdict"] == "undecided"
+    table = comparison_table(side_by_side(entries, {"r": "base"}, resamples=200))
+    notes = "\n".join(table.notes)
+    assert "unequal numbers of seeds, whose spreads are taken as equal: far 2 to 3, near 1" in notes
+    assert "provisional: near: one of the two rows has one seed" in notes
+    assert table.rows[2][2].text.endswith(" level")
+    assert [row[3].text for row in table.rows] == ["3", "2", "1"]
+
+
+def test_a_seed_without_the_metric_is_left_out_of_it() -> None:
+    entries = [entry("base", 0, seed) for seed in (1, 2)]
+    entries += [entry("x", 5, seed) for seed in (1, 2)] + [entry("x", 50, 3, metric="ter")]
+    result = side_by_side(entries, {"r": "base"}, resamples=100)
+    (record,) = [one for one in result["comparisons"] if one["metric"] == "exact-match"]
+    assert record["seeds"] == [2, 2]
+    assert record["difference"] == pytest.approx(5, abs=1)
 
 
 def test_scores_with_another_signature_are_neither_compared_nor_level() -> None:

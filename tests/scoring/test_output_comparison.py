@@ -1,6 +1,7 @@
 """Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from attnkit.errors import UsageError
 from attnkit.runs import Run
 from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
 from attnkit.scoring.output_comparison import LineFilter, OutputComparison, compare_outputs
+from attnkit.scoring.saved_comparison import comparison
+from attnkit.show.output_comparison_tables import tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 BAD = ["ein hund", "zwei zwei zwei zwei zwei zwei", "ein hund und eine katze", "",
@@ -60,6 +63,26 @@ def test_orders(evaluated: EvaluatedLines) -> None:
     assert errors.sign == -1
     assert errors.lines[0].line.number == 5
     assert errors.lines[0].difference < 0
+
+
+def test_the_whole_split_is_tested_as_eval_does_and_a_selection_is_not(
+    evaluated: EvaluatedLines, runs: list[Run]
+) -> None:
+    whole = compare_outputs(evaluated, "chrf")
+    first, other = (one.difference for one in whole.systems)
+    assert first is None
+    assert other is not None
+    (expected,) = [
+        one for one in comparison(runs, ["test"])["comparisons"] if one["metric"] == "chrf"
+    ]
+    assert (other.value, other.low, other.high, other.p) == tuple(
+        expected[name] for name in ("difference", "low", "high", "p")
+    )
+    (cell,) = [row[2] for row in tables(whole)[0].rows[1:]]
+    assert re.fullmatch(r"[+-][\d.]+ \[-[\d.]+, [+-][\d.]+\] p=.*", cell.text)
+    some = compare_outputs(evaluated, keep=LineFilter(min_length=2))
+    assert [one.difference for one in some.systems] == [None, None]
+    assert any("no p of a selection" in note for note in tables(some)[0].notes)
 
 
 def test_filters_hold_for_lines_and_totals(evaluated: EvaluatedLines) -> None:

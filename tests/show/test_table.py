@@ -54,9 +54,11 @@ def against(variant: str, metric: str, difference: float | None, p: float) -> di
         "difference": difference,
         "p": None if difference is None else p,
         "p_corrected": None if difference is None else 4 * p,
-        "interval": [-1, 1],
+        "interval": None if difference is None else [difference - 1, difference + 1],
+        "seeds": [2, 2],
+        "margin": 1.0,
         "sentences": 1000,
-        "seed_degrees": 3,
+        "seed_degrees": 2,
     }
 
 
@@ -80,10 +82,10 @@ def comparison() -> dict[str, Any]:
     best = [
         {
             "split": "test", "variant": "linear", "metric": metric, **recipe,
-            "others": [{"variant": "vanilla", "level": level, **recipe},
-                       {"variant": "synthesizer-random", "level": False, **recipe}],
+            "others": [{"variant": "vanilla", "separable": separable, **recipe},
+                       {"variant": "synthesizer-random", "separable": True, **recipe}],
         }
-        for metric, level in (("bleu", False), ("ter", True))
+        for metric, separable in (("bleu", True), ("ter", False))
     ]  # fmt: skip
     return {
         "rows": rows, "baseline": "vanilla", "comparisons": comparisons, "resamples": 1000,
@@ -109,15 +111,33 @@ def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
     table = comparison_table(comparison())
     assert [column.title for column in table.columns] == [
         "variant", "BLEU", "difference", "TER", "difference",
-        "parameters", "train tokens/s", "decode sentences/s",
+        "seeds", "parameters", "train tokens/s", "decode sentences/s",
     ]  # fmt: skip
     assert [[cell.text for cell in row[:5]] for row in table.rows] == [
         ["vanilla", "39.50 \u00b1 0.71", "-", "43.50 \u00b1 0.71", "-"],
-        ["synthesizer-random", "37.25 \u00b1 0.35", "-2.25 p=0.004 **",
-         "45.50 \u00b1 0.71", "+2.00 p=0.080"],
-        ["linear", "41.25 \u00b1 0.35", "+1.75 p=0.032 *", "42.50 \u00b1 0.71", "-1.00 p=0.040 *"],
+        ["synthesizer-random", "37.25 \u00b1 0.35", "-2.25 [-3.25, -1.25] p=0.004 **",
+         "45.50 \u00b1 0.71", "+2.00 [+1.00, +3.00] p=0.080"],
+        ["linear", "41.25 \u00b1 0.35", "+1.75 [+0.75, +2.75] p=0.032 *",
+         "42.50 \u00b1 0.71", "-1.00 [-2.00, 0.00] p=0.040 *"],
     ]  # fmt: skip
-    assert [cell.text for cell in table.rows[0][5:]] == ["5,412,864", "7,712", "45.6"]
+    assert [cell.text for cell in table.rows[0][5:]] == ["2", "5,412,864", "7,712", "45.6"]
+
+
+def test_perplexities_differ_by_percent_and_rows_within_the_margin_are_level() -> None:
+    """The numbers for programs are in points too."""
+    rows = [run(name, 1, 100.0, 100.0) for name in ("vanilla", "linear")]
+    for row in rows:
+        row["metrics"] = {"perplexity": row["metrics"]["bleu"]}
+    test = against("linear", "perplexity", 1.0, 0.1) | {
+        "percent": [1.0, -0.5, 2.5], "interval": [-0.5, 2.5], "verdict": "level", "margin": 3.0,
+    }  # fmt: skip
+    table = comparison_table(comparison() | {"rows": rows, "comparisons": [test], "best": []})
+    assert table.rows[1][2].text == "+1.00 % [-0.50, +2.50] p=0.400 level"
+    assert any("level: all of it lies within 3 % of perplexity" in note for note in table.notes)
+    row = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))[1]
+    assert [row[f"perplexity_{name}"] for name in ("difference", "percent_low", "verdict")] == [
+        "1.0", "-0.5", "level",
+    ]  # fmt: skip
 
 
 def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
@@ -126,45 +146,45 @@ def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
     assert best == [[], [], [1, 3]]
 
 
-def test_what_is_level_with_the_best_is_marked_in_every_format() -> None:
+def test_what_is_not_separable_from_the_best_is_marked_in_every_format() -> None:
     """TER of vanilla is not significantly worse than that of linear."""
     table = comparison_table(comparison())
-    level = [[number for number, cell in enumerate(row) if cell.level] for row in table.rows]
-    assert level == [[3], [], [1, 3]]
+    marked = [[at for at, cell in enumerate(row) if cell.inseparable] for row in table.rows]
+    assert marked == [[3], [], [1, 3]]
     for width in (200, 80, 36):
         text = shown(table, width)
         assert "^ 43.50 \u00b1 0.71" in text
         assert "^ 41.25 \u00b1 0.35" in text
         assert "^ 39.50" not in text
-        assert "^: level with the best" in " ".join(text.split())
+        assert "^: not separable from the best" in " ".join(text.split())
     assert "| ^ **42.50 \u00b1 0.71** |" in table_formats.markdown(table)
     assert r"& \textasciicircum{} \textbf{42.50 $\pm$ 0.71}" in table_formats.latex(table)
     rows = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))
-    assert [row["ter_level_with_best"] for row in rows] == ["True", "False", "True"]
+    assert [row["ter_not_separable_from_best"] for row in rows] == ["True", "False", "True"]
     read = json.loads(table_formats.json_text(table))
-    assert [row["bleu_level_with_best"] for row in read["rows"]] == [False, False, True]
+    assert [row["bleu_not_separable_from_best"] for row in read["rows"]] == [False, False, True]
 
 
 def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
     tests = [test | {"p": None, "p_corrected": None} for test in comparison()["comparisons"]]
     table = comparison_table(comparison() | {"best": [], "comparisons": tests, "resamples": 0})
-    assert not any(cell.level for row in table.rows for cell in row)
+    assert not any(cell.inseparable for row in table.rows for cell in row)
     assert any("eval.bootstrap is 0" in note for note in table.notes)
-    assert "ter_level_with_best" not in table_formats.csv_text(table)
+    assert "ter_not_separable_from_best" not in table_formats.csv_text(table)
 
 
 def test_a_metric_without_a_test_is_not_said_to_be_below_the_best() -> None:
     """Nothing is known of it: an absent column, not False."""
     best = [one for one in comparison()["best"] if one["metric"] == "ter"]
     text = table_formats.csv_text(comparison_table(comparison() | {"best": best}))
-    assert "ter_level_with_best" in text
-    assert "bleu_level_with_best" not in text
+    assert "ter_not_separable_from_best" in text
+    assert "bleu_not_separable_from_best" not in text
 
 
 def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
     tests = [test | {"seed_degrees": 0} for test in comparison()["comparisons"]]
     notes = comparison_table(comparison() | {"comparisons": tests}).notes
-    (note,) = [note for note in notes if note.startswith("one seed each")]
+    (note,) = [note for note in notes if note.startswith("provisional: one seed each")]
     assert note.endswith("between these trained models, not whether training again would")
 
 
@@ -198,7 +218,7 @@ def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
     assert not any("published" in note for note in elsewhere.notes)  # of figures that are not shown
 
 
-def test_ten_variants_by_two_metrics_are_two_lines_each_on_80_columns() -> None:
+def test_ten_variants_by_two_metrics_are_three_lines_each_on_80_columns() -> None:
     names = [f"a-long-variant-{number}" for number in range(10)]
     rows = [
         run(name, seed, 39.0 + seed, 44.0 + seed, train_peak_memory_bytes=1.5e9)
@@ -209,8 +229,9 @@ def test_ten_variants_by_two_metrics_are_two_lines_each_on_80_columns() -> None:
     lines = shown(comparison_table(given | {"published": [published()]}), 80).split("\n")
     first = next(at for at, line in enumerate(lines) if line.startswith(names[1]))
     last = next(at for at, line in enumerate(lines) if line.startswith(names[9]))
-    assert last - first == 2 * 8
-    assert lines[first + 1].split() == ["-0.50", "p=0.040", "*"] * 2
+    assert last - first == 3 * 8
+    assert lines[first + 1].split() == ["-0.50", "[-1.50,", "+0.50]"] * 2
+    assert lines[first + 2].split() == ["p=0.040", "*"] * 2
     (note,) = [line for line in lines if line.startswith("left out at 80 columns")]
     assert "peak-memory" in note
     assert "parameters" not in note
@@ -266,10 +287,13 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
         "difference: to vanilla; p: two-sided, Holm-corrected for 2 variants (* below 0.05, ** "
         "below 0.01), by paired bootstrap over sentences, 1000 resamples"
     )
-    assert notes[5].startswith("p tells whether other test sentences and other training seeds")
-    assert "3 degrees of freedom" in notes[5]
-    assert notes[6].startswith("^: level with the best: ")
-    assert notes[7] == (
+    assert notes[5] == (
+        "[low, high]: 95 % interval of the difference, not corrected; level: all of it lies within "
+        "1 point, whatever p"
+    )
+    assert notes[6] == "intervals and p cover other test sentences and other training seeds"
+    assert notes[7].startswith("^: not separable from the best: ")
+    assert notes[8] == (
         "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
     )
 
@@ -301,7 +325,7 @@ def test_a_missing_metric_or_speed_is_a_dash() -> None:
     del rows[0]["metrics"]["ter"]
     table = comparison_table({"rows": rows, "comparisons": []})
     assert [cell.text for cell in table.rows[0][:3]] == ["a", "1.00", "-"]
-    assert table.rows[1][3].text == "-"
+    assert table.rows[1][4].text == "-"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
@@ -314,33 +338,38 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 def test_a_wide_screen_shows_all_columns_side_by_side() -> None:
     assert (
-        "linear ^ 41.25 \u00b1 0.35 +1.75 p=0.032 * ^ 42.50 \u00b1 0.71 -1.00 p=0.040 * "
-        "5,412,864 7,712 45.6"
+        "linear ^ 41.25 \u00b1 0.35 +1.75 [+0.75, +2.75] p=0.032 * "
+        "^ 42.50 \u00b1 0.71 -1.00 [-2.00, 0.00] p=0.040 * 2 5,412,864 7,712 45.6"
     ) in lines_of(200)
 
 
 def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out() -> None:
-    lines = lines_of(90)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 5,412,864 7,712 45.6")
-    assert lines[place + 1] == "+1.75 p=0.032 * -1.00 p=0.040 *"
-    lines = lines_of(66)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 5,412,864")
-    assert lines[place + 1] == "+1.75 p=0.032 * -1.00 p=0.040 *"
-    left_out = "left out at 66 columns: train-tokens/s, decode-sentences/s; "
+    lines = lines_of(140)
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2 5,412,864 7,712 45.6")
+    assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
+    lines = lines_of(110)
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2 5,412,864")
+    assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
+    left_out = "left out at 110 columns: train-tokens/s, decode-sentences/s; "
     assert any(line.startswith(left_out) for line in lines)
-    lines = lines_of(50)
-    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71")
-    assert lines[place + 1 : place + 3] == ["+1.75 -1.00", "p=0.032 * p=0.040 *"]
+    lines = lines_of(75)
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
+    assert lines[place + 1] == "+1.75 [+0.75, +2.75] -1.00 [-2.00, 0.00]"
+    assert lines[place + 2] == "p=0.032 * p=0.040 *"
+    lines = lines_of(60)
+    place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
+    assert lines[place + 1 : place + 4] == [
+        "+1.75 -1.00", "[+0.75, +2.75] [-2.00, 0.00]", "p=0.032 * p=0.040 *",
+    ]  # fmt: skip
 
 
 def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
     lines = lines_of(36)
     place = lines.index("linear")
-    assert lines[place + 1 : place + 3] == [
-        "BLEU ^ 41.25 \u00b1 0.35",
-        "difference +1.75 p=0.032 *",
-    ]
-    assert lines[place + 7] == "decode sentences/s 45.6"
+    assert lines[place + 1 : place + 5] == [
+        "BLEU ^ 41.25 \u00b1 0.35", "difference +1.75", "[+0.75, +2.75]", "p=0.032 *",
+    ]  # fmt: skip
+    assert lines[place + 12] == "decode sentences/s 45.6"
 
 
 def test_an_ascii_terminal_gets_ascii_alone() -> None:
@@ -375,8 +404,10 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
     lines = text.split("\n")
     assert lines[0] == "**translation/multi30k: test**"
     assert lines[2].startswith("| variant | BLEU | difference | TER |")
-    assert lines[3] == "| :--- |" + " ---: |" * 7
-    assert lines[6].startswith("| linear | ^ **41.25 \u00b1 0.35** | +1.75 p=0.032 \\* |")
+    assert lines[3] == "| :--- |" + " ---: |" * 8
+    assert lines[6].startswith(
+        "| linear | ^ **41.25 \u00b1 0.35** | +1.75 \\[+0.75, +2.75\\] p=0.032 \\* |"
+    )
     assert f"- BLEU: {SIGNATURE}".replace("|", "\\|") in lines
     escaped = table_formats.markdown(hostile())
     assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%\\${}#\\~^ \\`" in escaped
@@ -385,10 +416,10 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
 
 def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
     text = table_formats.latex(comparison_table(comparison()))
-    assert r"\begin{tabular}{lrrrrrrr}" in text
+    assert r"\begin{tabular}{lrrrrrrrr}" in text
     assert r"\toprule" in text
-    assert r"linear & \textasciicircum{} \textbf{41.25 $\pm$ 0.35} & +1.75 p=0.032 *" in text
-    assert "& $-$1.00 p=0.040 *" in text
+    assert r"linear & \textasciicircum{} \textbf{41.25 $\pm$ 0.35} & +1.75 [+0.75, " in text
+    assert "& $-$1.00 [$-$2.00, 0.00] p=0.040 *" in text
     escaped = table_formats.latex(hostile())
     assert (
         r"\textbackslash{}x1b]0;x\textbackslash{}x07[/b]\textbackslash{}u202e\&$<$\textbar{}\_*"
@@ -402,6 +433,7 @@ def test_csv_has_every_number_in_full_and_the_runs_it_comes_from() -> None:
     assert float(rows[2]["bleu"]) == 41.25
     assert float(rows[2]["bleu_sd"]) == pytest.approx(0.5**1.5)
     assert rows[2]["bleu_difference"] == "1.75"
+    assert (rows[2]["bleu_low"], rows[2]["bleu_high"]) == ("0.75", "2.75")
     assert rows[2]["bleu_p"] == "0.008"
     assert rows[2]["bleu_signature"] == SIGNATURE
     assert rows[2]["seeds"] == "1, 2"
@@ -417,7 +449,7 @@ def test_json_has_the_rows_as_named_values() -> None:
     read = json.loads(table_formats.json_text(comparison_table(comparison())))
     assert read["title"] == "translation/multi30k: test"
     assert read["rows"][2]["bleu"] == 41.25
-    assert len(read["notes"]) == 8
+    assert len(read["notes"]) == 9
 
 
 def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
@@ -545,7 +577,9 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
     gone = [note for note in table.notes if note not in chosen.notes]
     assert any(note.startswith("TER") for note in gone)
     assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
-    assert not any(note.startswith(("difference", "TER", "p tells")) for note in chosen.notes)
+    assert not any(
+        note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes
+    )
     assert table.choose(["difference"]).notes == table.notes
 
 

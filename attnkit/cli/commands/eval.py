@@ -27,6 +27,7 @@ from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
+    from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import Entry
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model", "average")
@@ -41,7 +42,7 @@ class ScoredEntries(NamedTuple):
     entries: "Sequence[Entry]"
     baselines: Baselines
     method: str | None  # baseline among the methods that answer questions; None: the first
-    resamples: int
+    settings: "EvalConfig"  # of the comparison
     published: "Sequence[dict[str, Any]]" = ()  # figures from elsewhere to stand beside them
 
 
@@ -156,9 +157,9 @@ def eval(
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 
-    Outputs are decoded once and stored in the run. Differences from the baseline are tested over
-    sentences and training seeds; ^ marks what is level with the best. Answers of a --model are
-    stored in OUT/RECIPE/models/NAME.
+    Outputs are decoded once and stored in the run. Differences from the baseline have a 95 %
+    interval over sentences and training seeds; ^ marks what is not separable from the best. Answers
+    of a --model are stored in OUT/RECIPE/models/NAME.
 
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
@@ -212,7 +213,7 @@ def _detailed(scored: ScoredEntries) -> ScoredEntries:
     """The same with the intervals and parts of all scores."""
     from attnkit.scoring.details import with_details
 
-    return scored._replace(entries=with_details(scored.entries, scored.resamples))
+    return scored._replace(entries=with_details(scored.entries, scored.settings.bootstrap))
 
 
 def _changes(
@@ -263,7 +264,7 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEnt
         lacks = of_runs[of_models[0]]
         raise UsageError(f"--metrics {of_models[0]} needs a trained run; a file has no {lacks}")
     entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
-    return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings.bootstrap)
+    return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings)
 
 
 def _baseline(
@@ -325,7 +326,7 @@ def _models(
                 force=request.fresh,
                 progress=progress,
             )
-    return ScoredEntries(entries, baselines, method, settings.bootstrap)
+    return ScoredEntries(entries, baselines, method, settings)
 
 
 def _questions(
@@ -397,8 +398,7 @@ def _runs(
                 **({"spec": recipe.contexts} if questions else {}),
             )
             entries += [replace(e, row={**e.row, "search_from": search_from}) for e in scored]
-    resamples = tasks[0].recipe.eval.bootstrap
-    return ScoredEntries(entries, baselines, method, resamples, found.published)
+    return ScoredEntries(entries, baselines, method, tasks[0].recipe.eval, found.published)
 
 
 def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
@@ -411,14 +411,18 @@ def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: 
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.scoring.averages import averages
+    from attnkit.scoring.significance import Margins
     from attnkit.show import comparison_tables as shown
     from attnkit.show.average_table import average_table
 
-    entries, baselines, method, resamples, published = scored
-    tests = resamples if format == "json" or not average else 0
-    result = side_by_side(entries, baselines, method=method, published=published, resamples=tests)
+    entries, baselines, method, settings, published = scored
+    resamples, margins = settings.bootstrap, Margins.of(settings)
+    result = side_by_side(
+        entries, baselines, method=method, published=published, margins=margins,
+        resamples=resamples if format == "json" or not average else 0,
+    )  # fmt: skip
     if average:
-        result["averages"] = averages(entries, baselines, resamples=resamples)
+        result["averages"] = averages(entries, baselines, resamples=resamples, margins=margins)
     for text in shown.warning_lines(result):
         console.warn(text)
     if average and format != "json":

@@ -25,6 +25,7 @@ from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.evaluated_lines import QUESTIONS, CorpusLine, read_lines
 from attnkit.scoring.output_comparison import compare_lines
 from attnkit.scoring.saved_comparison import saved_entries
+from attnkit.scoring.significance import Margins
 from attnkit.scoring.systems import Entry
 from attnkit.show import comparison_tables, curves_drawing
 from attnkit.show.comparison_notes import changes_of
@@ -85,9 +86,13 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     runs = request.runs
     one_task(runs, "make a report for each task")
     entries = _entries(runs)
-    resamples = runs[0].recipe.eval.bootstrap
+    settings = runs[0].recipe.eval
     result = side_by_side(
-        entries, request.baselines, published=request.published, resamples=resamples
+        entries,
+        request.baselines,
+        published=request.published,
+        resamples=settings.bootstrap,
+        margins=Margins.of(settings),
     )
     for text in comparison_tables.warning_lines(result):
         warn(text)

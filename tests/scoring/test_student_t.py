@@ -1,0 +1,50 @@
+"""Student's t against printed tables, closed forms and the normal distribution."""
+
+import math
+from statistics import NormalDist
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnkit.scoring.student_t import degrees_of, limit, two_sided
+
+TABLE = {
+    1: (12.706, 63.657), 2: (4.303, 9.925), 3: (3.182, 5.841), 4: (2.776, 4.604),
+    8: (2.306, 3.355), 10: (2.228, 3.169), 30: (2.042, 2.750), 120: (1.980, 2.617),
+}  # fmt: skip
+"""Degrees of freedom -> two-sided limits at 5 % and 1 %, as printed in textbooks."""
+
+
+@pytest.mark.parametrize(("degrees", "limits"), TABLE.items())
+def test_limits_are_those_of_the_printed_table(degrees: int, limits: tuple[float, float]) -> None:
+    assert [limit(p, degrees) for p in (0.05, 0.01)] == pytest.approx(limits, abs=0.0005)
+
+
+@given(st.floats(0, 1e6))
+def test_one_and_two_degrees_have_closed_forms(t: float) -> None:
+    """Of one degree the distribution is Cauchy's."""
+    assert two_sided(t, 1) == pytest.approx(2 / math.pi * math.atan2(1, t), rel=1e-9)
+    expected = 2 / (math.sqrt(2 + t * t) * (t + math.sqrt(2 + t * t)))
+    assert two_sided(t, 2) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.floats(0.01, 6))
+def test_many_degrees_are_a_normal_distribution(t: float) -> None:
+    assert two_sided(t, 1e8) == pytest.approx(2 * NormalDist().cdf(-t), rel=1e-5)
+
+
+@given(st.floats(1e-6, 0.999), st.floats(0.7, 5000))
+def test_a_limit_is_crossed_with_its_probability(p: float, degrees: float) -> None:
+    assert two_sided(limit(p, degrees), degrees) == pytest.approx(p, rel=1e-8)
+
+
+@given(st.floats(1, 500))
+def test_degrees_are_found_from_a_limit(degrees: float) -> None:
+    assert degrees_of(limit(0.05, degrees), 0.05, 1, 501) == pytest.approx(degrees, rel=1e-3)
+
+
+def test_no_t_is_certain_and_an_endless_one_impossible() -> None:
+    assert two_sided(0, 3) == 1
+    assert two_sided(math.inf, 3) == 0
+    assert two_sided(-2, 3) == two_sided(2, 3)
