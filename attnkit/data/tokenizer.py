@@ -138,10 +138,10 @@ class Vocabulary(Pieces):
     @cached_property
     def _learned(self) -> dict[str, Piece]:
         """Pieces made from text, with their scores."""
-        ids = range(len(RESERVED), len(self))
-        scored = zip(self.spelled(ids), ids, map(self._processor.get_score, ids), strict=True)
         special = set(self.symbols.values())
-        return {piece: Piece(*rest) for piece, *rest in scored if rest[0] not in special}
+        ids = [id_ for id_ in range(len(RESERVED), len(self)) if id_ not in special]
+        learned = (Piece(id_, self._processor.get_score(id_)) for id_ in ids)
+        return dict(zip(self.spelled(ids), learned, strict=True))
 
     def _is_unigram(self) -> bool:
         """Whether a model that can sample is a unigram one (then it lists the best) or BPE."""
@@ -383,10 +383,10 @@ def _train(
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
-            **{
-                f"{role}_piece": control(name)
-                for role, name in zip(("pad", "unk", "bos", "eos"), RESERVED, strict=True)
-            },
+            pad_piece=control(RESERVED[PAD]),
+            unk_piece=control(RESERVED[UNK]),
+            bos_piece=control(RESERVED[BOS]),
+            eos_piece=control(RESERVED[EOS]),
             normalization_rule_name="identity",
             # `encode` gives each text the space before its first word: only so can a part of a
             # text be encoded that begins inside a word.
