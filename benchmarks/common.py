@@ -15,10 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from attnkit.experiment.provenance import machine
+
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = Path(__file__).resolve().parents[1]
-FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
-"""Processor flags that decide the speed of matrix products."""
 WARM = 2
 """Reports of a training before its speed is steady."""
 
@@ -76,23 +76,6 @@ def cores() -> int:
     """Threads to use: OMP_NUM_THREADS where it is set, else the cores of this process."""
     chosen = os.environ.get("OMP_NUM_THREADS", "")
     return int(chosen) if chosen.isdecimal() and int(chosen) else len(os.sched_getaffinity(0))
-
-
-def machine() -> str:
-    """The machine in words, without its name: cores, kind of processor, features, memory."""
-    text = ""
-    if (info := Path("/proc/cpuinfo")).exists():
-        text = info.read_text(encoding="utf-8")
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    fields = {key.strip(): value.strip() for key, value in fields.items()}
-    flags = fields.get("flags", "").split()
-    server = any(word in fields.get("model name", "") for word in ("EPYC", "Xeon"))
-    kind = f"{platform.machine().replace('_', '-')} {'server ' if server else ''}CPU"
-    has = ", ".join(flag for flag in FEATURES if flag in flags) or "no vector extensions known"
-    lacks = "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
-    count = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{count} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
 
 
 def versions(*packages: str) -> str:

@@ -19,6 +19,7 @@ from attnkit.device import pick_device
 from attnkit.errors import AttnkitError, DivergedError, StoppedError
 from attnkit.experiment import initial_weights
 from attnkit.experiment.precision import PrecisionChoice
+from attnkit.experiment.provenance import code_digest, machine
 from attnkit.experiment.resumption import (
     Change,
     accept,
@@ -281,6 +282,8 @@ class Experiment:
         hashes |= {"tokenizer": prepared.tokenizer.digest, "corpus": corpus_digest(prepared.corpus)}
         fields: dict[str, Any] = {
             "hashes": hashes,
+            "machine": machine(),
+            "code": code_digest(),
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "precision": precision,

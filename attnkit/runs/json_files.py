@@ -101,6 +101,9 @@ class Manifest(Schema):
     attnkit: str | None = None
     python: str | None = None
     torch: str | None = None
+    machine: str | None = None
+    code: Sha256 | None = None
+    """SHA-256 of attnkit's modules."""
     device: str | None = None
     threads: Count | None = None
     precision: str | None = None

@@ -21,6 +21,7 @@ from attnkit.show.comparison_notes import (
     signature_notes,
     system_of,
     trained,
+    tuning_notes,
 )
 from attnkit.show.differences import difference_text, scope_note, signed, stars
 from attnkit.show.recipe_tables import amount
@@ -333,7 +334,7 @@ def _axis_notes(comparison: Object) -> list[str]:
     notes += condition_notes(comparison)
     if seeds := joined(row["seed"] for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
-    return notes + _axis_significance(comparison, asked) + run_notes(rows)
+    return notes + tuning_notes(first) + _axis_significance(comparison, asked) + run_notes(rows)
 
 
 def _length_note(rows: Sequence[Object]) -> str:

@@ -1,0 +1,39 @@
+"""Where a run comes from: the machine, and the code of attnkit."""
+
+import hashlib
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+import attnkit
+
+FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+"""Processor flags that decide the speed of matrix products."""
+
+
+def machine() -> str:
+    """The machine in words, without its name: cores, kind of processor, features, memory."""
+    text = ""
+    if (info := Path("/proc/cpuinfo")).exists():
+        text = info.read_text(encoding="utf-8")
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in fields.items()}
+    flags = fields.get("flags", "").split()
+    server = any(word in fields.get("model name", "") for word in ("EPYC", "Xeon"))
+    kind = f"{platform.machine().replace('_', '-')} {'server ' if server else ''}CPU"
+    has = ", ".join(flag for flag in FEATURES if flag in flags) or "no vector extensions known"
+    lacks = "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{cores} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of attnkit's own modules: equal for rows that were trained by the same code."""
+    root, total = Path(attnkit.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        total.update(f"{path.relative_to(root).as_posix()}\0".encode())
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()

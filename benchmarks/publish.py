@@ -1,0 +1,91 @@
+"""Pages of results from kept outputs: nothing is typed, and everything can be recomputed.
+
+    python benchmarks/publish.py [--check]
+
+Each recipe below results/runs/ (files of `attnkit runs pack --results`) gives one page in
+results/kept/: what `attnkit eval` prints of it, and on what its rows were trained.  With --check
+nothing is written; the exit code is 1 where a page is not what its runs give, or has none.
+"""
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from common import ROOT, say, table
+
+from attnkit.cli import main as attnkit
+from attnkit.runs import Run
+from attnkit.runs.find import find_runs
+
+RUNS = Path("benchmarks/results/runs")
+PAGES = ROOT / "benchmarks/results/kept"
+
+
+def recipes() -> dict[str, list[Run]]:
+    """The kept runs by the name of their recipe."""
+    found: dict[str, list[Run]] = {}
+    for run in find_runs([RUNS]) if RUNS.is_dir() else ():
+        found.setdefault(run.name, []).append(run)
+    return found
+
+
+def page(name: str, runs: list[Run]) -> str:
+    """The page of one recipe."""
+    words = ["eval", str(RUNS / name), "--format", "markdown"]
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        code = attnkit(words)
+    if code:
+        raise SystemExit(f"attnkit {' '.join(words)} ended with {code}")
+    if len({run.manifest["code"] for run in runs}) > 1:
+        raise SystemExit(f"{RUNS / name}: rows were trained by different code; train them again")
+    trained = sorted(set(_trained(runs)))
+    lines = [
+        f"# {name}", "", f"- command: `attnkit {' '.join(words)}`",
+        f"- runs: {len(runs)}, kept in `{RUNS / name}`", "", printed.getvalue().strip(), "",
+        *table(["trained by", "precision", "threads", "machine"], [list(one) for one in trained]),
+    ]  # fmt: skip
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _trained(runs: list[Run]) -> Iterator[tuple[str, ...]]:
+    """With what each run was trained: rows are comparable where all are equal."""
+    for run in runs:
+        facts = run.manifest
+        version = f"attnkit {facts['attnkit']}, torch {facts['torch']}, Python {facts['python']}"
+        code = f"{version}, code {facts['code'][:8]}"
+        yield (code, *(str(facts[key]) for key in ("precision", "threads", "machine")))
+
+
+def file_of(name: str) -> Path:
+    """Where the page of a recipe is."""
+    return PAGES / f"{name.replace('/', '-')}.md"
+
+
+def main() -> None:
+    """Write the pages, or compare them with what is there."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    os.chdir(ROOT)  # pages name runs relative to it
+    pages = {file_of(name): page(name, runs) for name, runs in recipes().items()}
+    if options.check:
+        there = {path: path.read_text("utf-8") for path in PAGES.glob("*.md")}
+        wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]
+        for path in wrong:
+            say(f"{path.relative_to(ROOT)}: not what the kept runs give")
+        sys.exit(bool(wrong))
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for path in PAGES.glob("*.md"):
+        path.unlink()
+    for path, text in pages.items():
+        path.write_text(text, "utf-8")
+        say(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
