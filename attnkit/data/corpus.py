@@ -157,7 +157,9 @@ class Corpus(ABC):
     def _normal(self, row: Row) -> Row:
         """The row in the normal form of the recipe."""
         form = self._data.normalize
-        source, target = normal_form(row.source, form), normal_form(row.target, form)
+        source = normal_form(row.source, form)
+        # labels stay as the recipe spells them
+        target = row.target if self._labels else normal_form(row.target, form)
         references, contexts = (
             tuple(normal_form(text, form) for text in texts)
             for texts in (row.references, row.contexts)
@@ -308,9 +310,10 @@ class _Files(Corpus):
 
     def _labelled(self, rows: Iterable[Row], path: Path) -> Iterator[Row]:
         """The rows of a file, whose targets are labels; a DataError where one is another text."""
-        labels = {clean(label): label for label in self._labels}
+        form = self._data.normalize
+        labels = {clean(normal_form(label, form)): label for label in self._labels}
         for number, row in enumerate(rows, 1):
-            label = labels.get(clean(row.target))
+            label = labels.get(clean(normal_form(row.target, form)))
             if label is None:
                 wrong, known = quoted(row.target.strip()), ", ".join(self._labels)
                 raise DataError(

@@ -39,6 +39,8 @@ class Pieces:
         read = [to_model(self.text(text)) for text in texts]
         if not self._reads_spaces:
             return self._encode(read)
+        if not self.symbols:
+            return self._encode([text and f" {text}" for text in read])
         rows = [self.special.split(f" {text}") if text else [] for text in read]
         ids = iter(self._encode([part for row in rows for part in row[::2]]))  # between symbols
         found = self.symbols
@@ -78,17 +80,23 @@ class Pieces:
 
         Others put a space before every text, so that no part of one can be encoded.
         """
-        with_space, without = (self._processor.encode(t, out_type=str) for t in (" a", "a"))
-        return bool(with_space != without)
+        spelled = ["".join(self._processor.encode(text, out_type=str)) for text in (" a", "a")]
+        return spelled == [f"{MARK}a", "a"]
 
     @cached_property
     def symbols(self) -> dict[str, int]:
         """The special symbols of the model, as text, and their ids."""
         # Symbols score +0.0; learned pieces score below, or -0.0 (the first merge of BPE).
         scores = enumerate(map(self._processor.get_score, range(4, len(self))), 4)
-        ids = [id_ for id_, score in scores if math.copysign(1.0, score) > 0]
+        ids = [i for i, score in scores if math.copysign(1.0, score) > 0 and i not in self.reserved]
         symbols = (piece.replace(MARK, " ") for piece in self.spelled(ids))
         return dict(zip(symbols, ids, strict=True))
+
+    @cached_property
+    def reserved(self) -> frozenset[int]:
+        """Ids that no text has by its spelling: control tokens, bytes, unused pieces."""
+        kinds = (self._processor.is_control, self._processor.is_byte, self._processor.is_unused)
+        return frozenset(i for i in range(len(self)) if any(kind(i) for kind in kinds))
 
     @cached_property
     def special(self) -> re.Pattern[str]:

@@ -22,8 +22,6 @@ CARRIED = {"\0": "\ufdd0", "\u2585": "\ufdd1"}
 """Characters that sentencepiece does not take, and how they are spelled for it."""
 
 _REPAIRED = re.compile(f"[\ud800-\udfff{MARK}]|{NONCHARACTERS}")
-_TO_MODEL = str.maketrans(CARRIED)
-_FROM_MODEL = str.maketrans({spelled: character for character, spelled in CARRIED.items()})
 
 
 def clean(text: str) -> str:
@@ -42,9 +40,13 @@ def normal_form(text: str, form: NormalForm) -> str:
 
 def to_model(text: str) -> str:
     """Clean text as sentencepiece takes it."""
-    return text.translate(_TO_MODEL)
+    for character, spelled in CARRIED.items():
+        text = text.replace(character, spelled)
+    return text
 
 
 def from_model(text: str) -> str:
     """What sentencepiece gives, as text: the inverse of `to_model`."""
-    return text if text.isascii() else text.translate(_FROM_MODEL)
+    for character, spelled in CARRIED.items():
+        text = text.replace(spelled, character)
+    return text

@@ -104,7 +104,7 @@ class Vocabulary(Pieces):
         """What has no piece in some texts, and how often: characters, of a model of words words."""
         units = Counter[str]()
         for text in texts:
-            rest = self.special.sub(" ", to_model(self.text(text)))
+            rest = self.special.sub(" ", f" {to_model(self.text(text))}")
             units.update(rest.split() if self._is_words else rest.replace(" ", ""))
         found = {unit: n for unit, n in units.items() if UNK in self._encode([f" {unit}"])[0]}
         return Counter({from_model(unit): n for unit, n in found.items()})
@@ -138,7 +138,7 @@ class Vocabulary(Pieces):
     @cached_property
     def _learned(self) -> dict[str, Piece]:
         """Pieces made from text, with their scores."""
-        special = set(self.symbols.values())
+        special = {*self.symbols.values(), *self.reserved}
         ids = [id_ for id_ in range(len(RESERVED), len(self)) if id_ not in special]
         learned = (Piece(id_, self._processor.get_score(id_)) for id_ in ids)
         return dict(zip(self.spelled(ids), learned, strict=True))
@@ -178,6 +178,10 @@ class LabelVocabulary(Vocabulary):
         """The id of each label; nothing for another text."""
         known = {label: id_ for id_, label in enumerate(self.labels, len(RESERVED))}
         return [[known[text]] if text in known else [] for text in texts]
+
+    def unknown(self, texts: Iterable[str]) -> Counter[str]:
+        """Nothing: other texts than labels are no input."""
+        return Counter()
 
     def sample(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
         """As `encode`: a label has one form."""
@@ -236,7 +240,7 @@ class Tokenizer(NamedTuple):
         if spec.model is not None:
             vocabulary = _read(Path(spec.model), form)
             for piece in (*spec.special, *controls):
-                if piece not in vocabulary:
+                if normal_form(piece, form) not in vocabulary:
                     raise DataError(
                         f"{spec.model}: has no piece {piece!r}, which the recipe needs "
                         "(tokenizer.special, train.objective); train the model with it as a "
@@ -260,6 +264,15 @@ class Tokenizer(NamedTuple):
     def with_labels(self, labels: Sequence[str]) -> "Tokenizer":
         """The source's vocabulary, and labels as that of the target."""
         return Tokenizer(self.source, LabelVocabulary(labels))
+
+    def in_form(self, form: NormalForm) -> "Tokenizer":
+        """The same vocabularies, which read and write text in another normal form."""
+        source = Vocabulary(self.source.model, form=form)
+        if self.shared:
+            return Tokenizer(source, source)
+        if isinstance(self.target, LabelVocabulary):
+            return Tokenizer(source, self.target)
+        return Tokenizer(source, Vocabulary(self.target.model, form=form))
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.model, and tokenizer.target.model where the target has its own.

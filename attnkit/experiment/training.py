@@ -307,7 +307,7 @@ class Experiment:
     def _tuned(self, variant: str) -> dict[str, Any]:
         """The entry of the manifest that says by which trials a value was chosen."""
         entry = self.settings.tuned.get(variant)
-        return {} if entry is None else {layout.TUNED: entry.model_dump(exclude_none=True)}
+        return {} if entry is None else {layout.TUNED: entry.model_dump()}
 
     def _needs_updates(self, run: Run, recipe: Recipe) -> bool:
         """Whether a run that is there is trained further."""
@@ -326,7 +326,7 @@ class Experiment:
 
     def prepared(self, recipe: Recipe, initial: Run | None) -> Generator[Event, None, PreparedData]:
         """The data, prepared once for all variants that share it, with notes on the progress."""
-        tokenizer = initial.tokenizer() if initial else None
+        tokenizer = initial.tokenizer().in_form(recipe.data.normalize) if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
         parts += [tokenizer.digest] if tokenizer else []
         longest = str(max(recipe.eval.lengths, default=0))

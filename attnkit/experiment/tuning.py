@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnkit.data.corpus import splits_of
-from attnkit.errors import DivergedError, RecipeError, StoppedError, UsageError
+from attnkit.errors import (
+    DataError,
+    DivergedError,
+    OutputPathError,
+    RecipeError,
+    StoppedError,
+    UsageError,
+)
 from attnkit.experiment.resumption import allowed_changes, recipe_of_run
 from attnkit.experiment.settings import TrainingSettings, Trial
 from attnkit.experiment.tuned_values import ABSENT, recorded_entry
@@ -271,11 +278,16 @@ def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
 
 def _outcome(run: Run, value: str) -> TunedTrial:
     """The validation of the weights that a trial chose."""
-    if why := run.manifest[TRIAL].get("diverged"):
+    if (trial := run.manifest.get(TRIAL)) is None:
+        raise OutputPathError(f"{run.path}: is no trial, though it lies among them; move it away")
+    if why := trial.get("diverged"):
         return TunedTrial(value=value, diverged=why)
     run.require_finished()
     step = run.manifest["finished"]["step"]
-    *_, last = (one for one in run.log.records() if one["step"] == step and "value" in one)
+    scored = [one for one in run.log.records() if one["step"] == step and "value" in one]
+    if not scored:
+        raise DataError(f"{run.path}: its log lacks the validation of step {step}; remove it")
+    last = scored[-1]
     return TunedTrial(value=value, score=float(last["value"]), loss=float(last["valid_loss"]))
 
 

@@ -38,6 +38,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
     for run in runs:
         if target.resolve().is_relative_to(run.path.resolve()):
             raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
+        layout.refuse_trial(run.path, run.manifest)
         run.verify()
         folder = Run.find("", run.name, run.variant, run.seed).as_posix()
         if any(name.startswith(f"{folder}/") for name in members):

@@ -1,9 +1,10 @@
 """Names of a run's files, and the folders that hold runs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
@@ -83,12 +84,19 @@ def run_paths(path: Path, *, trials: bool = False) -> Iterator[Path]:
             yield found
 
 
+def refuse_trial(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise OutputPathError where a run that is to be packed is a trial, which is no row."""
+    if manifest.get(TRIAL):
+        raise OutputPathError(
+            f"{path}: is a trial of {manifest[TRIAL]['key']}; pack the runs of its variant, whose "
+            "manifests say what each trial came to"
+        )
+
+
 def _is_trial(path: Path) -> bool:
     """Whether a run is a trial; a variant may be called so as well."""
     if path.parent.parent.name != TUNE:
         return False
-    if is_results_file(path):
-        return "=" in path.parent.name  # its folder is that of a key and a value
     with suppress(AttnkitError):
         return TRIAL in files.read_json(path / MANIFEST)
     return False

@@ -67,6 +67,7 @@ def pack_results(run: Run, folder: Path) -> Path:
 
 def results_path(run: Run, folder: Path) -> Path:
     """The results file of a run below a folder."""
+    layout.refuse_trial(run.path, run.manifest)
     return Path(f"{Run.find(folder, run.name, run.variant, run.seed)}{layout.RESULTS_FILE}")
 
 

@@ -6,7 +6,6 @@ settings on the same lines is not computed again.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -272,9 +271,10 @@ class _EvaluationJob:
             saved.scores |= model_scores(
                 measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
             )
-        if missing:
-            saved.facts["unknown"] = unknown_note(self._unknown(rows, missing))
-        noted = list(filter(None, [saved.facts.get("unknown")]))
+        noted = saved.facts.setdefault("unknown", {})
+        if missing and not self.run.left_out:
+            noted |= self._unknown(rows, missing)
+        noted = list(filter(None, noted.values()))
         saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": noted}
         if text:
             saved.facts["empty_references"] = empty_references(references)
@@ -329,11 +329,12 @@ class _EvaluationJob:
             **{name: n for name, n in vars(counts).items() if name != "unknown"},
         }
 
-    def _unknown(self, rows: Sequence[Row], names: Sequence[str]) -> Counter[str]:
-        """What the tokenizer does not know of the sources, and of targets that are predicted."""
-        found = self.tokenizer.source.unknown([row.source for row in rows])
+    def _unknown(self, rows: Sequence[Row], names: Sequence[str]) -> dict[str, str]:
+        """What to say of unknown text: of sources, and of the targets of a model's own metrics."""
+        source, target = self.tokenizer
+        found = {"source": unknown_note(source.unknown([row.source for row in rows]))}
         if set(names) & set(TEACHER_FORCED) and not self.run.recipe.data.labels:
-            found += self.tokenizer.target.unknown([row.target for row in rows])
+            found["target"] = unknown_note(target.unknown([row.target for row in rows]))
         return found
 
 

@@ -662,3 +662,10 @@ def test_the_labels_of_a_card_are_those_of_its_files(name: str, corpora: Path) -
     )
     for split in corpus.splits:
         assert {row.target for row in corpus.rows(split)} == {*card.labels}
+
+
+def test_labels_are_the_recipe_s_own_in_any_normal_form(tmp_path: Path) -> None:
+    composed, other = "caf\u00e9", "cafe\u0301"
+    for written, label in ((composed, other), (other, composed), (other, other)):
+        corpus = labelled(tmp_path, [{"source": "a", "target": written}], label, "tea")
+        assert [row.target for row in corpus.rows("train")] == [label]

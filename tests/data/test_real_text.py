@@ -184,3 +184,39 @@ def test_models_of_others_are_read_as_sentencepiece_reads_them() -> None:
         assert vocabulary.encode([text])[0] == direct.encode(text)
     assert vocabulary.id_of("<mask>") == direct.piece_to_id("<mask>")
     assert vocabulary.pieces(range(4)) == [*RESERVED]
+
+
+def test_a_word_for_unknown_words_is_one_piece_also_at_the_start() -> None:
+    spec = TokenizerConfig(type="bpe", size=40, special=("\u2581<unk>",))
+    vocabulary = Tokenizer.train(spec, [Row("", "the <unk> cat"), Row("", "a <unk>")] * 9).target
+    texts = ["<unk> the cat", "the <unk> cat", "<unk>"]
+    assert not vocabulary.unknown(texts)
+    pieces = [vocabulary.pieces(ids).count("\u2581<unk>") for ids in vocabulary.encode(texts)]
+    assert pieces == [1, 1, 1]
+    assert vocabulary.decode(vocabulary.encode(texts)) == texts
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"remove_extra_whitespaces": False},
+        {"add_dummy_prefix": False},
+        {"byte_fallback": True, "control_symbols": ["<ctl>"], "add_dummy_prefix": False},
+    ],
+    ids=str,
+)
+def test_other_settings_of_sentencepiece_are_kept(settings: dict[str, object]) -> None:
+    """No spelling reaches a control token or a byte, and ids are sentencepiece's own."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the cat <q> dog < > 0 x 4 1 c t l A"] * 20), model_writer=model,
+        model_type="bpe", vocab_size=400, pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2,
+        user_defined_symbols=["<q>"], hard_vocab_limit=False, num_threads=1,
+        normalization_rule_name="identity", **settings,
+    )  # fmt: skip
+    vocabulary, direct = Vocabulary(model.getvalue()), sentencepiece.SentencePieceProcessor()
+    direct.LoadFromSerializedProto(model.getvalue())
+    space = settings.get("add_dummy_prefix", True) is False
+    for text in ("the cat<q>dog", "a <ctl> <0x41> c", "<q>", "the cat"):
+        given = f" {text}" if space and settings.get("remove_extra_whitespaces") is False else text
+        assert vocabulary.encode([text])[0] == direct.encode(given)
