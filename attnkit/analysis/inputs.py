@@ -7,7 +7,7 @@ from attnkit.analysis.maps import Token
 from attnkit.analysis.recorder import attention_layers
 from attnkit.attention import Attention
 from attnkit.data.text_form import MARK
-from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary
+from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer, Vocabulary
 from attnkit.errors import DataError, UsageError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import SearchConfig
@@ -131,8 +131,6 @@ class InputBuilder:
                 f"a side has {longest} tokens, and training had at most {self.longest}"
                 " (data.max_length)"
             )
-        if unknown := [*read.source, *read.ids].count(UNK):
-            notes.append(f"{unknown} tokens are unknown to the tokenizer")
         if not read.complete:
             notes.append(f"the output was cut at {len(read.output)} tokens")
         return "; ".join(notes)

@@ -211,8 +211,6 @@ class Tokenizer(NamedTuple):
         total = hashlib.sha256()
         for vocabulary in (self.source,) if self.shared else (self.source, self.target):
             total.update(hashlib.sha256(vocabulary.model).digest())
-            if vocabulary.form != "none":
-                total.update(vocabulary.form.encode())
         return total.hexdigest()
 
     @classmethod

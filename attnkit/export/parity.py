@@ -108,7 +108,8 @@ def odd_lines(tokenizer: Tokenizer) -> list[str]:
     whole = [form.format(name) for name in names for form in ("a {} b", "a{}b", "{0}{0}", "{} ")]
     return [
         *whole,
-        unicodedata.normalize("NFD", "Größe déjà vu \uac00") + " ﬁ Ω ½",
+        unicodedata.normalize("NFD", "Gr\u00f6\u00dfe d\u00e9j\u00e0 \uac00")
+        + " \ufb01 \u03a9 \u00bd",
         "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",  # joined, and a flag
         "<0x41><0x0A> <0xE2>",  # as pieces of bytes are spelled
         "",

@@ -43,6 +43,7 @@ from attnkit.scoring.metrics import (
 from attnkit.scoring.output_warnings import SHARE, empty_references, share_text, warnings
 from attnkit.scoring.saved_comparison import one_best
 from attnkit.scoring.saved_scores import (
+    SavedScores,
     describe_run,
     digest,
     packed_scores,
@@ -271,10 +272,7 @@ class _EvaluationJob:
             saved.scores |= model_scores(
                 measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
             )
-        noted = saved.facts.setdefault("unknown", {})
-        if missing and not self.run.left_out:
-            noted |= self._unknown(rows, missing)
-        noted = list(filter(None, noted.values()))
+        noted = self._unknown(saved, rows, missing)
         saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": noted}
         if text:
             saved.facts["empty_references"] = empty_references(references)
@@ -329,13 +327,18 @@ class _EvaluationJob:
             **{name: n for name, n in vars(counts).items() if name != "unknown"},
         }
 
-    def _unknown(self, rows: Sequence[Row], names: Sequence[str]) -> dict[str, str]:
-        """What to say of unknown text: of sources, and of the targets of a model's own metrics."""
-        source, target = self.tokenizer
-        found = {"source": unknown_note(source.unknown([row.source for row in rows]))}
-        if set(names) & set(TEACHER_FORCED) and not self.run.recipe.data.labels:
-            found["target"] = unknown_note(target.unknown([row.target for row in rows]))
-        return found
+    def _unknown(self, saved: SavedScores, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+        """What to say of unknown text: of sources, and of the targets of a model's own metrics.
+
+        It is kept, and looked at anew for the metrics `names`.
+        """
+        notes: dict[str, str] = saved.facts.setdefault("unknown", {})
+        if names and not self.run.left_out:
+            source, target = self.tokenizer
+            notes["source"] = unknown_note(source.unknown([row.source for row in rows]))
+            if set(names) & set(TEACHER_FORCED) and not self.run.recipe.data.labels:
+                notes["target"] = unknown_note(target.unknown([row.target for row in rows]))
+        return list(filter(None, notes.values()))
 
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:

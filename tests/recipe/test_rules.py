@@ -271,7 +271,6 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, r'tokenizer.special=["a\x20b"]', "special: 'a b' must be text without white space"),
         (GOOD, 'tokenizer.special=[""]', "special: '' must be text without white space"),
         (GOOD, r'tokenizer.special=["\0"]', r"special: '\x00' must be text without white space"),
-        (GOOD, "tokenizer.special=[</s>]", "special: '</s>' is reserved; choose another spelling"),
         (GOOD, "tokenizer.special=[x,x]", "tokenizer.special: names x twice; name each once"),
         (
             GOOD,

@@ -59,7 +59,13 @@ def test_hidden_states_and_weights_may_have_different_types(types: tuple[str, st
         x.detach().to(getattr(torch, name)).requires_grad_()
         for x, name in zip((hidden, weight), types, strict=True)
     ]
-    found = torch.autograd.grad(loss.token_losses(*mixed, targets, LossOptions(0.1)).total, mixed)
+    try:
+        total = loss.token_losses(*mixed, targets, LossOptions(0.1)).total
+        found = torch.autograd.grad(total, mixed)
+    except RuntimeError as error:
+        if "primitive descriptor" not in str(error):
+            raise
+        pytest.skip("oneDNN has no products of bfloat16 on this processor")
     for rough, fine, own in zip(found, exact, mixed, strict=True):
         assert rough.dtype == own.dtype
         assert (rough - fine).norm() < 0.02 * fine.norm()
