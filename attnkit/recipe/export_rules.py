@@ -44,6 +44,8 @@ def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
         able = [target for target in TARGETS if not obstacle(recipe, target)]
         if "huggingface" in able:
             able[0] += f" ({pretrained_class(recipe)})"
+            if recipe.tokenizer.model:  # which is not opened here
+                able[0] += " if tokenizer.model has no byte fallback, words or pieces across spaces"
         groups.setdefault(", ".join(able) or "none", []).append(name)
     for able_text, names in groups.items():
         if len(groups) > 1:
