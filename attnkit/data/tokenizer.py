@@ -379,7 +379,8 @@ def _train(
         # As symbols they would be taken out of other words, too.  As words, each is one of the
         # `size` most frequent ones if it is more frequent than this bound on the last of them.
         often = 1 + sum(line.count(" ") for line in lines) // spec.size
-        lines.extend(f" {word.removeprefix(MARK)}" * often for word in special)
+        for word in special:
+            lines.extend([f" {word.removeprefix(MARK)}"] * often)
         special = []
     model = io.BytesIO()
     try:
