@@ -67,16 +67,21 @@ def test_programs_get_named_values(runs: Path, here: Caller) -> None:
     assert [row["score"] for row in found] == [21.0, 22.0, None]
 
 
-def test_a_hundred_runs_take_little_time(tmp_path: Path, command: Command) -> None:
-    """Processor time, since others may compete."""
+def test_a_hundred_runs_take_less_than_four_times_one(tmp_path: Path, command: Command) -> None:
+    """Processor time, since others may compete; a ratio, since machines differ."""
     first = make_logged(tmp_path / "runs", seed=0, losses=[1.0] * 100, scores={"bleu": 20.0})
+
+    def seconds(runs: int) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = command("runs")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.stdout.count("seed-") == runs
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+
+    one = seconds(1)
     for seed in range(1, 100):
         Run(shutil.copytree(first.path, first.path.with_name(f"seed-{seed}"))).update(seed=seed)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = command("runs")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.stdout.count("seed-") == 100
-    assert after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime < 4
+    assert seconds(100) < 4 * one
 
 
 @pytest.mark.parametrize("words", [("runs",), ("plot", "runs"), ("runs", "clean", "--yes")])
