@@ -338,7 +338,7 @@ class _Evaluation:
             "threads": torch.get_num_threads(),
             "lines": len(replies),
             "chosen": None if None in chosen else chosen,
-            "cut": sum(bool(reply.notes) for reply in replies),
+            "cut": sum(bool(reply.cut) for reply in replies),
         }
 
 
