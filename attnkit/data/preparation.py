@@ -18,7 +18,7 @@ import sentencepiece
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
-from attnkit.data.encoding import PARTIAL, encode
+from attnkit.data.encoding import encode
 from attnkit.data.masking import MASK, with_noise
 from attnkit.data.rows import Counts, Row
 from attnkit.data.span_corruption import FIXED, sentinels
@@ -35,8 +35,9 @@ from attnkit.data.tokenizer import (
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
+from attnkit.storage import files
 from attnkit.storage.cache import cache_dir, complete
-from attnkit.storage.files import read_json, remove, sha256_json, write_synced
+from attnkit.storage.files import read_json, sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
 
@@ -301,10 +302,10 @@ def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: in
         suffix=f"-{sha256_json([alpha, seed])[:16]}-{epoch}",
     )
     for other in split.path.parent.glob(f"{split.path.name.rpartition('-')[0]}-*"):
-        if other.is_dir() and other != split.path and other.suffix != PARTIAL:
+        if other.is_dir() and other != split.path and files.owner(other) is None:
             # Another run may be removing it too, or still read it: its mapping stays valid.
             with suppress(OSError):
-                remove(other)
+                files.remove(other)
     return split
 
 
@@ -333,7 +334,7 @@ def _tokenizer(
         trained = Tokenizer.train(chosen, drain(sample), controls=controls, form=form)
         trained.save(draft)
         meta = {"digest": trained.digest, "rows": used, "seen": seen, "unknown_words": words}
-        write_synced(draft / "meta.json", json.dumps(meta).encode())
+        write_synced(draft / "meta.json", json.dumps(meta))
 
     def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         meta, saved = read_json(path / "meta.json"), Tokenizer.load(path, form)

@@ -10,6 +10,7 @@ from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
+MANIFEST_LOCK = ".manifest.lock"  # held while manifest.json is changed
 MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
@@ -65,7 +66,7 @@ def require_runs(path: Path, hint: str) -> None:
     if not is_results_file(path) or path.is_dir():
         files.require_folder(path, "folder of runs", hint)
     else:
-        files.require_file(path)
+        files.check_file(path)
 
 
 def run_paths(path: Path, *, trials: bool = False) -> Iterator[Path]:

@@ -57,7 +57,6 @@ class Results:
             MissingInputError: there is no such regular file.
         """
         if self.packed is None:
-            files.require_file(self.path / name)
             return files.open_file(self.path / name)
         if name not in self.packed:
             raise MissingInputError(f"{self.path}: {name} is not in it")
@@ -76,8 +75,7 @@ class Results:
 
     def read_json(self, name: str, limit: int = files.JSON_LIMIT) -> dict[str, Any]:
         """One of its files, as `attnkit.storage.files.read_json` reads it."""
-        with self.open_file(name) as file:
-            return files.read_object(file, self.path / name, limit)
+        return files.read_json(self.path / name, limit, self.open_file(name))
 
     @property
     def writable(self) -> bool:
@@ -97,7 +95,7 @@ class Results:
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
         files.make_folder(path.parent, self.fs, parents=self.may_be_made)
-        with exclusive(path.parent):
+        with exclusive(path.parent / layout.LOCK):
             text = "".join(f"{text}\n" for text in texts)
             earlier = self.scores()
             self.record(layout.SCORES, None)

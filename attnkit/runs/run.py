@@ -139,7 +139,8 @@ class Run(Results):
         Call it holding the lock.
         """
         with files.writing(self.path):
-            for name in (layout.MANIFEST, *layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE):
+            own = (*layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE, layout.MANIFEST_LOCK)
+            for name in (layout.MANIFEST, *own):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
                     files.remove(path, self.fs)
@@ -227,7 +228,7 @@ class Run(Results):
         What other processes have written meanwhile stays.
         """
         self.require_locked()
-        with exclusive(self.path):
+        with exclusive(self.path / layout.MANIFEST_LOCK):
             self.__dict__.pop("manifest", None)
             entries = dict(self.manifest)
             for key, value in fields.items():
@@ -352,7 +353,7 @@ class Run(Results):
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
-        files.require_file(self.path / layout.TOKENIZERS[0])
+        files.check_file(self.path / layout.TOKENIZERS[0])
         for name in layout.TOKENIZERS:
             self.check_file(name)
         return Tokenizer.load(self.path, self.recipe.data.normalize)

@@ -140,9 +140,10 @@ def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Pat
 def test_a_transfer_that_keeps_breaking_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = cut
     message = refuse(server, tmp_path / "file", UnavailableError)
-    assert message == (
-        "file: the transfer broke off after 1,000 of 1,024,000 bytes (3 tries); to do without, "
-        f"fetch {server.url}/file elsewhere and put it at {tmp_path / 'file'}"
+    assert message.startswith("file: the transfer broke off: ")
+    assert message.endswith(
+        f"(3 tries); to do without, fetch {server.url}/file elsewhere and put it at "
+        f"{tmp_path / 'file'}"
     )
 
 
@@ -178,14 +179,16 @@ def test_a_silent_server_is_given_up(
         message = refuse(server, tmp_path / "file", UnavailableError)
     finally:
         done.set()
-    assert message.startswith("file: the transfer broke off: timed out (3 tries)")
+    assert "timed out" in message
+    assert "(3 tries)" in message
 
 
 def test_a_server_that_is_not_there_is_named(server: Server, tmp_path: Path) -> None:
     server.close()
     message = refuse(server, tmp_path / "file", UnavailableError)
     assert message.startswith("file: no connection: ")
-    assert "refused (3 tries)" in message
+    assert "refused" in message
+    assert "(3 tries)" in message
 
 
 def test_a_wrong_hash_leaves_nothing(server: Server, tmp_path: Path) -> None:
@@ -226,9 +229,9 @@ def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
     ("location", "kind", "message"),
     [
         ("http://example.org/file", DataError, "redirects to http://example.org/file: only https"),
-        ("file:///etc/passwd", UnavailableError, "the server answered 302"),
-        ("https://[broken/file", UnavailableError, "not an address"),
-        ("/file", UnavailableError, "infinite loop"),
+        ("file:///etc/passwd", DataError, "redirects to file:///etc/passwd: only https"),
+        ("https://[broken/file", DataError, "only https"),
+        ("/file", UnavailableError, "Exceeded 30 redirects"),
     ],
 )
 def test_redirects_elsewhere_than_https_are_refused(
