@@ -15,7 +15,7 @@ from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
-    from attnkit.runs import Run
+    from attnkit.runs import Run, run_path
 
 Baselines = dict[str | None, str]  # recipe -> its baseline variant, system or run
 
@@ -103,7 +103,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
         raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
     out, tasks, skipped = request.out, list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
-        folder = Run.find(out, file.name, variant, 0).parent
+        folder = run_path(out, file.name, variant, 0).parent
         runs = list[Run]()
         with suppress(MissingInputError):  # nothing there, or nothing finished
             runs = find_runs([folder], note=console.warn)

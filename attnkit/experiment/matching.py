@@ -13,7 +13,7 @@ from attnkit.data.preparation import PreparedData
 from attnkit.errors import RecipeError, UnavailableError
 from attnkit.experiment import cost
 from attnkit.recipe import Recipe, RecipeFile
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 
 STEP = 8
 """Feed-forward widths are multiples of this, so that matrix products stay fast."""
@@ -108,7 +108,7 @@ def earlier(file: RecipeFile, names: Sequence[str], out: Path) -> Iterator[Match
     What was measured once is not measured again: it would come out a little different.
     """
     for name in names:
-        runs = Run.find(out, file.name, name, 0).parent.glob("seed-*/manifest.json")
+        runs = run_path(out, file.name, name, 0).parent.glob("seed-*/manifest.json")
         if name != baseline_of(file) and (first := next(runs, None)) is not None:
             given, kept = file.variants[name].model, Run.open(first.parent).recipe.model
             yield Match(name, (given.width, given.ff), (kept.width, kept.ff), math.nan)

@@ -43,6 +43,16 @@ def component(part: str) -> str:
     return part
 
 
+def run_path(out: str | Path, recipe: str, variant: str, seed: int) -> Path:
+    """The folder of a run: <out>/<recipe name>/<variant>/seed-<seed>; never outside `out`.
+
+    Raises:
+        OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
+    """
+    parts = [*recipe.split("/"), variant, f"seed-{seed}"]
+    return Path(out).joinpath(*map(component, parts))
+
+
 def refuse_part_of_run(path: Path) -> None:
     """Keep an output of a command from replacing a file of a run.
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -100,7 +99,7 @@ class Results:
             earlier = self.scores()
             self.record(layout.SCORES, None)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
-            written = json_text(earlier | {split: dict(scores)}).encode("utf-8")
+            written = files.json_text(earlier | {split: dict(scores)}).encode("utf-8")
             files.atomic_write(self.path / layout.SCORES, written, self.fs)
             self.record(layout.SCORES, hashlib.sha256(written).hexdigest())
 
@@ -115,7 +114,7 @@ class Results:
         self.check_file(layout.SCORES)
         try:
             stored = self.read_json(layout.SCORES, SCORES_LIMIT)
-            json_files.check(stored, json_files.Scores, str(self.path / layout.SCORES))
+            json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES))
             return stored
         except DataError as error:
             raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
@@ -134,8 +133,3 @@ class Results:
 
     def record(self, name: str, digest: str | None) -> None:
         """Note the SHA-256 of a file, None while it is being written."""
-
-
-def json_text(value: Any) -> str:
-    """JSON text for a file that people read too."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

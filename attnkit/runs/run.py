@@ -15,7 +15,7 @@ import attnkit
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
 from attnkit.runs.log import Log
-from attnkit.runs.results import Results, json_text
+from attnkit.runs.results import Results
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
 from attnkit.storage.lock import exclusive, held, is_held, is_lost
@@ -50,16 +50,6 @@ class Run(Results):
         """The log of its training."""
         packed = None if self.packed is None else self.packed.get(layout.LOG, b"")
         return Log(self.path / layout.LOG, self.fs, packed)
-
-    @staticmethod
-    def find(out: str | Path, name: str, variant: str, seed: int) -> Path:
-        """The folder of a run: <out>/<recipe name>/<variant>/seed-<seed>; never outside `out`.
-
-        Raises:
-            OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
-        """
-        parts = [*name.split("/"), variant, f"seed-{seed}"]
-        return Path(out).joinpath(*map(layout.component, parts))
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -219,8 +209,8 @@ class Run(Results):
                 f"{path}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
                 f"{_OWN}); restore it from a copy, or train again with --fresh"
             )
-        checked: dict[str, Any] = json_files.check(entries, json_files.Manifest, str(path))
-        return checked
+        json_files.parse(entries, json_files.Manifest, str(path))
+        return entries
 
     def update(self, **fields: Any) -> None:
         """Set entries of the manifest; an object is merged into an existing one.
@@ -239,7 +229,7 @@ class Run(Results):
             self._write_manifest(entries)
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
-        text = json_text(entries | {_OWN: files.sha256_json(entries)})
+        text = files.json_text(entries | {_OWN: files.sha256_json(entries)})
         files.atomic_write(self.path / layout.MANIFEST, text, self.fs)
         self.__dict__["manifest"] = entries
 

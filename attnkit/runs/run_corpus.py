@@ -21,7 +21,6 @@ from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
 from attnkit.runs import json_files, layout
-from attnkit.runs.results import json_text
 from attnkit.storage import files
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class RunCorpus:
             return {}
         self.run.check_file(name)
         kept = self.run.read_json(name)
-        json_files.check(kept, json_files.KeptSplit, str(self.run.path / name))
+        json_files.parse(kept, json_files.KeptSplit, str(self.run.path / name))
         return kept
 
     def _read(self, split: str, sha256: str) -> list[Row]:
@@ -196,7 +195,7 @@ class RunCorpus:
             "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
             "contexts": contexts if corpus.generated else None,
         }
-        name, written = self._name(split, ".json"), json_text(about).encode("utf-8")
+        name, written = self._name(split, ".json"), files.json_text(about).encode("utf-8")
         self.run.record(name, None)
         files.atomic_write(self.run.path / name, written, self.run.fs)
         self.run.record(name, hashlib.sha256(written).hexdigest())

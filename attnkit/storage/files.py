@@ -357,3 +357,8 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{where}: must hold a JSON object, holds {type(value).__name__}")
     return value
+
+
+def json_text(value: Any) -> str:
+    """JSON text for a file that people read too."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -8,7 +8,7 @@ from attnkit.data.preparation import prepare
 from attnkit.errors import RecipeError, UnavailableError
 from attnkit.experiment import cost, matching
 from attnkit.recipe import RecipeFile, load
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 
 RECIPE = """
 task: translation
@@ -114,7 +114,7 @@ def test_time_is_measured_beside_the_baseline(
 def test_a_measured_width_is_kept_by_runs(file: RecipeFile, tmp_path: Path) -> None:
     recipe = of(tmp_path, "variants.small.model.ff=48").variants["small"]
     Run.create(
-        Run.find(tmp_path / "runs", "r", "small", 7), recipe, name="r", variant="small", seed=7
+        run_path(tmp_path / "runs", "r", "small", 7), recipe, name="r", variant="small", seed=7
     )
     (one,) = matching.earlier(file, ["small", "random", "vanilla"], tmp_path / "runs")
     assert one.overrides == ["variants.small.model.width=64", "variants.small.model.ff=48"]

@@ -14,7 +14,7 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe.schema import DataConfig, EvalConfig, TokenizerConfig
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_comparison import comparison, saved_entries
@@ -42,7 +42,7 @@ def made(folder: Path, variant: str, objective: str = "causal", positions: str =
     torch.manual_seed(sum(map(ord, variant)))
     model = models.build_for(chosen, (len(words.source),) * 2)
     run = Run.create(
-        Run.find(folder / "runs", "toy", variant, 1), chosen, name="toy", variant=variant, seed=1
+        run_path(folder / "runs", "toy", variant, 1), chosen, name="toy", variant=variant, seed=1
     )
     run.write_tokenizer(words)
     run.finish(model.state_dict(), step=1, seconds=1.0, reason="steps", tokens_per_second=1.0)

@@ -82,13 +82,13 @@ def verify(
 def _folders(target: str, out: Path) -> list[Path]:
     """The runs that a word of the command line means, damaged ones included."""
     from attnkit.recipe import load
-    from attnkit.runs import Run
+    from attnkit.runs import run_path
     from attnkit.runs.layout import is_results_file, require_runs, run_paths
 
     folder = Path(target)
     if not folder.is_dir() and not is_results_file(folder):
         file = load(target, [])
-        folders = [Run.find(out, file.name, name, 0).parent for name in file.variants]
+        folders = [run_path(out, file.name, name, 0).parent for name in file.variants]
         found = [path for one in folders if one.is_dir() for path in run_paths(one)]
         folder = out / file.name
     else:
