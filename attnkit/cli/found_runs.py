@@ -15,7 +15,7 @@ from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
-    from attnkit.runs import Run, run_path
+    from attnkit.runs import Run
 
 Baselines = dict[str | None, str]  # recipe -> its baseline variant, system or run
 
@@ -94,7 +94,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     """The runs of a recipe under --out, to be scored and searched as the file says now."""
     from attnkit.recipe import load
     from attnkit.recipe.settings import AFTER_TRAINING
-    from attnkit.runs import Run, find_runs
+    from attnkit.runs import Run, find_runs, run_path
     from attnkit.scoring.published_figures import published_figures
 
     try:

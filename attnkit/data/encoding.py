@@ -29,7 +29,7 @@ from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
 from attnkit.device import processes
 from attnkit.errors import MemoryLimitError
-from attnkit.storage.cache import complete
+from attnkit.storage.cache import read_or_build
 from attnkit.storage.files import DISK, sha256_json, write_synced
 
 CHUNK_ROWS, CHUNK_CHARACTERS = 10_000, 2_000_000
@@ -96,7 +96,7 @@ def encode(
         text = json.dumps({"sha256": sha256_json(meta), "content": meta}, indent=1)
         write_synced(draft / "meta.json", text)
 
-    encoded, note = complete(folder / key, Encoded.open, build)
+    encoded, note = read_or_build(folder / key, Encoded.open, build)
     if counts is not None:
         vars(counts).update(vars(encoded.counts))
     return replace(encoded, note=note)

@@ -19,9 +19,8 @@ from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
 from attnkit.data.encoding import encode
-from attnkit.data.masking import MASK, with_noise
+from attnkit.data.objectives import FIXED, MASK, apply_objective, sentinels
 from attnkit.data.rows import Counts, Row
-from attnkit.data.span_corruption import FIXED, sentinels
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
     TRAINED,
@@ -36,7 +35,7 @@ from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
 from attnkit.storage import files
-from attnkit.storage.cache import cache_dir, complete
+from attnkit.storage.cache import cache_dir, read_or_build
 from attnkit.storage.files import read_json, sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
@@ -127,7 +126,7 @@ def _as_read(
             f"{name} has {tokens:,} tokens; span corruption needs one text of "
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
-    return with_noise(split, tokenizer.target, recipe.train.objective, longest, noise)
+    return apply_objective(split, tokenizer.target, recipe.train.objective, longest, noise)
 
 
 def _check_lengths(
@@ -342,7 +341,7 @@ def _tokenizer(
             raise DataError(f"{path}: the model does not match its SHA-256")
         return saved, meta
 
-    (tokenizer, meta), note = complete(cache / "tokenizers" / key, read, build)
+    (tokenizer, meta), note = read_or_build(cache / "tokenizers" / key, read, build)
     return tokenizer, _about(spec, tokenizer, meta) + ([note] if note else [])
 
 

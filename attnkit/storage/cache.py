@@ -31,7 +31,7 @@ def cache_dir() -> Path:
         raise OutputPathError("no home folder for the cache: set ATTNKIT_CACHE") from error
 
 
-def complete(
+def read_or_build(
     path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]
 ) -> tuple[Value, str | None]:
     """Read a finished folder; where it is absent or damaged, build it first.

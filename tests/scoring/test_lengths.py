@@ -9,7 +9,7 @@ from helpers.trained import LENGTH, PARAGRAPHS, recipe, tokenizer
 
 from attnkit import models
 from attnkit.data.encoded import Encoded
-from attnkit.data.masking import masked
+from attnkit.data.objectives import mask_tokens
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import DataError, RecipeError
@@ -81,7 +81,7 @@ def test_scores_are_those_of_the_windows_one_by_one(objective: str, tmp_path: Pa
     rows = [Row("", row.target.strip()) for row in rows]
     hidden = None
     if objective == "masked":
-        hidden = masked(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
+        hidden = mask_tokens(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
     assert [entry.row["length"] for entry in entries] == [*LENGTHS]
     for entry, length in zip(entries, LENGTHS, strict=True):
         assert entry.row["split"] == "test"

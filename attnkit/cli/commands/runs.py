@@ -14,7 +14,7 @@ from attnkit.cli.options import flag
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnkit.runs import Run, run_path
+    from attnkit.runs import Run
     from attnkit.runs.status import RunStatus
 
 LIST = "list"
@@ -158,7 +158,7 @@ def pack(
         return
     if output is not None and not output.name.endswith(ARCHIVES):
         raise UsageError(f"--output {output}: the archive is a .tar.gz; name it so")
-    from attnkit.runs import archive, find_runs
+    from attnkit.runs import archive, find_runs, run_path
 
     found = find_runs(folders, note=console.warn)
     for run in found:

@@ -31,11 +31,11 @@ class ChainSource(KnownSource):
 
     def line(self, draw: Draw) -> Iterator[str]:
         count = len(SYLLABLES)
-        third, second, last = (draw.below(count) for _ in range(3))
+        third, second, last = (draw.randrange(count) for _ in range(3))
         steps = list(enumerate(STEPS))
         while True:
             yield SYLLABLES[second] + SYLLABLES[last]
-            third, second, last = second, last, (third + draw.weighted(steps)) % count
+            third, second, last = second, last, (third + draw.weighted_choice(steps)) % count
 
     def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
         last = [(word[:2], word[2:]) for word in before[-2:]]

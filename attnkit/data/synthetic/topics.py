@@ -32,9 +32,9 @@ class TopicSource(KnownSource):
     """Words of one topic, drawn independently."""
 
     def line(self, draw: Draw) -> Iterator[str]:
-        words = list(zip(TOPICS[draw.one(tuple(TOPICS))], WEIGHTS, strict=True))
+        words = list(zip(TOPICS[draw.choice(tuple(TOPICS))], WEIGHTS, strict=True))
         while True:
-            yield draw.weighted(words)
+            yield draw.weighted_choice(words)
 
     def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
         topics = {TOPIC_OF.get(word) for word in before}
