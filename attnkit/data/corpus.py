@@ -3,7 +3,6 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple, final
 from attnkit.data import formats, jsonl, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
+from attnkit.data.synthetic import generator
 from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
@@ -210,9 +210,7 @@ class _Generated(Corpus):
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
         super().__init__(card.name, languages, card.splits, data, task)
-        name = "recall" if card.length else card.name.removeprefix("toy-")
-        module: Any = import_module(f"attnkit.data.synthetic.{name}")
-        self._generator = module.RecallRows(card.name, card.length) if card.length else module
+        self._generator = generator(card)
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
 
     @property
