@@ -32,8 +32,10 @@ MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
 _OWN = "sha256"
 """Entry of manifest.json: the SHA-256 of all others."""
-_REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`",
-           layout.DATA: "remove it to read the corpus again"}  # fmt: skip
+_REMEDY = {
+    layout.SCORES: "replace it by `attnkit eval --fresh`",
+    layout.DATA: "remove it to read the corpus again",
+}
 """By file or folder, what to do where that is not training."""
 
 
@@ -408,8 +410,9 @@ class Run(Results):
         from attnkit import models
 
         recipe, tokenizer = self.recipe, self.tokenizer()
-        for text in plugins.changed(self.manifest):
-            warnings.warn(f"{self.path}: {text} since this run was trained", stacklevel=3)
+        for path, _, _ in plugins.changes(self.manifest):
+            text = f"{self.path}: {path} has changed since this run was trained"
+            warnings.warn(text, stacklevel=3)
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnkit.data.corpus import Corpus, data_folder, require_split, splits_of
+from attnkit.data.corpus import Corpus, require_split, splits_of
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
@@ -56,7 +56,9 @@ class RunCorpus:
             MissingInputError: there is no folder `data_dir`.
         """
         self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
-        self.data_dir = None if data_dir is None else data_folder(Path(data_dir))
+        self.data_dir = None if data_dir is None else Path(data_dir)
+        if self.data_dir:
+            files.require_folder(self.data_dir, "folder", " (--data-dir)")
 
     def rows(self, split: str, length: int | None = None) -> Iterator[Row]:
         """The rows of a split in order, as `Corpus.rows`; raises as that where the run lacks it.
@@ -169,12 +171,11 @@ class RunCorpus:
                 f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
                 f"{split}.json); remove {split}.json to read the corpus again"
             )
-        values = map(json.loads, data.split(b"\n")[:-1])
+        rows = [Row(**json.loads(line)) for line in data.split(b"\n")[:-1]]
         return [
-            Row(row["source"], row["target"], tuple(row["references"]), tuple(row["contexts"]),
-                row["gold"])
-            for row in values
-        ]  # fmt: skip
+            row._replace(references=tuple(row.references), contexts=tuple(row.contexts))
+            for row in rows
+        ]
 
     def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
         """Store the rows where they are few, and what they are; the latter last."""

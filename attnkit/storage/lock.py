@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from attnkit.errors import OutputPathError
 from attnkit.storage.files import writing
 
@@ -30,6 +28,8 @@ def held(path: Path, what: str) -> Iterator[str | None]:
         OutputPathError: another process holds it (the message begins with `what` and says which),
             or the file cannot be made.
     """
+    from filelock import FileLock, Timeout  # 10 ms, which `--help` need not take
+
     lock, warning = FileLock(path, fallback_to_soft=False), None
     try:
         with writing(path):
@@ -90,6 +90,8 @@ def is_held(path: Path) -> bool:
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Wait for a lock file and hold it; where there can be none, nothing is waited for."""
+    from filelock import FileLock
+
     lock = FileLock(path, fallback_to_soft=False)
     with suppress(OSError):
         lock.acquire()
