@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def encode(
     *,
     key: str,
     max_length: int,
-    too_long: str,
+    too_long: Literal["drop", "truncate"],
     sample: tuple[float, int] | None = None,
     counts: Counts | None = None,
     stream: bool = False,
@@ -67,7 +67,7 @@ def encode(
         folder: the cache.
         key: the name of the result, a hash of all that it depends on.
         max_length: in tokens, EOS included; for a stream the length of a block.
-        too_long: "drop" or "truncate"; without effect on a stream.
+        too_long: what happens to such rows; without effect on a stream.
         sample: (alpha, seed) of subword sampling, or None for the best segmentation.
         counts: what the reader of `rows` counts into; the encoder adds to it.
         stream: one stream of target ids seen in blocks, instead of pairs.
@@ -78,8 +78,6 @@ def encode(
         MemoryLimitError: a process was killed.
         AttnkitError: whatever reading `rows` raises.
     """
-    if too_long not in ("drop", "truncate"):
-        raise ValueError(f"too_long must be drop or truncate, is {too_long!r}")
     encoder = _RowEncoder(tokenizer, max_length, too_long == "truncate", stream, sample)
     total = counts or Counts()
 

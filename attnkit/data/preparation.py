@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import sentencepiece
 
@@ -236,7 +236,7 @@ def encode_split(
         DataError: a file is malformed, or no row is usable.
     """
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
-    too_long = recipe.data.too_long if name == "train" else "truncate"
+    too_long: Literal["drop", "truncate"] = recipe.data.too_long if name == "train" else "truncate"
     # Everything that the ids depend on.
     fingerprint = corpus.fingerprint(name)
     key = sha256_json([
