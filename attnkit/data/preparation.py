@@ -239,10 +239,8 @@ def encode_split(
     too_long: Literal["drop", "truncate"] = recipe.data.too_long if name == "train" else "truncate"
     # Everything that the ids depend on.
     fingerprint = corpus.fingerprint(name)
-    key = sha256_json([
-        "split", FORMAT, sentencepiece.__version__, fingerprint, tokenizer.digest,
-        max_length, too_long, stream,
-    ])  # fmt: skip
+    model = sentencepiece.__version__, fingerprint, tokenizer.digest
+    key = sha256_json(["split", FORMAT, *model, max_length, too_long, stream])
     counts = Counts()
     split = encode(
         _while_unchanged(corpus, name, fingerprint, counts),

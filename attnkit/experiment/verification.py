@@ -91,8 +91,8 @@ def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[
                     state, text = "different", "no run has this id and score"
                     if found:
                         text = f"the table says {told}, the run {found[0]}"
-                where = str(row["run"]), row["run_id"], "table", f"{split} {metric}"
-                yield Check(*where, state, text, split, metric, told)
+                run, cell = str(row["run"]), f"{split} {metric}"
+                yield Check(run, row["run_id"], "table", cell, state, text, split, metric, told)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError("the table is not what `attnkit eval --format json` prints") from error
 
