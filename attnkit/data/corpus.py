@@ -3,6 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple, final
 from attnkit.data import formats, jsonl, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
-from attnkit.data.synthetic import generator
+from attnkit.data.synthetic.known_source import SOURCES
+from attnkit.data.synthetic.recall import RecallRows
 from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
@@ -198,13 +200,26 @@ class Corpus(ABC):
         """What decides the rows of a split that exists, as JSON."""
 
 
+def _generator(card: corpus_cards.Card) -> Any:
+    """What makes the rows of a generated corpus, a module or an object.
+
+    It has VERSION, raised when the same seed would give other rows, SIZES by split, and
+    `rows(split, size, seed)`, which also takes the length of a row, or the passages of a question,
+    where these can be chosen.
+    """
+    if card.length:
+        return RecallRows(card.name, card.length)
+    name = card.name.removeprefix("toy-")
+    return SOURCES.get(card.name) or import_module(f"attnkit.data.synthetic.{name}")
+
+
 @final
 class _Generated(Corpus):
     def __init__(
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
         super().__init__(card.name, languages, card.splits, data, task)
-        self._generator = generator(card)
+        self._generator = _generator(card)
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
 
     @property
