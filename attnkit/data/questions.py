@@ -23,10 +23,11 @@ def training_row(row: Row, data: DataConfig, split: str, number: int) -> Row:
     that answers, with `data.other` one that does not, else none.
     """
     draw = Draw(f"reading/{data.seed}/{split}/{number}")
+    gold_fraction, distractor_fraction = data.gold, data.other
     point, context = draw.randrange(10**6) / 10**6, ""
-    if point < data.gold:
+    if point < gold_fraction:
         context = " ".join(_gold(row))
-    elif point < data.gold + data.other:
+    elif point < gold_fraction + distractor_fraction:
         others = distractors(row)
         context = draw.choice(others) if others else ""
     return Row(f"{context} {row.source}".strip(), row.target, row.references)
