@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
@@ -88,6 +88,23 @@ def ask(
         DataError: the model answers NaN.
     """
     check_method(reader, method)
+    _check(method, contexts, prompts)
+    if emit is not None and len(prompts) > 1:
+        raise ValueError("tokens can be handed out for one prompt only")
+    pairs = list(zip(contexts, prompts, strict=True))
+    search = partial(answers, reader, spec=spec, traced=traced)
+    if method in ("best", "retrieval"):
+        return _choose(reader, method, pairs, search, emit)
+    read = [_rows(reader, method, *pair, spec.max_length, limit) for pair in pairs]
+    merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
+    if method in POOLS:
+        merging = rule._replace(pool=method)  # type: ignore[arg-type]
+    found = search([rows for rows, _ in read], merging, emit=emit)
+    return [Reply.of(reader, one, cut) for one, (_, cut) in zip(found, read, strict=True)]
+
+
+def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]) -> None:
+    """Refuse prompts without context."""
     if len(contexts) != len(prompts):
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     for number, some in enumerate(contexts, 1):
@@ -95,56 +112,63 @@ def ask(
             raise UsageError(
                 f"prompt {number} has no context: give it one, or choose the method none"
             )
-    if emit is not None and len(prompts) > 1:
-        raise ValueError("tokens can be handed out for one prompt only")
-    pairs = list(zip(contexts, prompts, strict=True))
-    search = partial(answers, reader, spec=spec, traced=traced)
-    if method in ("best", "retrieval"):
-        each = [[reader.row(text, prompt) for text in some] for some, prompt in pairs]
-        rows = [row for some in each for row in some]
-        if method == "retrieval":
-            values = iter(prompt_perplexities(reader, rows))
-            scores = [list(islice(values, len(some))) for some in each]
-            chosen = [some.index(min(some)) for some in scores]
-            found = search(
-                [[some[at]] for some, at in zip(each, chosen, strict=True)], None, emit=emit
-            )
-        else:
-            lines = [line for line, some in enumerate(each) for _ in some]
-            alone = iter(search([[row] for row in rows], None, lines=lines))
-            all_of = [list(islice(alone, len(some))) for some in each]
-            scores = [
-                [one.hypotheses[0].score if one.hypotheses else -math.inf for one in some]
-                for some in all_of
-            ]
-            chosen = [some.index(max(some)) for some in scores]
-            found = [some[at] for some, at in zip(all_of, chosen, strict=True)]
-            if emit is not None and found[0].hypotheses:
-                for token in found[0].hypotheses[0].ids:
-                    emit(token)
-        return [
-            Reply.of(reader, one)._replace(context=at, scores=tuple(some))
-            for one, at, some in zip(found, chosen, scores, strict=True)
-        ]
-    prompt_rows, cuts = list[list[PromptRow]](), list[str]()
-    for some, prompt in pairs:
-        cut = ""
-        if method == "none":
-            rows = [reader.row("", prompt)]
-        elif method == "window":
-            rows = [side_by_side(reader, some, prompt)]
-        elif method in POOLS:
-            rows = [reader.row(text, prompt) for text in ("", *some)]
-        else:
-            row, cut = concatenated(reader, some, prompt, spec.max_length, limit=limit)
-            rows = [row] if method == "concat" else [reader.row("", prompt), row]
-        prompt_rows.append(rows)
-        cuts.append(cut)
-    merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
+
+
+def _rows(
+    reader: ContextReader,
+    method: str,
+    contexts: Sequence[str],
+    prompt: str,
+    output: int,
+    limit: int | None,
+) -> tuple[list[PromptRow], str]:
+    """The rows that are merged, or the one row that is continued; and what was cut off."""
+    if method == "none":
+        return [reader.row("", prompt)], ""
+    if method == "window":
+        return [side_by_side(reader, contexts, prompt)], ""
     if method in POOLS:
-        merging = rule._replace(pool=method)  # type: ignore[arg-type]
-    found = search(prompt_rows, merging, emit=emit)
-    return [Reply.of(reader, one, cut) for one, cut in zip(found, cuts, strict=True)]
+        return [reader.row(text, prompt) for text in ("", *contexts)], ""
+    row, cut = concatenated(reader, contexts, prompt, output, limit=limit)
+    return [row] if method == "concat" else [reader.row("", prompt), row], cut
+
+
+def _choose(
+    reader: ContextReader,
+    method: str,
+    pairs: Sequence[tuple[Sequence[str], str]],
+    search: Callable[..., list[Answer]],
+    emit: Emit | None,
+) -> list[Reply]:
+    """One context answers: that of the likeliest answer, or of the least surprising prompt.
+
+    Of equal ones the first.
+    """
+    each = [[reader.row(text, prompt) for text in some] for some, prompt in pairs]
+    rows = [row for some in each for row in some]
+    if method == "retrieval":
+        values = iter(prompt_perplexities(reader, rows))
+        scores = [list(islice(values, len(some))) for some in each]
+        chosen = [some.index(min(some)) for some in scores]
+        rows_of_chosen = [[some[at]] for some, at in zip(each, chosen, strict=True)]
+        found = search(rows_of_chosen, None, emit=emit)
+    else:
+        lines = [line for line, some in enumerate(each) for _ in some]
+        alone = iter(search([[row] for row in rows], None, lines=lines))
+        all_of = [list(islice(alone, len(some))) for some in each]
+        scores = [
+            [one.hypotheses[0].score if one.hypotheses else -math.inf for one in some]
+            for some in all_of
+        ]
+        chosen = [some.index(max(some)) for some in scores]
+        found = [some[at] for some, at in zip(all_of, chosen, strict=True)]
+        if emit is not None and found[0].hypotheses:
+            for token in found[0].hypotheses[0].ids:
+                emit(token)
+    return [
+        Reply.of(reader, one)._replace(context=at, scores=tuple(some))
+        for one, at, some in zip(found, chosen, scores, strict=True)
+    ]
 
 
 def check_method(reader: ContextReader, method: str) -> None:

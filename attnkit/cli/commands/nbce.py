@@ -144,9 +144,7 @@ def nbce(
     numbers = _weights(weights)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     one_row = _one_row(methods, alpha, limit)
-    if overlap and (window is None or overlap >= window):
-        why = "add --window N" if window is None else f"must be below --window {window}"
-        raise UsageError(f"--overlap {overlap}: {why}")
+    _check_overlap(window, overlap)
     from attnkit.data.tokenizer import unknown_note
     from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
@@ -156,22 +154,18 @@ def nbce(
 
     rule = Rule(pool, beta, eta, top_p, top_k, numbers)
     with loading(model):
-        reader = open_model(
-            model,
-            device=device,
-            dtype=dtype,
-            offline=offline,
-            chat=chat,
-            template=template.replace("\\n", "\n"),
-            quantization=quantize,
-        )
+        how: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline, "chat": chat}
+        how |= {"template": template.replace("\\n", "\n"), "quantization": quantize}
+        reader = open_model(model, **how)
     for method in methods:
         check_method(reader, method)
     files = [from_text(path) for path in context or ()]
     files += [] if contexts is None else from_jsonl(contexts)
-    read, notes = prepare(
-        files, lambda text: len(reader.encode(text)), window=window, overlap=overlap
-    )
+
+    def count(text: str) -> int:
+        return len(reader.encode(text))
+
+    read, notes = prepare(files, count, window=window, overlap=overlap)
     for note in notes:
         console.say(note)
     rule.check(len(read))
@@ -190,6 +184,13 @@ def nbce(
         reader, read, questions, methods, rule, spec, one_row, trace, as_json, save or ()
     )
     nbce_output.answer(request)
+
+
+def _check_overlap(window: int | None, overlap: int) -> None:
+    """Refuse windows that would not go on."""
+    if overlap and (window is None or overlap >= window):
+        why = "add --window N" if window is None else f"must be below --window {window}"
+        raise UsageError(f"--overlap {overlap}: {why}")
 
 
 def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
