@@ -218,8 +218,7 @@ def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
         f"| a line of text | {formats.LONGEST // mib} MiB |",
         f"{formats.RATIO} times its size, beyond {formats.FREE // mib} MiB",
         f"| {files.JSON_LIMIT // mib} MiB, scores {results.SCORES_LIMIT // mib} MiB |",
-        f"{download.LIMIT // gib} GiB; {download.EXTRACTED_LIMIT // gib} GiB and "
-        f"{download.MEMBERS:,} members",
+        f"{download.LIMIT // gib} GiB; {download.EXTRACTED_LIMIT // gib} GiB |",
     ):
         assert said in table, said
 
