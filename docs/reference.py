@@ -12,7 +12,7 @@ from typing import Any
 
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
-from attnkit.recipe.section import LARGEST
+from attnkit.recipe.values import LARGEST
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"

@@ -34,7 +34,7 @@ def read() -> dict[str, str]:
     path = file()
     if not os.path.lexists(path):
         return {}
-    from attnkit.recipe.problems import Problems
+    from attnkit.recipe.issues import Issues
     from attnkit.recipe.values import written
     from attnkit.recipe.yaml_nodes import Mapping, Scalar, compose, read_text
     from attnkit.text import nearest
@@ -44,20 +44,20 @@ def read() -> dict[str, str]:
         return {}
     if not isinstance(root, Mapping):
         raise RecipeError(f"{root.place}: must hold {', '.join(KEYS)}, got {written(root)}")
-    problems, found = Problems(), dict[str, str]()
+    issues, found = Issues(), dict[str, str]()
     for key, (place, node) in root.fields.items():
         close = nearest(key, KEYS)
         if key not in KEYS:
             hint = f"did you mean {close}?" if close else f"there are {', '.join(KEYS)}"
-            problems.add(place, (key,), f"unknown key; {hint}")
+            issues.add(place, (key,), f"unknown key; {hint}")
         elif isinstance(node, Scalar) and node.null:
             continue
         elif fault := next(_faults(key, node), None):
-            problems.add(node.place, (key,), f"{fault}, got {written(node)}")
+            issues.add(node.place, (key,), f"{fault}, got {written(node)}")
         else:
             assert isinstance(node, Scalar)
             found[key] = node.text if key == "device" else os.path.expanduser(node.text)
-    problems.stop()
+    issues.stop()
     return found
 
 

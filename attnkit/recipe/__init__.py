@@ -1,9 +1,9 @@
 """Recipes: what to train on what data, and which variants to compare."""
 
+from attnkit.recipe.build import relative_to
 from attnkit.recipe.dumping import difference, digest, dump, flat, places
 from attnkit.recipe.find import library, resolve, shipped
 from attnkit.recipe.loading import RecipeFile, chain, load, load_resolved
-from attnkit.recipe.paths import relative_to
 from attnkit.recipe.schema import Recipe
 
 __all__ = [

@@ -14,10 +14,10 @@ from pydantic import AfterValidator, ConfigDict, PydanticUserError, TypeAdapter,
 
 from attnkit.errors import RecipeError, UsageError
 from attnkit.recipe import mechanism_registry, yaml_nodes
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, ValidationIssue
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.problems import COMMAND_LINE, Position, Problems
 from attnkit.recipe.score_options import EntropyScale
-from attnkit.recipe.values import Refused, read, split_words, written
+from attnkit.recipe.values import read, split_words, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, read_value
 from attnkit.text import nearest, quoted
 
@@ -93,21 +93,21 @@ def option_type(text: str) -> TypeAdapter[Any]:
 def option_value(facts: Facts, name: str, place: Position, node: Node) -> Any:
     """The value of one option; `place` is that of its key.
 
-    Raises Refused: there is no such option, or it does not take this value.
+    Raises ValidationIssue: there is no such option, or it does not take this value.
     """
     option = facts.options.get(name)
     if option is None:
-        raise Refused(place, lambda: _unknown_option(facts, name))
+        raise ValidationIssue(lambda: _unknown_option(facts, name), place=place)
     if name == facts.composite:
         items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node)
         if len(items) < 2:
             text = "must be a list of two mechanisms or more, such as"
             example = "[scaled-dot, synthesizer-random]"
-            raise Refused(node.place, f"{text} {example}, got {written(node)}")
+            raise ValidationIssue(f"{text} {example}, got {written(node)}", place=node.place)
         return tuple(_part(facts.word, item) for item in items)
     value = read(node, option_type(option.annotation), option.default)
     if type(value) is int and value > LARGEST_OPTION:
-        raise Refused(node.place, f"must be at most {LARGEST_OPTION}, got {value}")
+        raise ValidationIssue(f"must be at most {LARGEST_OPTION}, got {value}", place=node.place)
     return value
 
 
@@ -129,14 +129,14 @@ def from_words(facts: Facts, words: Sequence[str]) -> dict[str, Any]:
 
 def from_nodes(facts: Facts, nodes: dict[str, Node]) -> dict[str, Any]:
     """Options of a mechanism that were written on a command line; raises as `from_words`."""
-    problems, options = Problems(), {}
+    issues, options = Issues(), {}
     for name, node in nodes.items():
         try:
             options[name] = option_value(facts, name, COMMAND_LINE, node)
-        except Refused as refused:
-            problems.add(refused.place, (name, *refused.inside), refused.text)
+        except ValidationIssue as issue:
+            issues.add(COMMAND_LINE, (name, *issue.key), issue.text)
     try:
-        problems.stop()
+        issues.stop()
     except RecipeError as error:
         raise UsageError(str(error)) from error
     missing = [name for name, o in facts.options.items() if o.required and name not in options]
@@ -151,21 +151,23 @@ def _part(composite: str, node: Node) -> str | dict[str, Any]:
     _, name = fields.get("name", (node.place, None))
     if not isinstance(name, Scalar) or name.null:
         text = f"a part must be a word or {{name: word}} with its options, got {written(node)}"
-        raise Refused(node.place, text)
+        raise ValidationIssue(text, place=node.place)
     try:
         facts = mechanism_registry.part(name.text, composite)
     except UsageError as error:
-        raise Refused(name.place, str(error)) from None
+        raise ValidationIssue(str(error), place=name.place) from None
     options: dict[str, Any] = {}
     for option, (place, value) in fields.items():
         if option == "name":
             continue
         try:
             if option not in facts.options:
-                raise Refused(place, mechanism_registry.no_option(name.text, option, composite))
+                raise ValidationIssue(
+                    mechanism_registry.no_option(name.text, option, composite), place=place
+                )
             options[option] = option_value(facts, option, place, value)
-        except Refused as refused:
-            raise Refused(refused.place, refused.text, (option, *refused.inside)) from None
+        except ValidationIssue as issue:
+            raise issue.below(option) from None
     return {"name": name.text, **options} if options else name.text
 
 

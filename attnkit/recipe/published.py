@@ -1,19 +1,24 @@
 """Figures that others published, as a recipe file states them to be shown beside its own."""
 
+from collections.abc import Iterator
 from collections.abc import Mapping as Table
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from attnkit.recipe.issues import Issues, Key, Position, ValidationIssue
 from attnkit.recipe.metrics import METRICS
-from attnkit.recipe.problems import Key, Problems
-from attnkit.recipe.schema import Recipe
-from attnkit.recipe.section import Section
-from attnkit.recipe.values import Refused, read, written
+from attnkit.recipe.schema import Recipe, Section
+from attnkit.recipe.values import read, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest, quoted
 
 KEY = "published"
+EXAMPLES = {
+    "key": "{source: ..., comparable: false, why: ..., scores: ...}",
+    "variant": "{vanilla: {bleu: 27.3}}",
+    "metric": "{bleu: 27.3}",
+}
 
 
 class Published(Section):
@@ -33,82 +38,73 @@ class Published(Section):
 
 
 def read_published(
-    node: Node | None, recipes: Table[str, Recipe], problems: Problems
+    node: Node | None, recipes: Table[str, Recipe], issues: Issues
 ) -> Published | None:
     """The published figures of a file with these variants; None where there are none.
 
-    What is wrong is noted in `problems`.
+    What is wrong is added to `issues`.
     """
     if node is None or (isinstance(node, Scalar) and node.null):
         return None
-    if not isinstance(node, Mapping):
-        text = f"must hold source, comparable and scores, got {written(node)}"
-        problems.add(node.place, (KEY,), text)
-        return None
     values: dict[str, Any] = {}
-    for name, (place, value) in node.fields.items():
-        key = (KEY, name)
-        if name not in Published.model_fields:
-            problems.add(place, key, f"unknown key; {_known(name, Published.model_fields)}")
-        elif name == "scores":
-            values[name] = _scores(value, recipes, problems)
+    for name, inner in _named(node, (KEY,), "key", Published.model_fields, issues):
+        if name == "scores":
+            values[name] = _scores(inner, recipes, issues)
         else:
-            field = Published.model_fields[name]
-            values[name] = _value(value, field.annotation, key, problems)
+            kind = Published.model_fields[name].annotation
+            values[name] = _value(inner, (KEY, name), kind, issues)
     for name, field in Published.model_fields.items():
         if field.is_required() and name not in values:
-            problems.add(node.place, (KEY, name), "is missing")
-    if problems:
+            issues.add(node.place, (KEY, name), "is missing")
+    if issues:
         return None
     found = Published(**values)
     splits = list(dict.fromkeys(s for recipe in recipes.values() for s in recipe.eval.splits))
-    _check(found, node, splits, problems)
+    fields = node.fields if isinstance(node, Mapping) else {}
+    places = {name: inner.place for name, (_, inner) in fields.items()}
+    for wrong in _issues_of(found, splits, places):
+        issues.add(wrong.place or node.place, wrong.key, wrong.text)
     if found.comparable and len(splits) == 1:
         found = found.model_copy(update={"split": splits[0]})
     return found
 
 
-def _value(node: Node, kind: Any, key: Key, problems: Problems) -> Any:
+def _value(node: Node, key: Key, kind: Any, issues: Issues) -> Any:
     try:
         return read(node, TypeAdapter(kind))
-    except Refused as refused:
-        problems.add(refused.place, (*key, *refused.inside), refused.text)
+    except ValidationIssue as issue:
+        issues.add(issue.place or node.place, (*key, *issue.key), issue.text)
         return None
 
 
-def _scores(
-    node: Node, recipes: Table[str, Recipe], problems: Problems
-) -> dict[str, dict[str, float]]:
+def _scores(node: Node, recipes: Table[str, Recipe], issues: Issues) -> dict[str, dict[str, Any]]:
     """Variant -> metric -> figure."""
-    out: dict[str, dict[str, float]] = {}
-    for variant, figures in _named(node, (KEY, "scores"), "variant", recipes, problems).items():
+    out: dict[str, dict[str, Any]] = {}
+    for variant, figures in _named(node, (KEY, "scores"), "variant", recipes, issues):
         key = (KEY, "scores", variant)
-        named = _named(figures, key, "metric", dict.fromkeys(METRICS), problems)
         out[variant] = {
-            metric: _value(value, float, (*key, metric), problems)
-            for metric, value in named.items()
+            metric: _value(figure, (*key, metric), float, issues)
+            for metric, figure in _named(figures, key, "metric", METRICS, issues)
         }
     return out
 
 
 def _named(
-    node: Node, key: Key, what: str, known: Table[str, Any], problems: Problems
-) -> dict[str, Node]:
+    node: Node, key: Key, what: str, known: Table[str, Any], issues: Issues
+) -> Iterator[tuple[str, Node]]:
     """The values of a mapping by their names, which must be among the known ones."""
     if not isinstance(node, Mapping):
-        example = "{vanilla: {bleu: 27.3}}" if what == "variant" else "{bleu: 27.3}"
-        text = f"must hold a value for each {what}, such as {example}, got {written(node)}"
-        problems.add(node.place, key, text)
-        return {}
+        text = f"must hold a value for each {what}, such as {EXAMPLES[what]}"
+        issues.add(node.place, key, f"{text}, got {written(node)}")
+        return
     if not node.fields:
-        problems.add(node.place, key, f"is empty; give a value for each {what}, or leave it out")
-    out = {}
-    for name, (place, value) in node.fields.items():
+        issues.add(node.place, key, f"is empty; give a value for each {what}, or leave it out")
+    for name, (place, inner) in node.fields.items():
         if name in known:
-            out[name] = value
+            yield name, inner
         else:
-            problems.add(place, key, f"no {what} is called {quoted(name)}; {_known(name, known)}")
-    return out
+            text = f"no {what} is called {quoted(name)}; {_known(name, known)}"
+            issues.add(place, key, text)
 
 
 def _known(name: str, known: Table[str, Any]) -> str:
@@ -116,17 +112,20 @@ def _known(name: str, known: Table[str, Any]) -> str:
     return f"did you mean {close}?" if close else f"there are {', '.join(known)}"
 
 
-def _check(found: Published, node: Mapping, splits: list[str], problems: Problems) -> None:
+def _issues_of(
+    found: Published, splits: list[str], places: Table[str, Position]
+) -> Iterator[ValidationIssue]:
     """What a reader of the table must be told, and which split the figures stand beside."""
     if not found.source.strip():
-        problems.add(node.fields["source"][1].place, (KEY, "source"), "must not be empty")
+        yield ValidationIssue("must not be empty", "published.source", place=places["source"])
+    at = places["comparable"]
     if not found.comparable and not (found.why or "").strip():
-        place = node.fields["comparable"][1].place
-        problems.add(place, (KEY, "why"), "is missing; say why the figures are not comparable")
+        text = "is missing; say why the figures are not comparable"
+        yield ValidationIssue(text, "published.why", place=at)
     if found.split is not None and found.split not in splits:
         text = f"no split of eval.splits is called {quoted(found.split)}"
-        near = _known(found.split, dict.fromkeys(splits))
-        problems.add(node.fields["split"][1].place, (KEY, "split"), f"{text}; {near}")
+        text += f"; {_known(found.split, dict.fromkeys(splits))}"
+        yield ValidationIssue(text, "published.split", place=places["split"])
     if found.comparable and found.split is None and len(splits) > 1:
         text = f"is missing; say which split the figures compare with: {', '.join(splits)}"
-        problems.add(node.fields["comparable"][1].place, (KEY, "split"), text)
+        yield ValidationIssue(text, "published.split", place=at)

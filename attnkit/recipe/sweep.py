@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.build import field_type
+from attnkit.recipe.issues import COMMAND_LINE, Key, Position, refuse
 from attnkit.recipe.mechanism_options import option_type
-from attnkit.recipe.problems import COMMAND_LINE, Key, Position, refuse
 from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA
 from attnkit.recipe.values import as_json, members, shown
 from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value

@@ -7,16 +7,21 @@ JSON would read it, then as text where it says that it wants text.
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from attnkit.recipe.problems import COMMAND_LINE, Key, Position
-from attnkit.recipe.section import LARGEST
+from attnkit.recipe.issues import COMMAND_LINE, ValidationIssue
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest, quoted
 
+LARGEST = 2**31 - 1
+"""No whole number of a recipe is larger."""
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Path: TypeAlias = tuple[int | str, ...]
 """The way from a node to one inside it: indices and keys."""
 Json: TypeAlias = dict[str, Any]
@@ -27,12 +32,16 @@ _WANTS_TEXT = ("string_type", "literal_error")
 """Errors of pydantic for a number or boolean that may be meant as text."""
 
 
-class Refused(Exception):
-    """A value is refused: where, why, and the key inside the one that was read, if any."""
+class Section(BaseModel):
+    """A section of a recipe; it is frozen and refuses unknown keys."""
 
-    def __init__(self, place: Position, text: str | Callable[[], str], inside: Key = ()) -> None:
-        super().__init__()
-        self.place, self.text, self.inside = place, text, inside
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
@@ -44,28 +53,45 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
         default: named in the message where no better advice is known; None names none.
 
     Raises:
-        Refused: the node is not of that type or out of its bounds.
+        ValidationIssue: the node is not of that type or out of its bounds.
     """
     texts: set[Path] = set()
     while True:
         try:
             return kind.validate_python(as_json(node, texts), strict=True)
         except ValidationError as error:
-            faults = [_fault(node, fault["loc"], fault["type"]) for fault in error.errors()]
-        more = {path for path, fault in faults if fault in _WANTS_TEXT} - texts
-        if any(isinstance(_inside(node, path), Scalar) for path in more):
+            errors = [(e["type"], *_locate(node, e["loc"], e["type"])) for e in error.errors()]
+        scalars = {
+            path for kind_, path, at in errors if isinstance(at, Scalar) and kind_ in _WANTS_TEXT
+        }
+        if more := scalars - texts:
             texts |= more
-        elif ((), "tuple_type") in faults and (words := split_words(node)):
+        elif ("tuple_type", ()) in [error[:2] for error in errors] and (words := split_words(node)):
             node = Sequence(node.place, words)
         else:
             break
-    path = max((path for path, _ in faults), key=len)
-    node, schema = _inside(node, path), _schema(kind, path)
+    _, path, node = max(errors, key=lambda error: len(error[1]))
+    schema = _schema(kind, path)
     advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
     if advice is None and default is not None:
         advice = f"the default is {shown(default)}"
     text = f"must be {_phrase(schema)}, got {written(node)}"
-    raise Refused(node.place, f"{text}; {advice}" if advice else text)
+    raise ValidationIssue(f"{text}; {advice}" if advice else text, place=node.place) from None
+
+
+def _locate(node: Node, location: Path, error: str) -> tuple[Path, Node]:
+    """Where an error of pydantic's is, without the names of the types that it tried.
+
+    An unknown key is the fault of its mapping.
+    """
+    found: list[tuple[Path, Node]] = [((), node)]
+    for step in location:
+        path, node = found[-1]
+        if isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
+            found.append(((*path, step), node.items[step]))
+        elif isinstance(node, Mapping) and step in node.fields:
+            found.append(((*path, step), node.fields[str(step)][1]))
+    return found[-2 if error == "extra_forbidden" and found[1:] else -1]
 
 
 def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
@@ -92,29 +118,6 @@ def split_words(node: Node) -> list[Node]:
     if not isinstance(node, Scalar) or node.place != COMMAND_LINE or not node.text:
         return []
     return [Scalar(COMMAND_LINE, word.strip()) for word in node.text.split(",")]
-
-
-def _fault(node: Node, location: Path, fault: str) -> tuple[Path, str]:
-    """Where an error of pydantic's is, without the names of the types that it tried, and its kind.
-
-    An unknown key is the fault of its mapping.
-    """
-    path: Path = ()
-    for step in location:
-        if isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
-            path, node = (*path, step), node.items[step]
-        elif isinstance(node, Mapping) and step in node.fields:
-            path, node = (*path, step), node.fields[str(step)][1]
-    return path[:-1] if fault == "extra_forbidden" else path, fault
-
-
-def _inside(node: Node, path: Path) -> Node:
-    for step in path:
-        if isinstance(node, Sequence):
-            node = node.items[int(step)]
-        elif isinstance(node, Mapping):
-            node = node.fields[str(step)][1]
-    return node
 
 
 def _schema(kind: TypeAdapter[Any], path: Path) -> Json:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library, places
-from attnkit.recipe.check import TYPES_WITH
 from attnkit.recipe.data_rules import split_notes
+from attnkit.recipe.rules import ONLY_WITH
 from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table, Value
 from attnkit.show.training_board import duration
@@ -115,7 +115,11 @@ def _origin(origin: str, recipe: Path) -> str:
 def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
-    absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}
+    absent = {
+        key
+        for key, (other, *types) in ONLY_WITH
+        if other == "model.type" and model.type not in types
+    }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.counted:
         unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]

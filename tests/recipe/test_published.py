@@ -80,7 +80,7 @@ MISTAKES = [
      "6:15: published.why: is missing; say why the figures are not comparable"),
     ("comparable: false", "comparable: no", "published.comparable: must be true or false"),
     ("  comparable: false\n", "", "5:3: published.comparable: is missing"),
-    ("  source:", "  sauce:", "5:3: published.sauce: unknown key; did you mean source?"),
+    ("  source:", "  sauce:", "5:3: published: no key is called 'sauce'; did you mean source?"),
     ('Tay et al. 2021, "Synthesizer", table 1', '""', "published.source: must not be empty"),
     ("  why", "  split: tset\n  why",
      "7:10: published.split: no split of eval.splits is called 'tset'; did you mean test?"),
