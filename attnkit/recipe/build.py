@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from attnkit.recipe import corpus_cards, mechanism_registry
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, ValidationIssue, dotted
-from attnkit.recipe.mechanism_options import option_value
+from attnkit.recipe.mechanism_registry import option_value
 from attnkit.recipe.schema import (
     COUNTED,
     AttentionConfig,

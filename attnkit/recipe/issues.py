@@ -47,6 +47,9 @@ class ValidationIssue(Exception):
         self.text, self.place = text, place
         self.keys = [tuple(key.split(".")) if isinstance(key, str) else key for key in keys]
 
+    def __str__(self) -> str:
+        return self.text if isinstance(self.text, str) else self.text()
+
     @property
     def key(self) -> Key:
         return self.keys[0] if self.keys else ()

@@ -3,6 +3,9 @@
 The convention of such a file: the docstring begins with "Name: formula.", has a sentence that
 begins with "Source:" and a paragraph that begins with "Worked number:"; the last class is the
 mechanism; its class attributes and the defaults of its keyword-only arguments are literals.
+Annotations of options become pydantic types; one that is not built from bool, int, float, str,
+None, Literal, tuple, list, dict, unions and Any lets every value through, and the mechanism checks
+it itself.
 """
 
 import ast
@@ -12,11 +15,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from inspect import formatannotation
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import EllipsisType, NoneType
+from typing import Annotated, Any, Literal, NamedTuple, Optional, Union, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from attnkit.errors import UsageError
+from attnkit.recipe.score_options import EntropyScale
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
@@ -35,6 +47,11 @@ class Option:
     annotation: str
     default: Any = None
     required: bool = False
+
+    @property
+    def type(self) -> TypeAdapter[Any]:
+        """What reads its values."""
+        return _adapter(self.annotation)
 
 
 @dataclass(frozen=True)
@@ -257,3 +274,68 @@ def _option(path: Path, name: str, annotation: ast.expr | None, default: ast.exp
     if default is None:
         return Option(text, required=True)
     return Option(text, _literal(path, name, default))
+
+
+class _List:
+    """A list is read as a tuple of any length, as everything in a recipe is frozen."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return tuple[item, ...]
+
+
+_entropy_fields: dict[str, Any] = {
+    name: (kind, EntropyScale._field_defaults[name])
+    for name, kind in get_type_hints(EntropyScale).items()
+}
+_EntropyScale = create_model(
+    "EntropyScale",
+    __config__=ConfigDict(extra="forbid"),
+    __doc__="How scores grow with the number of keys.",
+    **_entropy_fields,
+)
+_TYPES: dict[str, Any] = {
+    "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
+    "list": _List, "Sequence": _List, "Any": Any, "Optional": Optional, "Union": Union,
+    # stays the mapping that was written, so that a resolved recipe says no more than its author
+    "EntropyScale": Annotated[
+        _EntropyScale, AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
+    ],
+}  # fmt: skip
+
+
+@cache
+def annotation(text: str) -> Any:
+    """The type that an annotation names, or Any where it is not understood."""
+    try:
+        return _type(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, KeyError):
+        return Any
+
+
+def _type(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=None):
+            return NoneType
+        case ast.Constant(value=EllipsisType()):
+            return ...
+        case ast.Constant(value=str(text)):
+            return annotation(text)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _TYPES[name]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return Union[_type(left), _type(right)]  # noqa: UP007
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
+            return Literal[ast.literal_eval(node.slice)]
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=[first, *rest])):
+            return _type(outer)[_type(first), *map(_type, rest)]
+        case ast.Subscript(value=outer, slice=inner):
+            return _type(outer)[_type(inner)]
+    raise ValueError
+
+
+@cache
+def _adapter(text: str) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation(text))
+    except PydanticUserError:
+        return TypeAdapter(Any)

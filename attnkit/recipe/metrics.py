@@ -239,7 +239,9 @@ MONITORS = (
 
 if TYPE_CHECKING:
     Metric: TypeAlias = str
+    ScoreName: TypeAlias = str
     Monitor: TypeAlias = str
 else:
     Metric = Literal["rouge", *METRICS]
+    ScoreName = Literal[tuple(METRICS)]
     Monitor = Literal[MONITORS]

@@ -7,7 +7,7 @@ JSON would read it, then as text where it says that it wants text.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -60,38 +60,54 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
         try:
             return kind.validate_python(as_json(node, texts), strict=True)
         except ValidationError as error:
-            errors = [(e["type"], *_locate(node, e["loc"], e["type"])) for e in error.errors()]
-        scalars = {
-            path for kind_, path, at in errors if isinstance(at, Scalar) and kind_ in _WANTS_TEXT
-        }
-        if more := scalars - texts:
+            errors = [(*_locate(node, e["loc"]), e["type"], e["loc"]) for e in error.errors()]
+        scalars = (
+            path for path, at, error, _ in errors if isinstance(at, Scalar) and error in _WANTS_TEXT
+        )
+        if more := {*scalars} - texts:
             texts |= more
-        elif ("tuple_type", ()) in [error[:2] for error in errors] and (words := split_words(node)):
+        elif ((), "tuple_type") in [(e[0], e[2]) for e in errors] and (words := split_words(node)):
             node = Sequence(node.place, words)
         else:
             break
-    _, path, node = max(errors, key=lambda error: len(error[1]))
+    path, at, error, location = max(errors, key=lambda error: len(error[0]))
+    key = tuple(step for step in path if isinstance(step, str))
+    if error == "missing" and isinstance(at, Mapping):
+        raise ValidationIssue("is missing", (*key, str(location[-1])), place=at.place)
+    if error == "extra_forbidden" or location[-1:] == ("[key]",):
+        above = _locate(node, path[:-1])[1]
+        assert isinstance(above, Mapping)
+        known = [name for member in members(_schema(kind, path[:-1])) for name in _names(member)]
+        raise ValidationIssue(unknown_key(key[-1], known), key, place=above.fields[key[-1]][0])
     schema = _schema(kind, path)
-    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
+    advice = next(_advice(at, schema), None) if isinstance(at, Scalar) else None
     if advice is None and default is not None:
         advice = f"the default is {shown(default)}"
-    text = f"must be {_phrase(schema)}, got {written(node)}"
-    raise ValidationIssue(f"{text}; {advice}" if advice else text, place=node.place) from None
+    text = f"must be {phrase(schema)}, got {written(at)}"
+    raise ValidationIssue(f"{text}; {advice}" if advice else text, key, place=at.place)
 
 
-def _locate(node: Node, location: Path, error: str) -> tuple[Path, Node]:
-    """Where an error of pydantic's is, without the names of the types that it tried.
-
-    An unknown key is the fault of its mapping.
-    """
-    found: list[tuple[Path, Node]] = [((), node)]
+def _locate(node: Node, location: Path) -> tuple[Path, Node]:
+    """Where an error of pydantic's is, without the names of the types that it tried."""
+    path: Path = ()
     for step in location:
-        path, node = found[-1]
         if isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
-            found.append(((*path, step), node.items[step]))
+            path, node = (*path, step), node.items[step]
         elif isinstance(node, Mapping) and step in node.fields:
-            found.append(((*path, step), node.fields[str(step)][1]))
-    return found[-2 if error == "extra_forbidden" and found[1:] else -1]
+            path, node = (*path, step), node.fields[str(step)][1]
+    return path, node
+
+
+def _names(schema: Json) -> Iterable[str]:
+    """The keys of a mapping."""
+    return schema.get("properties", schema.get("propertyNames", {}).get("enum", ()))
+
+
+def unknown_key(name: str, known: Iterable[str]) -> str:
+    """Why a key is refused, and the nearest one."""
+    close = nearest(name, known)
+    hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
+    return f"unknown key; {hint}"
 
 
 def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
@@ -135,7 +151,9 @@ def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
                 items = member.get("prefixItems", [])
                 part = resolved(items[step] if step < len(items) else member.get("items", {}))
             elif member.get("type") == "object":
-                part = resolved(member.get("properties", {}).get(step, member))
+                others = member.get("additionalProperties")
+                others = others if isinstance(others, dict) else member
+                part = resolved(member.get("properties", {}).get(step, others))
     return part
 
 
@@ -170,28 +188,37 @@ def _choices(schema: Json) -> list[Any]:
 
 def values_of(kind: TypeAdapter[Any]) -> str:
     """The values that a type takes, in words."""
-    return _phrase(_schema(kind, ()))
+    return phrase(_schema(kind, ()))
 
 
-def _phrase(schema: Json) -> str:
+def phrase(schema: Json) -> str:
     """What a type wants, in words."""
     if "anyOf" in schema:
-        return " or ".join(map(_phrase, schema["anyOf"]))
+        return " or ".join(map(phrase, schema["anyOf"]))
     if choices := [shown(choice) for choice in _choices(schema)]:
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if schema.get("type") == "array":
         least = " of at least one" if schema.get("minItems") else ""
-        items = [_phrase(item).removeprefix("a ") for item in schema.get("prefixItems", [])]
+        items = [phrase(item).removeprefix("a ") for item in schema.get("prefixItems", [])]
         if items:
             return f"a list of {len(items)}: [{', '.join(items)}]"
-        return f"a list{least}: [{_phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
+        return f"a list{least}: [{phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
     if "properties" in schema:
         return f"a mapping of {', '.join(schema['properties'])}"
-    names = {"boolean": "true or false", "integer": "a whole number", "number": "a number",
-             "string": "text", "null": "null"}  # fmt: skip
+    names = {
+        "boolean": "true or false",
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "text",
+        "null": "null",
+        "object": "a mapping",
+    }
     signs = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
-    bounds = [f"{sign} {schema[key]:g}" for sign, key in signs.items()
-              if schema.get(key, LARGEST) != LARGEST]  # fmt: skip
+    bounds = [
+        f"{sign} {schema[key]:g}"
+        for sign, key in signs.items()
+        if schema.get(key, LARGEST) != LARGEST
+    ]
     name = names.get(schema.get("type", ""), "a value")
     return f"{name} {' and '.join(bounds)}" if bounds else name
 
