@@ -290,10 +290,7 @@ def _by_variant(
 
 
 def _build(
-    tables: Table[str, Settings],
-    issues: Issues,
-    start: Position,
-    option_check: OptionCheck | None,
+    tables: Table[str, Settings], issues: Issues, start: Position, option_check: OptionCheck | None
 ) -> dict[str, Built]:
     """Build every variant; ask what fits together once all values are right alone."""
     built = {}

@@ -10,7 +10,7 @@ it itself.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import formatannotation
@@ -132,13 +132,15 @@ class _Class(NamedTuple):
         methods = (item for item in self.node.body if isinstance(item, ast.FunctionDef))
         return next((method for method in methods if method.name == name), None)
 
-    def attributes(self) -> Iterator[tuple[str, ast.expr | None, ast.expr | None]]:
-        """Name, annotation and value of its class attributes."""
+    def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
+        """Annotation and value of each of its class attributes."""
+        found: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
         for item in self.node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                yield item.target.id, item.annotation, item.value
+                found[item.target.id] = item.annotation, item.value
             elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
-                yield item.targets[0].id, None, item.value
+                found[item.targets[0].id] = None, item.value
+        return found
 
 
 def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
@@ -150,24 +152,20 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     chain = _chain(path)
     facts: dict[str, Any] = {}
     for found in reversed(chain):
-        facts |= {
-            name: _fact(found.path, name, value)
-            for name, _, value in found.attributes()
-            if name in _FACTS and value is not None
-        }
-    constructors = ((found.path, found.method("__init__")) for found in chain)
-    file, constructor = next((pair for pair in constructors if pair[1]), (path, None))
+        for name, (_, value) in found.attributes().items():
+            if name in _FACTS and value is not None:
+                facts[name] = _fact(found.path, name, value)
     options = {}
-    if constructor:
-        given = constructor.args
+    if own := next((found for found in chain if found.method("__init__")), None):
+        given = own.method("__init__").args
         for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-            options[argument.arg] = _option(file, argument.arg, argument.annotation, default)
+            options[argument.arg] = _option(own.path, argument.arg, argument.annotation, default)
     scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
     shared = [] if facts.get("layered") else [_LAYER_OPTIONS]
     for place in shared if scored is None else [*shared, _SCORE_OPTIONS]:
         modifiers = _lookup(*place)
-        for name, annotation, default in modifiers.attributes() if modifiers else ():
-            options[name] = _option(place[0], name, annotation, default)
+        for name, (annotation_, default) in modifiers.attributes().items() if modifiers else ():
+            options[name] = _option(place[0], name, annotation_, default)
     if scored is not None:
         more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
         facts["mixable"] = not any(more) and not facts.get("composite")

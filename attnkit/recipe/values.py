@@ -70,11 +70,11 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
             node = Sequence(node.place, words)
         else:
             break
-    path, at, error, location = max(errors, key=lambda error: len(error[0]))
+    path, at, what, location = max(errors, key=lambda found: len(found[0]))
     key = tuple(step for step in path if isinstance(step, str))
-    if error == "missing" and isinstance(at, Mapping):
+    if what == "missing" and isinstance(at, Mapping):
         raise ValidationIssue("is missing", (*key, str(location[-1])), place=at.place)
-    if error == "extra_forbidden" or location[-1:] == ("[key]",):
+    if what == "extra_forbidden" or location[-1:] == ("[key]",):
         above = _locate(node, path[:-1])[1]
         assert isinstance(above, Mapping)
         known = [name for member in members(_schema(kind, path[:-1])) for name in _names(member)]
@@ -98,9 +98,9 @@ def _locate(node: Node, location: Path) -> tuple[Path, Node]:
     return path, node
 
 
-def _names(schema: Json) -> Iterable[str]:
+def _names(schema: Json) -> list[str]:
     """The keys of a mapping."""
-    return schema.get("properties", schema.get("propertyNames", {}).get("enum", ()))
+    return [*schema.get("properties", schema.get("propertyNames", {}).get("enum", ()))]
 
 
 def unknown_key(name: str, known: Iterable[str]) -> str:

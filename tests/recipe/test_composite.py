@@ -69,7 +69,7 @@ def test_the_command_line_sets_parts(override: str) -> None:
         (
             "{name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}",
             "r.yaml:3:86: model.attention.encoder.parts.trainabel: synthesizer-random as a part of"
-            " mixture has no option 'trainabel'; did you mean 'trainable'?",
+            " mixture has no option 'trainabel'; did you mean trainable?",
         ),
         (
             "{name: mixture, parts: [dot, {name: synthesizer-random, trainable: no}]}",

@@ -12,14 +12,8 @@ TRAIN = GOOD + "train: {%s}\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            TRAIN % "setps: 3",
-            "r.yaml:3:9: train.setps: unknown key; did you mean train.steps?",
-        ),
-        (
-            TRAIN % "width: 3",
-            "r.yaml:3:9: train.width: unknown key: this key belongs under model",
-        ),
+        (TRAIN % "setps: 3", "r.yaml:3:9: train.setps: unknown key; did you mean train.steps?"),
+        (TRAIN % "width: 3", "r.yaml:3:9: train.width: unknown key: this key belongs under model"),
         (
             TRAIN % "max_length: 3",
             "r.yaml:3:9: train.max_length: unknown key: this key belongs under data or search",
@@ -135,14 +129,8 @@ TRAIN = GOOD + "train: {%s}\n"
             "r.yaml:3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...],"
             " got an empty list; the default is [1]",
         ),
-        (
-            GOOD + "eval: {metrics: bleu}\n",
-            "got 'bleu'; write [bleu]",
-        ),
-        (
-            GOOD + "train: 3\n",
-            "r.yaml:3:8: train: must hold keys, such as `steps: ...`, got '3'",
-        ),
+        (GOOD + "eval: {metrics: bleu}\n", "got 'bleu'; write [bleu]"),
+        (GOOD + "train: 3\n", "r.yaml:3:8: train: must hold keys, such as `steps: ...`, got '3'"),
         (
             "task: translation\n",
             "r.yaml:1:1: data: is missing; name a corpus, such as `data: {corpus: toy-translation}`"
