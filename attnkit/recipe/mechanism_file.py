@@ -156,10 +156,12 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
             if name in _FACTS and value is not None:
                 facts[name] = _fact(found.path, name, value)
     options = {}
-    if own := next((found for found in chain if found.method("__init__")), None):
-        given = own.method("__init__").args
+    constructors = ((found.path, found.method("__init__")) for found in chain)
+    file, constructor = next((pair for pair in constructors if pair[1]), (path, None))
+    if constructor:
+        given = constructor.args
         for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-            options[argument.arg] = _option(own.path, argument.arg, argument.annotation, default)
+            options[argument.arg] = _option(file, argument.arg, argument.annotation, default)
     scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
     shared = [] if facts.get("layered") else [_LAYER_OPTIONS]
     for place in shared if scored is None else [*shared, _SCORE_OPTIONS]:

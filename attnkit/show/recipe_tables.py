@@ -37,7 +37,12 @@ def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     rows = []
     for file, time in files:
         corpus, count = next(iter(file.variants.values())).data.corpus, len(file.variants)
-        fields = {"recipe": file.name, "time": time, "variants": count, "corpus": corpus}
+        fields: dict[str, Value] = {
+            "recipe": file.name,
+            "time": time,
+            "variants": count,
+            "corpus": corpus,
+        }
         texts = (file.name, time, str(count), corpus or "files")
         rows.append(_row(texts, fields))
     note = (
@@ -245,19 +250,10 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
 
 
 _PRIORITIES = {  # a narrow screen loses the columns with the highest numbers
-    "parameters": 0,
-    "embeddings": 6,
-    "attention": 6,
-    "memory": 0,
-    "updates/epoch": 5,
-    "epochs": 4,
-    "padding source": 3,
-    "padding target": 3,
-    "precision": 2,
-    "tokens/s": 1,
-    "update": 2,
+    "parameters": 0, "embeddings": 6, "attention": 6, "memory": 0, "updates/epoch": 5, "epochs": 4,
+    "padding source": 3, "padding target": 3, "precision": 2, "tokens/s": 1, "update": 2,
     "training": 0,
-}
+}  # fmt: skip
 
 
 def _cost(cost: Cost) -> dict[str, Cell]:
@@ -294,7 +290,7 @@ def scales(measured: Mapping[str, Cost]) -> Table:
     for name, cost in measured.items():
         for one in cost.scales:
             speed, seconds = one.sent / one.update, one.updates * one.update
-            fields = {
+            fields: dict[str, Value] = {
                 "variant": name,
                 "rows": one.rows,
                 "ranks": one.ranks,
