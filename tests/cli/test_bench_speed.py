@@ -64,6 +64,7 @@ def test_a_run_decodes_with_its_own_weights(
     assert (code, "is a run" in err) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_trace_is_read_by_standard_viewers(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

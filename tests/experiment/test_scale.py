@@ -115,6 +115,7 @@ def test_shards_shrink_with_the_ranks_and_copies_do_not(
     assert memory.activations + weights < least < memory.activations + 3 * weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_ranks_hold_what_is_computed(parallel: str, tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), parallel=parallel, accumulate=1)
