@@ -27,7 +27,6 @@ A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500
 
 A  60% 3 paris.txt                 Paris is the capital of France, and it lies \u2026
 B  40% 1 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
-
 1 of 3 contexts was never selected
 """
 NARROW = """\
@@ -40,7 +39,6 @@ A  60% 3 paris.txt
        Paris is the capital of France, ~
 B  40% 1 rome.txt
        Rome lies on the Tiber, said \\x1~
-
 1 of 3 contexts was never selected
 """
 
