@@ -84,7 +84,7 @@ def test_without_matplotlib_a_picture_is_refused_before_measuring(
         (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
         (["--dtype", "int8"], "--dtype int8: choose from float32, float64"),
         (["--format", "jsn"], "--format 'jsn': did you mean json?"),
-        (["--plot", "x.gif"], "--plot x.gif: the name must end in .png, .svg, .pdf"),
+        (["--plot", "x.gif"], "--plot x.gif: unknown suffix '.gif'; choose from .png .svg .pdf"),
         (["--device", "tpu"], "tpu"),
     ],
 )

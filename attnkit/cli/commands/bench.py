@@ -113,9 +113,7 @@ def attention(
         raise UsageError(f"{', '.join(unable)} cannot look both ways; add --causal")
     sweeps = plan.sweeps(candidates, options.lengths(lengths))
     if plot is not None:
-        from attnkit.show.benchmark_plot import check
-
-        check(plot)
+        output.check_save(plot, output.PICTURES, "--plot")
     from attnkit.device import pick_device
 
     workload = workload._replace(device=pick_device(device))
@@ -128,10 +126,10 @@ def attention(
         raise
     _print(points, workload, format, columns)
     if plot is not None:
-        from attnkit.show.benchmark_plot import draw
+        from attnkit.show.benchmark_plot import curves
+        from attnkit.show.curves_figure import picture
 
-        draw(points, workload, plot)
-        console.say(f"wrote {plot}")
+        output.save_picture(plot, picture(curves(points), plot.suffix[1:].lower()))
 
 
 @app.command("train")

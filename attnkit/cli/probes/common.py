@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnkit.analysis.maps import Kind
     from attnkit.data.rows import Row
     from attnkit.runs import Run
-    from attnkit.runs.curves import Plot
+    from attnkit.runs.curves import Curves
     from attnkit.show.table import Table
 
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
@@ -79,7 +79,7 @@ def rows_of(
     return list(islice(corpus_of(run, data_dir, offline).rows(split or VALID), rows))
 
 
-def show(table: "Table", plots: "Sequence[Plot]", format: str, save: Path | None) -> None:
+def show(table: "Table", plots: "Sequence[Curves]", format: str, save: Path | None) -> None:
     """Print a table, with its charts where people read it, and save the charts as a picture."""
     output.write_tables([table], format)
     if not plots:

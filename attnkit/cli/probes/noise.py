@@ -14,7 +14,7 @@ from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from attnkit.analysis.score_noise import NoiseEffects, NoiseLaw, NoisyPart
-    from attnkit.runs.curves import Plot
+    from attnkit.runs.curves import Curves
     from attnkit.show.table import Cell, Table
 
 BY = ("model", "kind", "layer")
@@ -92,7 +92,7 @@ def noise(
 
 def _effects(
     run: Path, corpus: tuple[Any, ...], sigmas: Sequence[float], settings: dict[str, Any]
-) -> "tuple[Table, list[Plot]]":
+) -> "tuple[Table, list[Curves]]":
     """Table and charts of a trained model."""
     from attnkit.analysis.score_noise import check_sigmas, probe_noise
     from attnkit.runs import Run
@@ -164,10 +164,10 @@ def part_name(part: "NoisyPart", together: str) -> str:
     return part.kind if part.layer is None else f"{part.kind}, layer {part.layer}"
 
 
-def effects_plots(effects: "NoiseEffects", together: str = "all layers") -> "list[Plot]":
+def effects_plots(effects: "NoiseEffects", together: str = "all layers") -> "list[Curves]":
     """Each metric against sigma, a line a draw of the noise."""
     from attnkit.recipe.metrics import metric_facts
-    from attnkit.runs.curves import Plot, Series
+    from attnkit.runs.curves import Curves, Series
 
     plots = []
     for name, clean in effects.clean.items():
@@ -179,13 +179,13 @@ def effects_plots(effects: "NoiseEffects", together: str = "all layers") -> "lis
             for line, found in zip(drawn, values[name], strict=True):
                 line.append((sigma, found))
         series = (Series(key, tuple(map(tuple, drawn))) for key, drawn in lines.items())
-        plots.append(Plot(metric_facts(name).title, SIGMA, tuple(series), True))
+        plots.append(Curves(metric_facts(name).title, SIGMA, tuple(series), True))
     return plots
 
 
 def _law(
     lengths: Sequence[int], sharpness: Sequence[float], sigmas: Sequence[float]
-) -> "tuple[Table, list[Plot]]":
+) -> "tuple[Table, list[Curves]]":
     """Table and charts of made-up scores."""
     from attnkit.analysis.score_noise import check_law, noise_law
 
@@ -228,9 +228,9 @@ def law_table(found: "Sequence[NoiseLaw]") -> "Table":
     return Table(title, tuple(Column(name) for name in titles), tuple(rows), notes)
 
 
-def law_plots(found: "Sequence[NoiseLaw]") -> "list[Plot]":
+def law_plots(found: "Sequence[NoiseLaw]") -> "list[Curves]":
     """Noise of the output, and its ratio to the law, against sigma."""
-    from attnkit.runs.curves import Plot, Series
+    from attnkit.runs.curves import Curves, Series
 
     measured: dict[str, list[tuple[float, float]]] = {}
     ratios: dict[str, list[tuple[float, float]]] = {}
@@ -241,7 +241,9 @@ def law_plots(found: "Sequence[NoiseLaw]") -> "list[Plot]":
             ratio = one.measured / one.predicted
             ratios.setdefault(name, [(0.0, 1.0)]).append((one.sigma, ratio))
     return [
-        Plot(title, SIGMA, tuple(Series(key, (tuple(line),)) for key, line in lines.items()), True)
+        Curves(
+            title, SIGMA, tuple(Series(key, (tuple(line),)) for key, line in lines.items()), True
+        )
         for title, lines in (("noise of the output", measured), ("measured / law", ratios))
         if lines
     ]

@@ -17,7 +17,7 @@ from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.analysis.map_rank import Ranks
-    from attnkit.runs.curves import Plot
+    from attnkit.runs.curves import Curves
     from attnkit.show.table import Table, Value
 
 
@@ -200,7 +200,7 @@ def rank_table(title: str, found: Sequence[RankRow], threshold: float) -> "Table
     return Table(title, tuple(columns), tuple(rows), notes)
 
 
-def run_plots(found: Sequence[RankRow]) -> "list[Plot]":
+def run_plots(found: Sequence[RankRow]) -> "list[Curves]":
     """The effective rank by layer, a plot a kind of attention."""
     plots: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for one in found:
@@ -210,7 +210,7 @@ def run_plots(found: Sequence[RankRow]) -> "list[Plot]":
     return [_plot(title, "layer", lines) for title, lines in plots.items()]
 
 
-def word_plots(found: Sequence[RankRow]) -> "list[Plot]":
+def word_plots(found: Sequence[RankRow]) -> "list[Curves]":
     """Both ranks by length, a line a mechanism."""
     plots = []
     for title, field in (("effective rank", "effective"), ("numerical rank", "numerical")):
@@ -223,8 +223,8 @@ def word_plots(found: Sequence[RankRow]) -> "list[Plot]":
     return plots
 
 
-def _plot(title: str, x: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> "Plot":
-    from attnkit.runs.curves import Plot, Series
+def _plot(title: str, x: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> "Curves":
+    from attnkit.runs.curves import Curves, Series
 
     series = (Series(name, (tuple(line),)) for name, line in lines.items())
-    return Plot(title, x, tuple(series), False)
+    return Curves(title, x, tuple(series), False)
