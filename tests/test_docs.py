@@ -106,6 +106,7 @@ def test_the_two_commands_are_one_line_each() -> None:
     assert f"\n{start}'.[test]' && .venv/bin/pytest\n" in text
 
 
+@pytest.mark.slow
 def test_commands_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:
     assert set(file.published.scores) == {"vanilla", "random"}
 
 
+@pytest.mark.slow
 def test_the_recipe_of_the_readme_trains_on_own_data(tmp_path: Path) -> None:
     """By the command of docs/recipes.md, and with rows whose fields are no languages."""
     (block,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]

@@ -104,6 +104,7 @@ def weights(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(found)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
@@ -173,6 +174,7 @@ def interrupt(told: Iterable[events.Event], sent: Sequence[tuple[int, int]]) -> 
                 signal.raise_signal(number)
 
 
+@pytest.mark.slow
 def test_interrupted_again_and_again_it_ends_with_the_same_table(
     tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
 ) -> None:
@@ -188,6 +190,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_table(
     assert (weights(tmp_path / "runs"), scores(scored)) == alone
 
 
+@pytest.mark.slow
 def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None:
     told = happening(write_recipe(tmp_path))
     for event in told:
@@ -387,6 +390,7 @@ def endless(recipe: Path) -> Path:
     return recipe
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes there are")
 def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_path: Path) -> None:
     words = ["train", str(endless(write_recipe(tmp_path))), "--jobs", "2", "--json"]
@@ -415,6 +419,7 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
     assert all(is_saved(Run.open(tmp_path / f"runs/tiny/{name}/seed-1")) for name in ("one", "two"))
 
 
+@pytest.mark.slow
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     """The parent's end of the pipe is closed, as when it is killed."""
     file = load(endless(write_recipe(tmp_path)))
