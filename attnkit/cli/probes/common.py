@@ -1,6 +1,6 @@
 """What the studies share: options, the rows that are read, and how a result is shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,13 +48,6 @@ def metrics_of(given: str | None) -> tuple[str, ...]:
     from attnkit.scoring import expand
 
     return expand([name.strip() for name in (given or "perplexity").split(",")])
-
-
-def refuse(given: Mapping[str, object], why: str) -> None:
-    """Refuse the first option that was given, though it does nothing here.  Raises UsageError."""
-    for name, option in given.items():
-        if option is not None:
-            raise UsageError(f"--{name} {why}")
 
 
 def numbers(option: str, text: str) -> list[float]:
